@@ -1,0 +1,60 @@
+# Every target does its own set-up: Python 3.11 or newer, pip, git and make are enough.
+# Another interpreter: make test PYTHON=/path/to/python3.12
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The first one that is new enough; without any, python3 is left to say how old it is.
+PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; exit; }; done; echo python3)
+BIN := $(CURDIR)/.venv/bin
+OWN_RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
+RAY_PYTHON := $(or $(RMCS_RAY_PYTHON),$(OWN_RAY_PYTHON))
+demo test test-full bench: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
+
+.PHONY: help demo test test-unit test-full lint format wheel bench clean setup setup-ray
+
+help: ## List what one can do (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why each ran where it did
+	@exec "$(BIN)/rmcs" demo
+
+test: setup setup-ray ## All tests, unit and integration (real Ray), but for the slow ones
+	@exec "$(BIN)/python" -m pytest $(ARGS)
+
+test-unit: setup ## Only the tests without Ray: seconds
+	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)
+
+test-full: setup setup-ray ## All tests, the slow ones too
+	@exec "$(BIN)/python" -m pytest -m "" $(ARGS)
+
+lint: setup ## ruff, mypy --strict, import-linter
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/mypy"
+	"$(BIN)/lint-imports"
+
+format: setup ## Let ruff mend what it can
+	"$(BIN)/ruff" check --fix .
+	"$(BIN)/ruff" format .
+
+wheel: setup ## Build dist/*.whl
+	@"$(BIN)/python" -m build --wheel --no-isolation --outdir dist .
+
+bench: setup setup-ray ## Run the benchmarks, one line of JSON each
+	@for file in bench/[a-z]*.py; do \
+		"$(BIN)/python" -m "bench.$$(basename "$$file" .py)" --json || exit 1; done
+
+clean: ## Remove the environments and everything that was built
+	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build htmlcov .coverage \
+		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: ## Only make .venv, the environment to develop in
+	@"$(PYTHON)" scripts/setup_env.py dev
+
+# A person who names another interpreter with ray needs no .venv-ray.
+setup-ray: ## Only make .venv-ray, the environment of the local clusters
+	@if [ "$(RAY_PYTHON)" = "$(OWN_RAY_PYTHON)" ]; then "$(PYTHON)" scripts/setup_env.py ray; fi

@@ -1,0 +1,150 @@
+"""TaskHandle and JobHandle: what the async verbs return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.outcome import error_of, value_of
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError, TaskTimeoutError
+from ray_multicluster_scheduler.common.model import TaskState
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+
+
+class Handle:
+    """An item in progress or over. Safe from any thread; awaitable."""
+
+    def __init__(self, item: Item, scheduler: UnifiedScheduler) -> None:
+        self._item = item
+        self._scheduler = scheduler
+
+    @property
+    def id(self) -> str:
+        """One id from submission to the end."""
+        return self._item.id
+
+    @property
+    def accepted(self) -> bool:
+        """Has the control plane recorded it?"""
+        return self._item.accepted.is_set()
+
+    @property
+    def state(self) -> TaskState:
+        return self._item.state
+
+    @property
+    def cluster(self) -> str | None:
+        """Where it is, or was last; None before it was placed."""
+        return self._item.cluster
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; 0 before it was placed."""
+        return self._item.attempt
+
+    def done(self) -> bool:
+        """Is it over, one way or another?"""
+        return self._item.future.done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
+        TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
+        return self._value(self._wait(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return what :meth:`result` would raise. Raises TaskTimeoutError."""
+        return error_of(self._wait(timeout))
+
+    def cancel(self, *, force: bool = False) -> None:
+        """Ask for its end, in whatever state it is; an item that is over stays as it is."""
+        self._scheduler.cancel(self.id, force=force)
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call ``callback(handle)`` when it is over, on a thread of its own kind; at once if it is over."""
+        self._scheduler.call_back_when_done(self._item, lambda: callback(self))
+
+    def explain(self) -> dict[str, Any]:
+        """Why it is where it is: state, reason, decision table, history."""
+        return self._scheduler.explain(self.id)
+
+    def _value(self, outcome: Outcome) -> Any:
+        return value_of(outcome)
+
+    def _wait(self, timeout: float | None) -> Outcome:
+        try:
+            return self._item.future.result(timeout)
+        except FutureTimeout:
+            raise _still_going(self, timeout) from None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        outcome = yield from asyncio.wrap_future(_own_copy(self._item.future)).__await__()
+        return self._value(outcome)
+
+    def __repr__(self) -> str:
+        where = f" on {self.cluster!r}" if self.cluster else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{where}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TaskSubmissionError(
+            f"The handle of {self.id} cannot be sent to another process.",
+            task_id=self.id,
+            next_step="wait for its result and pass that",
+        )
+
+
+class TaskHandle(Handle):
+    """A task."""
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """What the newest attempt printed; ``stream`` is "stdout", "stderr", or None for both in order."""
+        return self._scheduler.task_output(self._item, stream)
+
+    def follow_logs(self) -> Iterator[str]:
+        """Its output as it comes, until the current attempt is over."""
+        return self._scheduler.follow_task_output(self._item)
+
+
+class JobHandle(Handle):
+    """A Ray job; its value is its last status word."""
+
+    def logs(self) -> str:
+        """Output of its newest attempt."""
+        return self._scheduler.job_logs(self.id)
+
+    def follow_logs(self) -> Iterator[str]:
+        """Its output as it comes, over all attempts, until it is over."""
+        return self._scheduler.follow_job_logs(self.id)
+
+    def _value(self, outcome: Outcome) -> Any:
+        error = error_of(outcome)
+        if error is not None:
+            raise error
+        return str(outcome.completion.state)
+
+
+def _own_copy(future: Future[Outcome]) -> Future[Outcome]:
+    """A future that can be cancelled by whoever awaits it, without touching the item's own."""
+    copy: Future[Outcome] = Future()
+
+    def pass_on(done: Future[Outcome]) -> None:
+        if copy.set_running_or_notify_cancel():
+            copy.set_result(done.result())
+
+    future.add_done_callback(pass_on)
+    return copy
+
+
+def _still_going(handle: Handle, timeout: float | None) -> TaskTimeoutError:
+    reason = handle.explain().get("sentence") or ""
+    return TaskTimeoutError(
+        f"{handle.id} is not over after {timeout:g} s; it is {handle.state}: {reason}",
+        task_id=handle.id,
+        cluster=handle.cluster,
+        next_step="wait longer, or cancel it",
+    )

@@ -1,0 +1,62 @@
+"""Ctrl+C and SIGTERM: stop what this program submitted, say so, and end with the right exit code."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import ParamSpec, TypeVar
+
+from ray_multicluster_scheduler.app.client_api import unified_scheduler
+from ray_multicluster_scheduler.app.client_api.shutdown_story import say
+
+P = ParamSpec("P")
+T = TypeVar("T")
+EXIT_INTERRUPTED = 130
+
+
+def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: on Ctrl+C or SIGTERM, stop everything this program submitted and exit with 130.
+
+    What is queued or running is cancelled, item by item; what is over stays. A second Ctrl+C forces. Handlers
+    are set while the function runs, on the main thread only, and restored afterwards.
+    """
+
+    @functools.wraps(program)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _interruptible():
+            try:
+                return program(*args, **kwargs)
+            except KeyboardInterrupt:
+                say("interrupted")
+                stop_everything()
+                raise SystemExit(EXIT_INTERRUPTED) from None
+
+    return guarded
+
+
+def stop_everything() -> None:
+    """Cancel whatever the shared scheduler has in progress, and end the scheduler."""
+    unified_scheduler.shutdown(drain=False)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

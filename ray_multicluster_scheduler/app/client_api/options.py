@@ -1,0 +1,137 @@
+"""What can be said about an item beside what it is; checked before anything is sent."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config import Settings
+
+
+class ItemOptions(TypedDict, total=False):
+    """Keyword arguments that tasks and jobs have in common."""
+
+    name: str | None
+    require_tags: Sequence[str] | None
+    preferred_cluster: str | None
+    fallback: str
+    allow_clusters: Sequence[str] | None
+    deny_clusters: Sequence[str] | None
+    priority: int
+    owner: str | None
+    retries: int | None
+    crash_retries: int | None
+    lost_retries: int | None
+    retry_on: Sequence[str | type[BaseException]] | None
+    no_retry_on: Sequence[str | type[BaseException]] | None
+    run_timeout: float | None
+    queue_timeout: float | None
+    idempotency_key: str | None
+    runtime_env: Mapping[str, Any] | None
+
+
+class JobOptions(ItemOptions, total=False):
+    """What only jobs have: ``retry_lost`` allows a second run of a job whose cluster was lost with it."""
+
+    retry_lost: bool
+
+
+def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
+    """Fields of the TaskDescription that both verbs fill alike. Raises ConfigurationError."""
+    _refuse_unknown(options, known)
+    given = {key: value for key, value in options.items() if value is not None}
+    preferred = given.get("preferred_cluster") or ClusterContextManager.get()
+    return {
+        "tags": _texts(tags, "tags"),
+        "require_tags": _texts(given.get("require_tags"), "require_tags"),
+        "preferred_cluster": preferred,
+        "fallback": given.get("fallback", "any"),
+        "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
+        "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
+        "priority": _whole(given.get("priority", 0), "priority"),
+        "owner": str(given.get("owner") or _user()),
+        "retries": _whole(given.get("retries", settings.retries), "retries"),
+        "crash_retries": _whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
+        "lost_retries": _whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
+        "retry_on": _class_names(given["retry_on"], "retry_on") if "retry_on" in given else None,
+        "no_retry_on": _class_names(given.get("no_retry_on", ()), "no_retry_on"),
+        "retry_lost": bool(given.get("retry_lost", False)),
+        "run_timeout": _seconds(given.get("run_timeout"), "run_timeout"),
+        "queue_timeout": _seconds(given.get("queue_timeout"), "queue_timeout"),
+        "idempotency_key": given.get("idempotency_key"),
+        "runtime_env": absolute_paths(given.get("runtime_env") or {}),
+    }
+
+
+def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Relative folders in a caller's runtime_env are relative to where the program runs now."""
+    if not isinstance(runtime_env, Mapping):
+        raise ConfigurationError(
+            f"runtime_env is {type(runtime_env).__name__}, not a mapping.",
+            next_step='give for example {"pip": ["numpy"]} or {"working_dir": "."}',
+        )
+    env = dict(runtime_env)
+    if isinstance(env.get("working_dir"), (str, Path)):
+        env["working_dir"] = _absolute(env["working_dir"])
+    if isinstance(env.get("py_modules"), (list, tuple)):
+        env["py_modules"] = [_absolute(module) for module in env["py_modules"]]
+    return env
+
+
+def _absolute(path: object) -> object:
+    if not isinstance(path, (str, Path)) or "://" in str(path):
+        return path
+    return os.path.abspath(Path(path).expanduser())
+
+
+def _refuse_unknown(options: Mapping[str, Any], known: type) -> None:
+    names = known.__annotations__.keys() | ItemOptions.__annotations__.keys()
+    for key in options:
+        if key not in names:
+            close = difflib.get_close_matches(key, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
+            raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
+
+
+def _texts(given: object, what: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"{what} is {given!r}, not a list.", next_step=f'give for example {what}=["gpu"]')
+    texts = tuple(given)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise ConfigurationError(f"{what} holds {text!r}.", next_step="give names as text")
+    return texts
+
+
+def _class_names(given: object, what: str) -> tuple[str, ...]:
+    items = given if isinstance(given, (list, tuple, set, frozenset)) else (given,)
+    return _texts([item.__name__ if isinstance(item, type) else item for item in items], what)
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{what} is {value!r}.", next_step="give a whole number")
+    return value
+
+
+def _seconds(value: object, what: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or None for no limit")
+    return float(value)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())

@@ -1,0 +1,149 @@
+"""submit_job and the other job verbs, on the shared scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED
+from concurrent.futures import wait as wait_futures
+from typing import Any, Literal, Unpack, overload
+
+from ray_multicluster_scheduler.app.client_api.handle import JobHandle
+from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
+from ray_multicluster_scheduler.app.client_api.options import JobOptions
+from ray_multicluster_scheduler.app.client_api.shutdown_story import say
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import get_unified_scheduler
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
+
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED", "EXPIRED"})
+
+
+def submit_job(
+    entrypoint: str,
+    *,
+    submission_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    entrypoint_resources: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    **options: Unpack[JobOptions],
+) -> str:
+    """Submit a Ray job to the best cluster; returns its id, which stays the same to the end.
+
+    ``resource_requirements`` is the footprint of the whole job, used for placement; ``entrypoint_resources`` is
+    what Ray holds for the entrypoint process (default: nothing).
+    """
+    return get_unified_scheduler().submit_job(
+        entrypoint,
+        submission_id=submission_id,
+        metadata=metadata,
+        resource_requirements=resource_requirements,
+        entrypoint_resources=entrypoint_resources,
+        tags=tags,
+        **options,
+    )
+
+
+def submit_job_async(
+    entrypoint: str,
+    *,
+    submission_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    resource_requirements: Mapping[str, Any] | None = None,
+    entrypoint_resources: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    **options: Unpack[JobOptions],
+) -> JobHandle:
+    """The same, as a handle; its result is the job's last status word."""
+    return get_unified_scheduler().submit_job_async(
+        entrypoint,
+        submission_id=submission_id,
+        metadata=metadata,
+        resource_requirements=resource_requirements,
+        entrypoint_resources=entrypoint_resources,
+        tags=tags,
+        **options,
+    )
+
+
+def get_job_status(job_id: str) -> str:
+    """Ray's words (PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED), or QUEUED, RETRYING, LOST, EXPIRED."""
+    return str(get_job_info(job_id)["status"])
+
+
+def get_job_info(job_id: str) -> dict[str, Any]:
+    """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
+    return get_unified_scheduler().job_info(job_id)
+
+
+@overload
+def get_job_logs(job_id: str, follow: Literal[False] = False) -> str: ...
+@overload
+def get_job_logs(job_id: str, follow: Literal[True]) -> Iterator[str]: ...
+def get_job_logs(job_id: str, follow: bool = False) -> str | Iterator[str]:
+    """A job's output so far; with ``follow`` an iterator over what comes, until the job is over."""
+    scheduler = get_unified_scheduler()
+    return scheduler.follow_job_logs(job_id) if follow else scheduler.job_logs(job_id)
+
+
+def stop_job(job_id: str) -> bool:
+    """Ask for its end, queued or running. False if it was over already. Raises UnknownItemError."""
+    if get_job_status(job_id) in ENDED:
+        return False
+    get_unified_scheduler().cancel(job_id)
+    return True
+
+
+def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
+    """Every job of this control plane, oldest first; of one status if asked."""
+    return get_unified_scheduler().list_jobs(status)
+
+
+def wait_for_all_jobs(
+    ids: Sequence[str],
+    check_interval: float = 5,
+    timeout: float | None = None,
+    *,
+    stop_on_failure: bool = False,
+) -> dict[str, str]:
+    """Wait until all are over; returns each one's last status word.
+
+    Every ``check_interval`` seconds it says on stderr what it still waits for. One failed job does not stop the
+    others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
+    """
+    if isinstance(ids, str):
+        raise ConfigurationError(f"ids is the text {ids!r}.", next_step="pass a list of job ids")
+    try:
+        return _wait(list(ids), check_interval, timeout, stop_on_failure)
+    except KeyboardInterrupt:
+        say("interrupted")
+        stop_everything()
+        raise
+
+
+def _wait(ids: list[str], check_interval: float, timeout: float | None, stop_on_failure: bool) -> dict[str, str]:
+    scheduler = get_unified_scheduler()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    next_word = time.monotonic() + check_interval
+    while True:
+        statuses = {job_id: get_job_status(job_id) for job_id in ids}
+        left = [job_id for job_id, status in statuses.items() if status not in ENDED]
+        if not left:
+            return statuses
+        if stop_on_failure and "FAILED" in statuses.values():
+            for job_id in left:
+                scheduler.cancel(job_id)
+            stop_on_failure = False
+        now = time.monotonic()
+        if deadline is not None and now >= deadline:
+            raise TaskTimeoutError(
+                f"{len(left)} of {len(ids)} jobs are not over after {timeout:g} s: "
+                + ", ".join(f"{job_id} ({statuses[job_id]})" for job_id in left),
+                next_step="wait longer, or stop them with stop_job",
+            )
+        if now >= next_word:
+            say("waiting for " + ", ".join(f"{job_id} ({statuses[job_id]})" for job_id in left))
+            next_word = now + check_interval
+        until = next_word if deadline is None else min(next_word, deadline)
+        futures = [scheduler.handle(job_id)._item.future for job_id in left]
+        wait_futures(futures, timeout=max(0.0, until - now), return_when=FIRST_COMPLETED)

@@ -1,0 +1,1 @@
+"""What an operator types. A command's module imports only Typer at the top: `rmcs --help` must answer at once."""

@@ -1,0 +1,85 @@
+"""`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+UNKNOWN = "–"
+GIB = 1024**3
+TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+
+
+def show(
+    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
+        Output.table
+    ),
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
+    ] = None,
+) -> None:
+    """Show the fleet: state, carrier, load, tags and versions of each cluster."""
+    from ray_multicluster_scheduler import UnifiedScheduler
+
+    with UnifiedScheduler(config=config) as scheduler:
+        rows = scheduler.list_clusters(refresh=True)
+    if output is Output.json:
+        typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False, default=str))
+        return
+    from ray_multicluster_scheduler.cli.output import console
+
+    screen = console()
+    screen.print(fleet_table(rows))
+    for row in rows:
+        if row.get("sentence"):
+            screen.print(f"{row['name']}: {row['sentence']}", markup=False)
+
+
+def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per cluster; what is not known is shown as such, never as zero."""
+    from ray_multicluster_scheduler.cli.output import plain_table
+
+    return plain_table(TITLES, [_cells(row) for row in rows])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(row["name"]),
+        _known(row.get("state")),
+        _known(row.get("carrier")),
+        _known(row.get("nodes")),
+        load(row, "CPU"),
+        load(row, "memory", GIB),
+        load(row, "GPU"),
+        ",".join(row.get("tags") or ()) or UNKNOWN,
+        _known(row.get("ray_version")),
+        _known(row.get("python_version")),
+    )
+
+
+def _known(value: object) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def load(row: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
+    """``used/total``; the used part is unknown where the source cannot tell what is free."""
+    total, free = row.get("total"), row.get("free")
+    if total is None:
+        return UNKNOWN
+    has = total.get(name, 0.0) / unit
+    if free is None:
+        return f"?/{has:.3g}"
+    return f"{max(0.0, has - free.get(name, 0.0) / unit):.3g}/{has:.3g}"

@@ -1,0 +1,47 @@
+"""`rmcs demo`: the whole story on this machine, each step checked, in a few minutes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.demo_story import Story
+
+
+def demo() -> None:
+    """Start two real Ray clusters here, run tasks and a job on them, show why each ran where it did."""
+    from ray_multicluster_scheduler import LocalCluster, LocalFleet
+    from ray_multicluster_scheduler.cli.demo_story import Story
+    from ray_multicluster_scheduler.cli.output import console
+
+    screen = console()
+    screen.print("Starting two local Ray clusters (about 10 seconds; the first time longer) …")
+    clusters = (
+        LocalCluster("linux", num_cpus=2, tags=["linux", "x86_64"]),
+        LocalCluster("mac", num_cpus=2, tags=["macos", "arm64"]),
+    )
+    settings = {"submission_interval_s": 0, "resource_threshold": 1}
+
+    def progress(cluster: str, text: str) -> None:
+        screen.print(f"   {cluster}: {text}", markup=False)
+
+    try:
+        with LocalFleet(*clusters, settings=settings, progress=progress) as fleet:
+            story = Story(screen, fleet.config_path)
+            problems = story.tell()
+            screen.print("\nStopping the clusters …")
+    except KeyboardInterrupt:
+        screen.print("Everything that the demo started is stopped.")
+        raise
+    _conclude(story, problems)
+
+
+def _conclude(story: Story, problems: list[str]) -> None:
+    story.print_table()
+    if problems:
+        for problem in problems:
+            typer.echo(f"rmcs demo: {problem}", err=True)
+        raise typer.Exit(1)
+    typer.echo("All of it happened as it should. Next: README.md, or `rmcs fleet up` for a fleet that stays.")

@@ -1,0 +1,115 @@
+"""`rmcs fleet`: real Ray clusters on this machine that stay up until they are told to go."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.local_fleet import LocalCluster
+    from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus, FleetHome
+
+app = typer.Typer(help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True)
+
+_KNOWN = {"linux": ["linux", "x86_64"], "mac": ["macos", "arm64"]}
+TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+
+
+@app.command()
+def up(
+    clusters: Annotated[int, typer.Option("--clusters", "-n", min=1, max=16, help="How many clusters.")] = 2,
+    cpus: Annotated[int, typer.Option("--cpus", min=1, help="CPUs that each cluster offers.")] = 2,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until Ctrl+C, then stop them.")] = False,
+) -> None:
+    """Start local clusters; they stay up in the background until `rmcs fleet down`."""
+    from ray_multicluster_scheduler.local_fleet import background
+    from ray_multicluster_scheduler.local_fleet.daemon import hold
+    from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
+    from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
+
+    home = FleetHome()
+    if background.running(home) is not None:
+        typer.echo("A local fleet is up already.")
+        _print_status(home)
+        return
+    python = find_ray_python()
+    described = describe(clusters, cpus)
+    typer.echo(f"Starting {clusters} local Ray cluster{'s' if clusters > 1 else ''} (about 10 seconds) …")
+    if foreground:
+        hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: _announce(home, "Ctrl+C"))
+        typer.echo("The local fleet is stopped.")
+    else:
+        background.start(home, described, ray_python=python, progress=_progress)
+        _announce(home, "`rmcs fleet down`")
+
+
+@app.command()
+def down() -> None:
+    """Stop the local fleet and remove everything of it, also what a killed one left."""
+    from ray_multicluster_scheduler.local_fleet import background
+    from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
+
+    stopped = background.stop(FleetHome())
+    typer.echo("The local fleet is stopped." if stopped else "No local fleet is up.")
+
+
+@app.command()
+def status(
+    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
+        Output.table
+    ),
+) -> None:
+    """Show each local cluster: state, published addresses, process ids."""
+    from ray_multicluster_scheduler.local_fleet import background
+    from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, status_as_json
+
+    home = FleetHome()
+    if output is Output.json:
+        found = background.status(home)
+        config = str(home.config_path) if found else None
+        clusters = [status_as_json(each) for each in found]
+        typer.echo(json.dumps({"up": bool(found), "config": config, "clusters": clusters}, indent=2))
+    else:
+        _print_status(home)
+
+
+def describe(count: int, cpus: int) -> list[LocalCluster]:
+    """The clusters `up` starts: linux, mac, cluster3, cluster4, …"""
+    from ray_multicluster_scheduler.local_fleet import LocalCluster
+
+    names = [*_KNOWN, *(f"cluster{number}" for number in range(len(_KNOWN) + 1, count + 1))][:count]
+    return [LocalCluster(name, num_cpus=cpus, tags=_KNOWN.get(name, [])) for name in names]
+
+
+def _progress(cluster: str, text: str) -> None:
+    typer.echo(f"   {cluster}: {text}")
+
+
+def _announce(home: FleetHome, how_to_stop: str) -> bool:
+    _print_status(home)
+    typer.echo(f"Use it:  export RMCS_CONFIG={home.config_path}\nStop it: {how_to_stop}")
+    return True
+
+
+def _print_status(home: FleetHome) -> None:
+    from ray_multicluster_scheduler.cli.output import console, plain_table
+    from ray_multicluster_scheduler.local_fleet import background
+
+    found = background.status(home)
+    if not found:
+        typer.echo("No local fleet is up. Start one with `rmcs fleet up`.")
+        return
+    console().print(plain_table(TITLES, [_cells(each) for each in found]))
+
+
+def _cells(each: ClusterStatus) -> tuple[str, ...]:
+    pids = f"{len(each.pids)} ({each.pids[0]} …)" if each.pids else "–"
+    return (each.name, each.state, each.head_address, each.dashboard, ",".join(each.tags) or "–", pids)

@@ -1,0 +1,58 @@
+"""CircuitBreaker: stop giving work to a cluster that keeps failing, and try it again later with a probe."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class BreakerState(StrEnum):
+    """CLOSED takes work; OPEN does not; HALF_OPEN takes a probe, never a user's work."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+
+class CircuitBreaker:
+    """CLOSED → OPEN after ``failures`` in a row → HALF_OPEN after ``recovery_s`` → CLOSED or OPEN again.
+
+    Time is always passed in. Opening and closing depend on nothing else, so a replay gives the same states.
+    """
+
+    def __init__(self, failures: int, recovery_s: float) -> None:
+        self._limit = failures
+        self._recovery_s = recovery_s
+        self._in_a_row = 0
+        self._opened_at: float | None = None
+
+    @property
+    def failures_in_a_row(self) -> int:
+        return self._in_a_row
+
+    @property
+    def half_open_at(self) -> float | None:
+        """When a probe may be sent; None while closed."""
+        return None if self._opened_at is None else self._opened_at + self._recovery_s
+
+    def state(self, now: float) -> BreakerState:
+        half_open_at = self.half_open_at
+        if half_open_at is None:
+            return BreakerState.CLOSED
+        return BreakerState.HALF_OPEN if now >= half_open_at else BreakerState.OPEN
+
+    def record_failure(self, now: float) -> None:
+        """A failure of the cluster itself. While half open, one is enough to open it again."""
+        self._in_a_row += 1
+        if self.state(now) is BreakerState.HALF_OPEN or (self._opened_at is None and self._in_a_row >= self._limit):
+            self._opened_at = now
+
+    def record_success(self) -> None:
+        """Work or contact that went well: failures are no longer in a row. Does not close an open breaker."""
+        if self._opened_at is None:
+            self._in_a_row = 0
+
+    def record_probe(self, now: float) -> None:
+        """A probe was answered: closes the breaker if its time for probing has come."""
+        if self.state(now) is BreakerState.HALF_OPEN:
+            self._opened_at = None
+            self._in_a_row = 0

@@ -1,0 +1,44 @@
+"""ClusterContextManager: the cluster that submissions of this thread or asyncio task prefer."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ENVIRONMENT_VARIABLE = "RMCS_CLUSTER"
+
+_preferred: contextvars.ContextVar[str | None] = contextvars.ContextVar("rmcs_cluster", default=None)
+
+
+class ClusterContextManager:
+    """Set, get and clear the preferred cluster; per thread and per asyncio task.
+
+    An explicit ``preferred_cluster=`` wins over it, and it wins over the environment.
+    """
+
+    @staticmethod
+    def set(cluster: str) -> None:
+        """Prefer this cluster from now on."""
+        _preferred.set(cluster)
+
+    @staticmethod
+    def get() -> str | None:
+        """The preferred cluster, from here or else from the environment."""
+        return _preferred.get() or os.environ.get(ENVIRONMENT_VARIABLE) or None
+
+    @staticmethod
+    def clear() -> None:
+        """Prefer none."""
+        _preferred.set(None)
+
+    @staticmethod
+    @contextmanager
+    def use(cluster: str) -> Iterator[None]:
+        """``with ClusterContextManager.use("mac"): …``"""
+        token = _preferred.set(cluster)
+        try:
+            yield
+        finally:
+            _preferred.reset(token)

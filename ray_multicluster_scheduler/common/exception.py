@@ -1,0 +1,127 @@
+"""Every error this project raises on purpose.
+
+SchedulerError
+├── ConfigurationError          clusters.yaml, settings or an argument is wrong
+├── NoHealthyClusterError       no cluster that could take the item answers
+├── NoFeasibleClusterError      no cluster could ever run it, however long it waits
+├── TaskSubmissionError         the item could not be prepared, sent or set up
+├── PolicyEvaluationError       a placement policy raised
+├── ClusterConnectionError      one cluster could not be reached or joined
+├── ClusterLostError            the cluster vanished with the item on it
+├── WorkerCrashedError          the worker or node died (crash, OOM, kill)
+├── QueueFullError              max_queue is reached
+├── TaskCancelledError          somebody cancelled it
+├── TaskTimeoutError            run_timeout, queue_timeout or a caller's timeout
+├── ResultLostError             it finished, but its value is gone
+├── UnknownItemError            no item of this id was ever accepted here
+└── RemoteError                 user code failed with something that cannot be rebuilt here
+
+A user's own exception is not in this tree: it comes back as itself, with
+:class:`RemoteTraceback` as its ``__cause__`` and a note that names the cluster.
+"""
+
+from __future__ import annotations
+
+
+class SchedulerError(Exception):
+    """Base of all. ``task_id`` and ``cluster`` say what it happened to, ``next_step`` what to do."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task_id: str | None = None,
+        cluster: str | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.task_id = task_id
+        self.cluster = cluster
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.next_step:
+            parts.append(f"What to do: {self.next_step}")
+        return " ".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.task_id, self.cluster, self.next_step))
+
+
+def _rebuild(
+    kind: type[SchedulerError],
+    message: str,
+    task_id: str | None,
+    cluster: str | None,
+    next_step: str | None,
+) -> SchedulerError:
+    return kind(message, task_id=task_id, cluster=cluster, next_step=next_step)
+
+
+class ConfigurationError(SchedulerError):
+    """clusters.yaml, settings or an argument is wrong; says where and what was expected."""
+
+
+class NoHealthyClusterError(SchedulerError):
+    """No cluster that could take the item answers; the message lists each one's reason."""
+
+
+class NoFeasibleClusterError(SchedulerError):
+    """No cluster could ever run it; the message holds the table of reasons."""
+
+
+class TaskSubmissionError(SchedulerError):
+    """The item could not be prepared, sent or set up (bad pickle, broken runtime_env, …)."""
+
+
+class PolicyEvaluationError(SchedulerError):
+    """A placement filter or score raised."""
+
+
+class ClusterConnectionError(SchedulerError):
+    """One cluster could not be reached, or would not let us in."""
+
+
+class ClusterLostError(SchedulerError):
+    """The cluster vanished while the item was on it."""
+
+
+class WorkerCrashedError(SchedulerError):
+    """The worker process or its node died."""
+
+
+class QueueFullError(SchedulerError):
+    """``max_queue`` items wait already."""
+
+
+class TaskCancelledError(SchedulerError):
+    """The item was cancelled."""
+
+
+class TaskTimeoutError(SchedulerError, TimeoutError):
+    """A time limit passed: run_timeout, queue_timeout, or the caller's own timeout."""
+
+
+class ResultLostError(SchedulerError):
+    """The item finished, but its value can no longer be had."""
+
+
+class UnknownItemError(SchedulerError, LookupError):
+    """No item of this id was ever accepted by this control plane."""
+
+
+class RemoteError(SchedulerError):
+    """User code failed with something that cannot be rebuilt in this process."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the traceback text of the other side; shown as the cause of a user's exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text

@@ -1,0 +1,184 @@
+"""The wire format between a control plane and its agents, without any I/O.
+
+A *message* is a kind, a JSON head and binary attachments::
+
+    body  = u32 head length | head (JSON, UTF-8) | attachment | attachment | …
+    head  = {"k": kind, "n": [attachment lengths], …the message's own keys}
+
+A body travels as one or more *frames*, big-endian::
+
+    frame = u32 payload length | u32 message id | u8 flags | payload        flags: 1 = last frame of this message
+
+Frames of different messages may interleave, so that a 200 MB value does not hold up a heartbeat: each
+large message in progress gets one chunk in turn, and small ones pass between them. Frames of one message are
+in order. Message ids are chosen by the sender and may be reused once a message is complete.
+The version below is exchanged in the handshake; a change that an older side cannot read raises it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+PROTOCOL_VERSION = 1
+CHUNK_BYTES = 256 * 1024
+MAX_MESSAGE_BYTES = 4 * 1024**3 - 1
+MAX_HANDSHAKE_BYTES = 64 * 1024
+
+_FRAME = struct.Struct("!IIB")
+_HEAD_LENGTH = struct.Struct("!I")
+_LAST = 1
+
+Blob: TypeAlias = bytes | bytearray | memoryview
+
+
+class FrameError(ValueError):
+    """What came over the wire is not our format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: a kind, a small JSON head, and attachments that are never looked into."""
+
+    kind: str
+    head: dict[str, Any] = field(default_factory=dict)
+    blobs: Sequence[Blob] = ()
+
+
+class FrameWriter:
+    """An outbox that cuts messages into frames, fair between large ones."""
+
+    def __init__(self) -> None:
+        self._streams: deque[_Stream] = deque()
+        self._next_id = 0
+        self.pending_bytes = 0
+
+    def put(self, message: Message) -> None:
+        """Add a message. Raises FrameError when it is too large to be sent at all."""
+        stream = _Stream(self._next_id, message)
+        if stream.left > MAX_MESSAGE_BYTES:
+            raise FrameError(f"a message of {stream.left} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+        self.pending_bytes += stream.left
+        self._streams.append(stream)
+
+    def take(self, limit: int = CHUNK_BYTES) -> bytes:
+        """The next bytes to send, about ``limit`` of them; empty when there is nothing."""
+        out: list[Blob] = []
+        size = 0
+        while self._streams and size < limit:
+            stream = self._streams.popleft()
+            before = stream.left
+            size += stream.frame(out)
+            self.pending_bytes -= before - stream.left
+            if stream.left:
+                self._streams.append(stream)
+        return b"".join(out)
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+
+class _Stream:
+    """What is still to be sent of one message."""
+
+    __slots__ = ("_parts", "id", "left")
+
+    def __init__(self, message_id: int, message: Message) -> None:
+        blobs = [memoryview(blob).cast("B") for blob in message.blobs]
+        head = json.dumps(
+            {**message.head, "k": message.kind, "n": [len(blob) for blob in blobs]}, separators=(",", ":")
+        ).encode()
+        self.id = message_id
+        self._parts: deque[memoryview] = deque([memoryview(_HEAD_LENGTH.pack(len(head)) + head), *blobs])
+        self.left = sum(len(part) for part in self._parts)
+
+    def frame(self, out: list[Blob]) -> int:
+        """Append one frame to ``out``; return its size on the wire."""
+        payload = min(self.left, CHUNK_BYTES)
+        self.left -= payload
+        out.append(_FRAME.pack(payload, self.id, 0 if self.left else _LAST))
+        missing = payload
+        while missing:
+            part = self._parts[0]
+            if len(part) <= missing:
+                out.append(self._parts.popleft())
+                missing -= len(part)
+            else:
+                out.append(part[:missing])
+                self._parts[0] = part[missing:]
+                missing = 0
+        return payload + _FRAME.size
+
+
+class FrameReader:
+    """Puts frames together again. Feed it whatever the socket gave."""
+
+    def __init__(self, max_message: int = MAX_MESSAGE_BYTES) -> None:
+        self.max_message = max_message
+        self._buffer = bytearray()
+        self._partial: dict[int, bytearray] = {}
+        self._partial_bytes = 0
+
+    def allow_large_messages(self) -> None:
+        """The handshake is over: the other side is known, and may send what it likes."""
+        self.max_message = MAX_MESSAGE_BYTES
+
+    def feed(self, data: Blob) -> list[Message]:
+        """Every message that is complete now. Raises FrameError on what is not our format."""
+        self._buffer += data
+        messages: list[Message] = []
+        position = 0
+        while len(self._buffer) - position >= _FRAME.size:
+            length, message_id, flags = _FRAME.unpack_from(self._buffer, position)
+            if length > CHUNK_BYTES or flags > _LAST:
+                raise FrameError("the other side does not speak this protocol")
+            end = position + _FRAME.size + length
+            if len(self._buffer) < end:
+                break
+            with memoryview(self._buffer) as whole, whole[position + _FRAME.size : end] as payload:
+                body = self._body(message_id, payload, flags)
+            position = end
+            if body is not None:
+                messages.append(_decode(body))
+        del self._buffer[:position]
+        return messages
+
+    def _body(self, message_id: int, payload: memoryview, flags: int) -> Blob | None:
+        if self._partial_bytes + len(payload) > self.max_message:
+            raise FrameError(f"messages in progress are over the limit of {self.max_message} bytes")
+        partial = self._partial.get(message_id)
+        if partial is None:
+            if flags & _LAST:
+                return bytes(payload)
+            partial = self._partial[message_id] = bytearray()
+        partial += payload
+        self._partial_bytes += len(payload)
+        if not flags & _LAST:
+            return None
+        self._partial_bytes -= len(partial)
+        return self._partial.pop(message_id)
+
+
+def _decode(body: Blob) -> Message:
+    view = memoryview(body)
+    try:
+        (head_length,) = _HEAD_LENGTH.unpack_from(view)
+        head = json.loads(bytes(view[_HEAD_LENGTH.size : _HEAD_LENGTH.size + head_length]))
+        kind, lengths = head.pop("k"), head.pop("n")
+        position = _HEAD_LENGTH.size + head_length
+        blobs = []
+        for length in lengths:
+            blobs.append(bytes(view[position : position + length]))
+            position += length
+        if position != len(view):
+            raise FrameError("a message's attachments do not fill it")
+    except FrameError:
+        raise
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FrameError(f"a message cannot be read: {error}") from error
+    return Message(kind, head, tuple(blobs))

@@ -1,0 +1,85 @@
+"""Paths that begin with somebody's home directory, moved to the home directory of another cluster. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+_BEFORE = r"(?:^|(?<=[\s'\"`=:,;|&<>()\[\]{}]))"
+_AFTER = r"(?=$|[/\s'\"`=:,;|&<>()\[\]{}\\])"
+_REST = r"(?:/[^\s'\"`=:,;|&<>()\[\]{}\\]*)?"
+
+Changes = list[tuple[str, str]]
+
+
+def move_home_paths(
+    value: Any, homes: Sequence[str], target: str | None, *, words: bool = False
+) -> tuple[Any, Changes]:
+    """Move paths under any of ``homes`` to ``target``; also says which, as (old, new), each once.
+
+    Looks at text and paths, and into lists, tuples and the values of dicts. A text counts if it is such a path
+    as a whole; with ``words`` also as a word of it, as in a command line. What holds no such path comes back as
+    the same object.
+    """
+    if target is None:
+        return value, []
+    mover = _Mover(homes, target, words)
+    return mover.move(value), list(dict.fromkeys(mover.changes))
+
+
+def find_home_paths(value: Any, homes: Sequence[str], limit: int = 20) -> tuple[str, ...]:
+    """The paths in ``value`` that begin with one of ``homes``, at most ``limit`` of them."""
+    # A target that nobody has makes every such path a change.
+    _, changes = move_home_paths(value, homes, "/\0")
+    return tuple(old for old, _ in changes[:limit])
+
+
+class _Mover:
+    """One conversion; remembers what it changed, and where it is, so that a list inside itself ends."""
+
+    def __init__(self, homes: Sequence[str], target: str, words: bool) -> None:
+        self._target = target.rstrip("/")
+        self.changes: Changes = []
+        self._inside: set[int] = set()
+        known = {home.rstrip("/") for home in (*homes, target)} - {""}
+        # The longest first: of nested homes, the innermost is meant. The target itself stays as it is.
+        choices = "|".join(re.escape(home) for home in sorted(known, key=len, reverse=True))
+        pattern = f"{_BEFORE}({choices}){_AFTER}({_REST})" if words else rf"\A({choices})(?=/|\Z)(.*)\Z"
+        self._path = re.compile(pattern, re.DOTALL)
+
+    def move(self, value: Any) -> Any:
+        if type(value) is str:
+            return self._text(value)
+        if isinstance(value, PurePath):
+            text = self._text(str(value))
+            return value if text == str(value) else type(value)(text)
+        if type(value) in (list, tuple, dict) and id(value) not in self._inside:
+            self._inside.add(id(value))
+            try:
+                return self._container(value)
+            finally:
+                self._inside.discard(id(value))
+        return value
+
+    def _container(self, value: Any) -> Any:
+        if type(value) is dict:
+            changed = {key: self.move(item) for key, item in value.items()}
+            return changed if any(changed[key] is not value[key] for key in value) else value
+        items = [self.move(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return tuple(items) if type(value) is tuple else items
+
+    def _text(self, text: str) -> str:
+        if not self._target or "/" not in text:
+            return text
+        changed = self._path.sub(self._moved, text)
+        return text if changed == text else changed
+
+    def _moved(self, match: re.Match[str]) -> str:
+        new = self._target + match.group(2)
+        if new != match.group(0):
+            self.changes.append((match.group(0), new))
+        return new

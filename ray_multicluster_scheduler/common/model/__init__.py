@@ -1,0 +1,24 @@
+"""What the parts say to each other: frozen, validated, each with to_dict / from_dict."""
+
+from ray_multicluster_scheduler.common.model.cluster_metadata import ClusterMetadata
+from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
+from ray_multicluster_scheduler.common.model.job_description import JobDescription
+from ray_multicluster_scheduler.common.model.resources import Resources, parse_resources
+from ray_multicluster_scheduler.common.model.snapshot import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.common.model.states import FailureClass, TaskState
+from ray_multicluster_scheduler.common.model.task_description import TaskDescription
+
+__all__ = [
+    "CandidateReport",
+    "ClusterMetadata",
+    "FailureClass",
+    "JobDescription",
+    "NodeSnapshot",
+    "Rejection",
+    "ResourceSnapshot",
+    "Resources",
+    "SchedulingDecision",
+    "TaskDescription",
+    "TaskState",
+    "parse_resources",
+]

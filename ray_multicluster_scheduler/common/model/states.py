@@ -1,0 +1,35 @@
+"""The states of an item, and the classes of its failures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    """One at a time. RUNNING means that the work was seen to start, not that it was sent."""
+
+    PENDING = "PENDING"
+    QUEUED = "QUEUED"
+    DISPATCHING = "DISPATCHING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    LOST = "LOST"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
+
+
+class FailureClass(StrEnum):
+    """Whose fault a failed attempt was; decides which retry budget it uses."""
+
+    USER = "user"  # an exception of user code, a job's non-zero exit: `retries`
+    CRASH = "crash"  # a worker or node died in a reachable cluster: `crash_retries`
+    CLUSTER = "cluster"  # the cluster was lost or refused us: `lost_retries`, counts for the breaker
+    PERMANENT = "permanent"  # cannot succeed however often it is tried (bad pickle, broken runtime_env)

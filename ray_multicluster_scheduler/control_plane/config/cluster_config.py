@@ -1,0 +1,153 @@
+"""One entry of ``clusters:``, validated and frozen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import ClusterMetadata, parse_resources
+from ray_multicluster_scheduler.control_plane.config.addresses import check_dashboard, check_host_port
+from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
+from ray_multicluster_scheduler.control_plane.config.settings import Strict
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Tls(Strict):
+    """How an https dashboard is trusted: by a file of certificates (``ca``), or blindly (``verify: false``)."""
+
+    ca: str | None = None
+    verify: bool = True
+
+
+class ClusterConfig(Strict):
+    """All that an operator says of one cluster. At least one of ``head_address`` and ``dashboard`` is needed."""
+
+    name: str
+    head_address: str | None = None
+    dashboard: str | None = None
+    prefer: bool = False
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    tags: tuple[str, ...] = ()
+    home_dir: str | None = None
+    python: Annotated[str, Field(min_length=1)] = "python"
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    auth_token: SecretStr | None = None
+    auth_token_path: str | None = None
+    tls: Tls = Tls()
+    max_running_jobs: Annotated[int, Field(ge=1)] = 20
+    max_in_flight: Annotated[int, Field(ge=1)] = 1000
+    carrier: Literal["auto", "agent", "ray_client"] = "auto"
+    autoscaling: bool = False
+    max_node: dict[str, float] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_usable(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError(f"{value!r} is no name for a cluster: use letters, digits, '_', '-' and '.', at most 63")
+        return value
+
+    @field_validator("head_address")
+    @classmethod
+    def _head_is_host_port(cls, value: str | None) -> str | None:
+        return None if value is None else check_host_port(value)
+
+    @field_validator("dashboard")
+    @classmethod
+    def _dashboard_is_url(cls, value: str | None) -> str | None:
+        return None if value is None else check_dashboard(value)
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _tags_are_a_list(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"expected a list, for example [{value}]")
+        return value
+
+    @field_validator("home_dir")
+    @classmethod
+    def _home_is_absolute(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not value.startswith("/") or not value.strip("/"):
+            raise ValueError(f"expected an absolute path other than /, got {value!r}")
+        return value.rstrip("/")
+
+    @field_validator("runtime_env", mode="before")
+    @classmethod
+    def _runtime_env_is_usable(cls, value: object) -> dict[str, Any]:
+        return normalise_runtime_env(value)
+
+    @field_validator("max_node", mode="before")
+    @classmethod
+    def _max_node_is_resources(cls, value: object) -> dict[str, float] | None:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise ValueError("expected a mapping such as {CPU: 16, memory: 64GiB}")
+        try:
+            return parse_resources(value, what="max_node")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.head_address is None and self.dashboard is None:
+            raise ValueError("has neither head_address nor dashboard; at least one of them is needed")
+        if self.auth_token is not None and self.auth_token_path is not None:
+            raise ValueError("has both auth_token and auth_token_path; keep one of them")
+        return self
+
+    @field_serializer("auth_token", when_used="unless-none")
+    def _hide_literal_tokens(self, value: SecretStr) -> str:
+        """A reference such as ``${NAME}`` is no secret, and survives a round trip."""
+        text = value.get_secret_value()
+        return text if _VARIABLE.fullmatch(text) else str(value)
+
+    def metadata(self) -> ClusterMetadata:
+        """The part without secrets that placement needs."""
+        fields = self.model_dump(exclude={"auth_token", "auth_token_path", "tls"})
+        return ClusterMetadata.from_dict(fields)
+
+    def resolve_token(self, environ: Mapping[str, str] = os.environ) -> str | None:
+        """The token as it is now; look it up at each use and do not keep it. Raises ConfigurationError."""
+        if self.auth_token_path is not None:
+            return self._token_from_file(Path(self.auth_token_path).expanduser())
+        if self.auth_token is None:
+            return None
+        return _VARIABLE.sub(lambda match: self._variable(match.group(1), environ), self.auth_token.get_secret_value())
+
+    def _variable(self, name: str, environ: Mapping[str, str]) -> str:
+        if not environ.get(name):
+            raise ConfigurationError(
+                f"auth_token of cluster {self.name} refers to the environment variable {name}, which is not set.",
+                cluster=self.name,
+                next_step=f"set {name} to the cluster's token, or change auth_token",
+            )
+        return environ[name]
+
+    def _token_from_file(self, path: Path) -> str:
+        try:
+            token = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigurationError(
+                f"auth_token_path of cluster {self.name} is {path}, which cannot be read: {reason}.",
+                cluster=self.name,
+                next_step="give the path of a file that holds the cluster's token",
+            ) from None
+        if not token:
+            raise ConfigurationError(
+                f"auth_token_path of cluster {self.name} is {path}, which is empty.",
+                cluster=self.name,
+                next_step="write the cluster's token into it",
+            )
+        return token

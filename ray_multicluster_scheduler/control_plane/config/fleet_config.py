@@ -1,0 +1,81 @@
+"""The whole configuration, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError, model_validator
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.config.complaints import complaint, did_you_mean
+from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
+from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
+
+
+class FleetConfig(Strict):
+    """Settings and clusters. ``source`` says for people where it came from; relative paths start at ``base_dir``."""
+
+    settings: Settings = Settings()
+    clusters: tuple[ClusterConfig, ...]
+    source: str = "an argument"
+    base_dir: Path = Path()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        if not self.clusters:
+            raise ValueError("clusters: the list is empty; at least one cluster is needed")
+        names = [cluster.name for cluster in self.clusters]
+        doubles = sorted({name for name in names if names.count(name) > 1})
+        if doubles:
+            raise ValueError(f"clusters: the name {doubles[0]!r} is given twice; each cluster needs its own")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cluster.name for cluster in self.clusters)
+
+    def cluster(self, name: str) -> ClusterConfig:
+        """The cluster of that name. Raises ConfigurationError."""
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        raise ConfigurationError(
+            f"There is no cluster {name!r} in {self.source}{did_you_mean(name, self.names)}.",
+            cluster=name,
+            next_step=f"use one of: {', '.join(self.names)}",
+        )
+
+
+def build_fleet(
+    settings: Mapping[str, Any],
+    clusters: Sequence[ClusterConfig | Mapping[str, Any]],
+    *,
+    source: str,
+    base_dir: Path,
+    variables: Mapping[str, str] | None = None,
+) -> FleetConfig:
+    """Validate plain data. ``variables``: settings that came from the environment, by the variable's name.
+
+    Raises ConfigurationError that names the source, each wrong key, and what was expected there.
+    """
+    rows = [row if isinstance(row, ClusterConfig) else dict(row) for row in clusters]
+    try:
+        fleet = FleetConfig.model_validate(
+            {"settings": dict(settings), "clusters": rows, "source": source, "base_dir": base_dir}
+        )
+    except ValidationError as error:
+        raise complaint(source, error, rows=rows, variables=variables or {}) from None
+    return fleet.model_copy(update={"clusters": tuple(_anchored(row, base_dir) for row in fleet.clusters)})
+
+
+def _anchored(cluster: ClusterConfig, base: Path) -> ClusterConfig:
+    """Relative paths of this machine made absolute, so that a later change of folder does not matter."""
+    update: dict[str, Any] = {"runtime_env": absolute_paths(cluster.runtime_env, base)}
+    if cluster.auth_token_path is not None:
+        update["auth_token_path"] = str(base / Path(cluster.auth_token_path).expanduser())
+    if cluster.tls.ca is not None:
+        update["tls"] = cluster.tls.model_copy(update={"ca": str(base / Path(cluster.tls.ca).expanduser())})
+    return cluster.model_copy(update=update)

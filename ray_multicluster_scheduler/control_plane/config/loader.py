@@ -1,0 +1,158 @@
+"""Find the configuration, read it, and say in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, did_you_mean
+from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+
+FILE_NAME = "clusters.yaml"
+SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
+
+ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig | Mapping[str, Any]] | None"
+
+
+def rmcs_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """The state folder: ``$RMCS_HOME``, by default ``~/.rmcs``."""
+    return Path(environ.get("RMCS_HOME") or "~/.rmcs").expanduser()
+
+
+def load_config(
+    argument: ConfigArgument = None,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> FleetConfig:
+    """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
+
+    Settings in the environment override those of a file; a FleetConfig is taken as it is.
+    """
+    here = (cwd or Path.cwd()).absolute()
+    if isinstance(argument, FleetConfig):
+        return argument
+    if isinstance(argument, (str, Path)):
+        return _from_file(here / Path(argument).expanduser(), environ, origin="")
+    if argument is None:
+        return _from_surroundings(environ, here)
+    if isinstance(argument, (list, tuple)):
+        return _build(_Document({}, list(argument), "the list of clusters given"), environ, here)
+    raise ConfigurationError(
+        f"The configuration is of type {type(argument).__name__}.",
+        next_step="give a path, a FleetConfig, or a list of ClusterConfig",
+    )
+
+
+def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
+    if path := environ.get("RMCS_CONFIG"):
+        return _from_file(here / Path(path).expanduser(), environ, origin=" (named by RMCS_CONFIG)")
+    if text := environ.get("RMCS_CLUSTERS"):
+        return _from_text(text, environ, here)
+    places = [here / FILE_NAME, rmcs_home(environ) / FILE_NAME, SYSTEM_FILE]
+    for place in places:
+        if place.exists():
+            return _from_file(place, environ, origin="")
+    raise ConfigurationError(
+        "No clusters are configured. Looked at RMCS_CONFIG, RMCS_CLUSTERS, "
+        f"{', '.join(str(place) for place in places)}.",
+        next_step="write a clusters.yaml (examples/clusters.yaml shows one) and name it in RMCS_CONFIG, "
+        "or start a local fleet with `rmcs fleet up`",
+    )
+
+
+def _from_file(path: Path, environ: Mapping[str, str], *, origin: str) -> FleetConfig:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ConfigurationError(
+            f"{path}{origin} cannot be read: {reason}.", next_step="give the path of a readable clusters.yaml"
+        ) from None
+    source = str(path)
+    document = _Document.parse(parse_yaml(text, source), source)
+    return _build(document, environ, path.parent)
+
+
+def _from_text(text: str, environ: Mapping[str, str], here: Path) -> FleetConfig:
+    source = "RMCS_CLUSTERS"
+    data = parse_yaml(text, source)
+    document = _Document({}, data, source) if isinstance(data, list) else _Document.parse(data, source)
+    return _build(document, environ, here)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The two halves of a configuration, not yet validated inside."""
+
+    settings: Mapping[str, Any]
+    clusters: Sequence[Any]
+    source: str
+
+    @classmethod
+    def parse(cls, data: object, source: str) -> _Document:
+        if not isinstance(data, Mapping):
+            what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
+            raise _malformed(f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.")
+        for key in data:
+            if key not in TOP_KEYS:
+                hint = did_you_mean(str(key), TOP_KEYS)
+                raise _malformed(f"{source}: unknown key {key!r}{hint}; known keys are {' and '.join(TOP_KEYS)}.")
+        settings = data.get("settings") or {}
+        if not isinstance(settings, Mapping):
+            raise _malformed(f"{source}: settings: expected a mapping, got {_kind(settings)}.")
+        clusters = data.get("clusters")
+        if not isinstance(clusters, list):
+            what = "is missing or empty" if clusters is None else f"holds {_kind(clusters)}"
+            raise _malformed(f"{source}: clusters {what}; expected a list of clusters, each with a name.")
+        return cls(settings, clusters, source)
+
+
+def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> FleetConfig:
+    for number, row in enumerate(document.clusters):
+        if not isinstance(row, (Mapping, ClusterConfig)):
+            raise _malformed(f"{document.source}: clusters[{number}]: expected a mapping, got {_kind(row)}.")
+    overrides, variables = _settings_from(environ)
+    return build_fleet(
+        {**document.settings, **overrides},
+        document.clusters,
+        source=document.source,
+        base_dir=base_dir,
+        variables=variables,
+    )
+
+
+def _settings_from(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings given as ``RMCS_<NAME>``, and each one's variable. Other variables of ours are no settings."""
+    values: dict[str, Any] = {}
+    variables: dict[str, str] = {}
+    for name, info in Settings.model_fields.items():
+        variable = f"RMCS_{name.upper()}"
+        text = environ.get(variable)
+        if text:
+            values[name] = text if info.annotation is str else _json_or_text(text)
+            variables[name] = variable
+    return values, variables
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _malformed(message: str) -> ConfigurationError:
+    return ConfigurationError(message, next_step="compare it with examples/clusters.yaml")
+
+
+def _kind(value: object) -> str:
+    names = {"dict": "a mapping", "list": "a list", "str": "text", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, type(value).__name__)

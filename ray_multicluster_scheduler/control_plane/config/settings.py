@@ -1,0 +1,81 @@
+"""Settings of the control plane: frozen, validated, each key with an effect of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+MaybeSeconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+LEASE_MARGIN_S = 10.0
+"""How much later than the lease a cluster may be called lost, at the least: clocks and queues differ."""
+
+
+class Strict(BaseModel):
+    """Base of all configuration: no unknown keys, no changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Threshold(Strict):
+    """Above this share in use, a cluster takes no new top-level work; per resource."""
+
+    cpu: Fraction = 0.7
+    gpu: Fraction = 0.7
+    memory: Fraction = 0.7
+
+
+class RetryBackoff(Strict):
+    """Wait ``base_s · factor^n``, at most ``max_s``, give or take ``jitter``."""
+
+    base_s: MaybeSeconds = 1.0
+    factor: Annotated[float, Field(ge=1)] = 2.0
+    max_s: MaybeSeconds = 60.0
+    jitter: Fraction = 0.2
+
+
+class Settings(Strict):
+    """All optional; each also as the environment variable ``RMCS_<NAME>``."""
+
+    resource_threshold: Threshold = Threshold()
+    threshold_on: Literal["reserved", "observed", "max"] = "reserved"
+    submission_interval_s: MaybeSeconds = 40.0
+    submission_interval_kinds: frozenset[Literal["job", "task", "actor"]] = frozenset({"job"})
+    execution_mode: Literal["parallel", "serial"] = "parallel"
+    max_queue: Annotated[int, Field(ge=1)] = 100_000
+    retries: Count = 0
+    crash_retries: Count = 3
+    lost_retries: Count = 3
+    retry_backoff: RetryBackoff = RetryBackoff()
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    breaker_recovery_s: Seconds = 60.0
+    heartbeat_s: Seconds = 5.0
+    lease_s: Seconds = 45.0
+    lost_after_s: Seconds = 60.0
+    start_grace_s: Seconds = 60.0
+    snapshot_interval_s: Seconds = 5.0
+    combine: Literal["weighted", "chain"] = "weighted"
+    weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
+    agent_listen: str = "auto"
+    agent_advertise: str = "auto"
+    agent_idle_s: Seconds = 300.0
+
+    @field_validator("resource_threshold", mode="before")
+    @classmethod
+    def _one_number_for_all(cls, value: object) -> object:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return {"cpu": value, "gpu": value, "memory": value}
+        return value
+
+    @model_validator(mode="after")
+    def _lost_only_after_the_lease(self) -> Self:
+        if self.lost_after_s < self.lease_s + LEASE_MARGIN_S:
+            raise ValueError(
+                f"lost_after_s ({self.lost_after_s:g}) must be at least {LEASE_MARGIN_S:g} s longer than "
+                f"lease_s ({self.lease_s:g}), or two attempts of one task could live at once"
+            )
+        return self

@@ -1,0 +1,139 @@
+"""The one local fleet of a user that runs in the background: where it is recorded, and how it looks now."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.local_fleet import processes
+from ray_multicluster_scheduler.local_fleet.config_file import CONFIG_NAME, Addresses
+from ray_multicluster_scheduler.local_fleet.interpreter import rmcs_home
+from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, ClusterRecord, write_private
+from ray_multicluster_scheduler.local_fleet.processes import Identity
+from ray_multicluster_scheduler.local_fleet.readiness import fetch
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """One cluster of the recorded fleet."""
+
+    name: str
+    tags: Sequence[str]
+    addresses: Addresses
+    folder: str
+
+
+@dataclass(frozen=True)
+class KnownFleet:
+    """What the process that holds the fleet wrote down."""
+
+    holder: Identity
+    root: str
+    clusters: Sequence[KnownCluster]
+
+    @classmethod
+    def parse(cls, text: str) -> KnownFleet:
+        data = json.loads(text)
+        clusters = [KnownCluster(**{**each, "addresses": Addresses(**each["addresses"])}) for each in data["clusters"]]
+        return cls(Identity(**data["holder"]), data["root"], clusters)
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """How a cluster looks now."""
+
+    name: str
+    state: str
+    head_address: str
+    dashboard: str
+    tags: Sequence[str]
+    pids: Sequence[int]
+
+
+class FleetHome:
+    """``$RMCS_HOME/fleet``."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or rmcs_home() / "fleet"
+
+    @property
+    def config_path(self) -> Path:
+        return self.root / CONFIG_NAME
+
+    @property
+    def log_path(self) -> Path:
+        return self.root / "fleet.log"
+
+    @property
+    def _record(self) -> Path:
+        return self.root / "fleet.json"
+
+    def make(self) -> None:
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one process that holds the fleet. Raises ConfigurationError if another one is."""
+        self.make()
+        with (self.root / "lock").open("w", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"Another process holds the local fleet of {self.root}.",
+                    next_step="see `rmcs fleet status`, or end it with `rmcs fleet down`.",
+                ) from None
+            yield
+
+    def write(self, fleet: KnownFleet) -> None:
+        write_private(self._record, json.dumps(asdict(fleet)))
+
+    def read(self) -> KnownFleet | None:
+        """What was recorded; None if nothing is, or nothing that can be read."""
+        try:
+            return KnownFleet.parse(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def forget(self) -> None:
+        self._record.unlink(missing_ok=True)
+
+
+def cluster_status(cluster: KnownCluster) -> ClusterStatus:
+    """Look at its processes and ask its dashboard, through the published address."""
+    folder = ClusterDir(Path(cluster.folder))
+    record = ClusterRecord.read(folder.record)
+    supervised = record is not None and record.supervisor.alive()
+    found = processes.living(processes.descendants(record.supervisor.pid)) if record and supervised else []
+    return ClusterStatus(
+        name=cluster.name,
+        state=_state(cluster, folder, found) if supervised else "lost",
+        head_address=cluster.addresses.head_address,
+        dashboard=cluster.addresses.dashboard,
+        tags=list(cluster.tags),
+        pids=sorted(process.pid for process in found),
+    )
+
+
+def _state(cluster: KnownCluster, folder: ClusterDir, found: Sequence[psutil.Process]) -> str:
+    if not found:
+        return "down"
+    if all(processes.is_stopped(process) for process in found):
+        return "paused"
+    try:
+        fetch(f"{cluster.addresses.dashboard}/api/version", folder.token.read_text(encoding="utf-8"))
+    except OSError:
+        return "not answering"
+    return "up"
+
+
+def status_as_json(status: ClusterStatus) -> dict[str, Any]:
+    return asdict(status)

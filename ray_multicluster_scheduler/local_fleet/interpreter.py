@@ -1,0 +1,50 @@
+"""Which Python has Ray: a venv of its own, so that the clusters have nothing of ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+_HOW = (
+    "run `make setup-ray` in the source checkout, or make one with "
+    "`python3 -m venv ~/.rmcs/ray-venv && ~/.rmcs/ray-venv/bin/pip install 'ray[default]'`, "
+    "or set RMCS_RAY_PYTHON to a Python that has ray[default]."
+)
+
+
+def rmcs_home() -> Path:
+    """``$RMCS_HOME``, by default ``~/.rmcs``."""
+    return Path(os.environ.get("RMCS_HOME") or "~/.rmcs").expanduser().absolute()
+
+
+def find_ray_python(ray_python: str | Path | None = None) -> Path:
+    """The interpreter that starts local clusters. Raises ConfigurationError if there is none."""
+    for origin, named in (("ray_python", ray_python), ("RMCS_RAY_PYTHON", os.environ.get("RMCS_RAY_PYTHON"))):
+        if named:
+            return _checked(Path(named).expanduser().absolute(), origin)
+    for place in _usual_places():
+        if os.access(place, os.X_OK):
+            return place
+    if importlib.util.find_spec("ray") is not None:
+        return Path(sys.executable)
+    looked = ", ".join(str(place) for place in _usual_places())
+    raise ConfigurationError(f"No Python with Ray for a local fleet (looked at {looked}).", next_step=_HOW)
+
+
+def _checked(python: Path, origin: str) -> Path:
+    # Symlinks stay as they are: a venv's python is a link, and resolving it leaves the venv.
+    if python.is_file() and os.access(python, os.X_OK):
+        return python
+    raise ConfigurationError(f"{origin} names {python}, which is not a program that can be run.", next_step=_HOW)
+
+
+def _usual_places() -> Iterator[Path]:
+    checkout = Path(__file__).absolute().parents[2]
+    seen = dict.fromkeys((checkout / ".venv-ray", Path.cwd() / ".venv-ray", rmcs_home() / "ray-venv"))
+    for venv in seen:
+        yield venv / "bin" / "python"

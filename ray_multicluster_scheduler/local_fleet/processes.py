@@ -1,0 +1,144 @@
+"""Finding and signalling the processes of a cluster: by descent, session and marker, never by name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from ray_multicluster_scheduler.local_fleet.launch import MARKER
+
+_START_TOLERANCE_S = 2.0
+"""psutil derives start times from the boot time, which moves a little when the clock is set."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process id together with its start time, so that a reused id is never taken for the old process."""
+
+    pid: int
+    started: float
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """None if there is no such process."""
+        with suppress(psutil.Error):
+            return cls(pid, psutil.Process(pid).create_time())
+        return None
+
+    def alive(self) -> bool:
+        """Whether this very process still runs (a zombie does not)."""
+        with suppress(psutil.Error):
+            return not self.reused() and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def reused(self) -> bool:
+        """Whether another process has the id now."""
+        now = Identity.of(self.pid)
+        return now is not None and abs(now.started - self.started) > _START_TOLERANCE_S
+
+
+def identities(processes: Iterable[psutil.Process]) -> list[Identity]:
+    """Of those that still run, in order."""
+    found = []
+    for process in living(processes):
+        with suppress(psutil.Error):
+            found.append(Identity(process.pid, process.create_time()))
+    return sorted(found, key=lambda identity: identity.pid)
+
+
+def recorded(members: Iterable[Identity]) -> Iterator[psutil.Process]:
+    """Those of them that still run: the very same processes, not others with their ids."""
+    for member in members:
+        with suppress(psutil.Error):
+            if member.alive():
+                yield psutil.Process(member.pid)
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants our children (Linux), so that none can leave the tree by a double fork."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno))
+
+
+def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run, each once."""
+    alive: dict[int, psutil.Process] = {}
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive[process.pid] = process
+    return list(alive.values())
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All children of a process, and theirs."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def marked(marker: str) -> Iterator[psutil.Process]:
+    """Processes that inherited this marker; not the caller itself."""
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER) == marker:
+                yield process
+
+
+def in_session(session: int) -> Iterator[psutil.Process]:
+    """Processes of one process session; not the caller itself."""
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            if process.pid != os.getpid() and os.getsid(process.pid) == session:
+                yield process
+
+
+def end_all(find: Callable[[], Iterable[psutil.Process]], timeout_s: float = 20.0) -> list[psutil.Process]:
+    """SIGKILL what ``find`` finds until it finds nothing; what is left after ``timeout_s`` is returned."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = living(find())
+        if not found or time.monotonic() > deadline:
+            return found
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.05)
+
+
+def signal_all(find: Callable[[], Iterable[psutil.Process]], number: signal.Signals, timeout_s: float = 10.0) -> bool:
+    """Send SIGSTOP or SIGCONT to all, until all are (or none is) stopped: new ones may appear meanwhile."""
+    stop = number == signal.SIGSTOP
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        pending = [p for p in living(find()) if is_stopped(p) != stop]
+        if not pending:
+            return True
+        for process in pending:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        time.sleep(0.02)
+    return False
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Whether SIGSTOP holds it."""
+    with suppress(psutil.Error):
+        return process.status() == psutil.STATUS_STOPPED
+    return False

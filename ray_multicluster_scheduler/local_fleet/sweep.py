@@ -1,0 +1,111 @@
+"""Tidying up after a fleet whose owner and supervisors were killed before they could."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.local_fleet import processes, shared_memory
+from ray_multicluster_scheduler.local_fleet.config_file import remove_config
+from ray_multicluster_scheduler.local_fleet.layout import (
+    PREFIX,
+    ClusterRecord,
+    FleetRecord,
+    cluster_dir,
+    remove_tree,
+)
+
+_log = logging.getLogger(__name__)
+
+_ABANDONED_AFTER_S = 600.0
+
+
+def sweep_stale(base: Path) -> list[Path]:
+    """End and remove every fleet of this user under ``base`` that nobody looks after; returns their folders."""
+    swept = []
+    for root in sorted(base.glob(f"{PREFIX}*")):
+        try:
+            if _is_ours(root) and _sweep_if_stale(root):
+                swept.append(root)
+        except (ClusterConnectionError, OSError) as error:
+            _log.warning("A local fleet that was killed left something in %s that resists: %s", root, error)
+    return swept
+
+
+def sweep_fleet(root: Path, fleet: FleetRecord) -> None:
+    """End what is left of a fleet and remove its files. Raises ClusterConnectionError if something resists."""
+    for index in range(fleet.clusters):
+        folder = cluster_dir(root, index)
+        record = ClusterRecord.read(folder.record)
+        _end_cluster(fleet.marker(index), record, folder.root)
+    remove_config(Path(fleet.config_path), fleet.fleet_id)
+    remove_tree(root)
+
+
+def _sweep_if_stale(root: Path) -> bool:
+    fleet = FleetRecord.read(root)
+    if fleet is None:
+        # Made a moment ago, or its owner died before it wrote the record: then it is an empty folder.
+        with suppress(OSError):
+            if time.time() - root.stat().st_mtime > _ABANDONED_AFTER_S:
+                root.rmdir()
+                return True
+        return False
+    records = (ClusterRecord.read(cluster_dir(root, index).record) for index in range(fleet.clusters))
+    if fleet.owner.alive() or any(record.supervisor.alive() for record in records if record):
+        return False
+    sweep_fleet(root, fleet)
+    return True
+
+
+def _end_cluster(marker: str, record: ClusterRecord | None, folder: Path) -> None:
+    def find() -> list[psutil.Process]:
+        found = list(processes.marked(marker))
+        if record is not None:
+            found += processes.recorded(record.members)
+        if record is not None and record.head is not None:
+            found += _session_members(record.head, folder)
+        return processes.living(found)
+
+    files = shared_memory.used_by(find())
+    left = processes.end_all(find)
+    if left:
+        raise ClusterConnectionError(
+            f"Processes {[p.pid for p in left]} of the local cluster in {folder} survive SIGKILL.",
+            next_step="look at them with ps: a process in state D waits for the kernel.",
+        )
+    shared_memory.remove_unused(files)
+
+
+def _session_members(head: processes.Identity, folder: Path) -> Iterable[psutil.Process]:
+    """Processes of the head's session. Its number may have been reused since, so each must also show our folder:
+    a Ray process that sets its title overwrites its environment, and the marker with it."""
+    if head.reused():  # an id is not given out again while its session lives, so that session is over
+        return []
+    return [process for process in processes.in_session(head.pid) if _touches(process, f"{folder}{os.sep}")]
+
+
+def _touches(process: psutil.Process, folder: str) -> bool:
+    with suppress(psutil.Error):
+        if any(folder in argument for argument in process.cmdline()):
+            return True
+    with suppress(psutil.Error):
+        if f"{process.cwd()}{os.sep}".startswith(folder):
+            return True
+    with suppress(psutil.Error):
+        return any(file.path.startswith(folder) for file in process.open_files())
+    return False
+
+
+def _is_ours(root: Path) -> bool:
+    with suppress(OSError):
+        status = root.lstat()
+        return root.is_dir() and not root.is_symlink() and status.st_uid == os.getuid()
+    return False

@@ -1,0 +1,39 @@
+"""main(): what `rmcs` and `python -m ray_multicluster_scheduler` run; errors become one message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code. A user's mistake never shows a traceback."""
+    from ray_multicluster_scheduler.cli.app import app
+
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="rmcs")
+    except SchedulerError as error:
+        _report(error)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
+    except SystemExit as stop:  # how Typer ends, whatever happened
+        code = stop.code if isinstance(stop.code, int) else EXIT_FAILED if stop.code else 0
+        if code == EXIT_INTERRUPTED:
+            print("rmcs: interrupted.", file=sys.stderr)
+        return code
+    return 0
+
+
+def _report(error: SchedulerError) -> None:
+    print(f"rmcs: error: {error.message}", file=sys.stderr)
+    if error.next_step:
+        print(f"What to do: {error.next_step}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""ClusterRegistry: the clusters of the fleet, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+
+
+class ClusterRegistry:
+    """Who is in the fleet, in the order of configuration, and what is known of each."""
+
+    def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata] = ()) -> None:
+        self._settings = settings
+        self._states: dict[str, ClusterState] = {}
+        for metadata in clusters:
+            self.register(metadata)
+
+    def register(self, metadata: ClusterMetadata) -> None:
+        """Add a cluster, or change the entry of one that is there."""
+        state = self._states.get(metadata.name)
+        if state is None:
+            self._states[metadata.name] = ClusterState(metadata, self._settings)
+        elif metadata != state.metadata:
+            state.reconfigure(metadata)
+
+    def unregister(self, name: str) -> None:
+        """Forget a cluster. Raises ConfigurationError when there is none of that name."""
+        self.state(name)
+        del self._states[name]
+
+    def get(self, name: str) -> ClusterMetadata:
+        """Its entry. Raises ConfigurationError, with the names there are, for an unknown one."""
+        return self.state(name).metadata
+
+    def list(self) -> tuple[ClusterMetadata, ...]:
+        return tuple(state.metadata for state in self._states.values())
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._states)
+
+    def find_by_tag(self, tag: str) -> tuple[ClusterMetadata, ...]:
+        return tuple(metadata for metadata in self.list() if tag in metadata.tags)
+
+    def latest_snapshot(self, name: str) -> ResourceSnapshot | None:
+        """The newest snapshot of it, or None. Raises ConfigurationError for an unknown name."""
+        return self.state(name).ledger.newest
+
+    def state(self, name: str) -> ClusterState:
+        """All that is remembered of it. Raises ConfigurationError for an unknown name."""
+        state = self._states.get(name)
+        if state is None:
+            raise ConfigurationError(self.unknown(name), cluster=name, next_step=self.name_hint(name))
+        return state
+
+    def find(self, name: str | None) -> ClusterState | None:
+        """As :meth:`state`, for a cluster that may be gone."""
+        return None if name is None else self._states.get(name)
+
+    def unknown(self, name: str) -> str:
+        """The sentence for a name that nobody has."""
+        known = ", ".join(self._states) or "none at all"
+        return f"There is no cluster {name!r}; the configured ones are: {known}."
+
+    def name_hint(self, name: str) -> str:
+        """What to do about such a name."""
+        close = get_close_matches(name, self._states, n=1)
+        if close:
+            return f"did you mean {close[0]!r}?"
+        return "use one of these names, or add the cluster to clusters.yaml"
+
+    def __iter__(self) -> Iterator[ClusterState]:
+        return iter(self._states.values())
+
+    def __len__(self) -> int:
+        return len(self._states)

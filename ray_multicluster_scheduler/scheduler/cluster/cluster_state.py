@@ -1,0 +1,207 @@
+"""ClusterState: what the brain remembers of one cluster, and how that becomes a ClusterView."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
+from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, LinkState, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
+from ray_multicluster_scheduler.scheduler.policy import reasons
+
+STALE_AFTER_INTERVALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTrouble:
+    """The last answer to a refresh was no answer."""
+
+    at: float
+    sentence: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTrouble:
+    """No link could be made; tasks keep away until then."""
+
+    until: float
+    trouble: Trouble
+
+
+class ClusterState:
+    """Mutable; only the machine's event handlers change it, through the methods here."""
+
+    def __init__(self, metadata: ClusterMetadata, settings: Settings) -> None:
+        self.metadata = metadata
+        self.settings = settings
+        self.cordoned = False
+        self.ledger = Ledger()
+        self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s)
+        self.in_flight: dict[str, bool] = {}  # item id -> is it a job
+        self.running_jobs = 0
+        self.link: LinkState = "none"
+        self.link_up_at = self.link_down_at = 0.0
+        self.link_failed: LinkTrouble | None = None
+        self.refresh_failed: SnapshotTrouble | None = None
+        self.refreshing = False
+        self.asked_at: float | None = None
+        self.heard_at: float | None = None  # in any way
+        self.snapshot_heard_at: float | None = None
+        self.silent_since: float | None = None
+        self.python_version: str | None = None
+        self.ray_version: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    # ---- work of ours there
+
+    def take(self, task: TaskDescription, now: float) -> None:
+        """Reserve room for it and count it."""
+        parts = find_place(task, self.ledger.nodes()) or {}
+        self.ledger.reserve(task.id, parts, now)
+        self.in_flight[task.id] = task.kind == "job"
+        self.running_jobs += task.kind == "job"
+
+    def give_back(self, task_id: str, now: float) -> None:
+        """The attempt is over, or never began."""
+        self.ledger.release(task_id, now)
+        self.running_jobs -= self.in_flight.pop(task_id, False)
+
+    # ---- news of it
+
+    def heard_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
+        self.ledger.observe(snapshot)
+        self.snapshot_heard_at = now
+        self.python_version = snapshot.python_version or self.python_version
+        self.ray_version = snapshot.ray_version or self.ray_version
+        self.refreshing = False
+        if self.refresh_failed is not None:
+            self.breaker.record_success()
+        self._heard(now)
+
+    def heard_nothing(self, sentence: str, *, permanent: bool, now: float) -> None:
+        self.refreshing = False
+        self.refresh_failed = SnapshotTrouble(now, sentence, permanent)
+        self.silent_since = now if self.silent_since is None else self.silent_since
+        self.breaker.record_failure(now)
+
+    def link_up(self, python_version: str, ray_version: str, now: float) -> None:
+        self.link, self.link_up_at = "up", now
+        self.link_failed = None
+        self.python_version, self.ray_version = python_version, ray_version
+        self._heard(now)
+
+    def link_down(self, now: float) -> None:
+        if self.link != "down":
+            self.link, self.link_down_at = "down", now
+
+    def link_gone(self) -> None:
+        self.link = "none"
+
+    def link_refused(self, sentence: str, *, permanent: bool, now: float) -> None:
+        self.link = "none"
+        trouble = Trouble(reasons.LINK_FAILED, sentence, hopeless=permanent, at=now)
+        self.link_failed = LinkTrouble(now + self.settings.breaker_recovery_s, trouble)
+
+    def reconfigure(self, metadata: ClusterMetadata) -> None:
+        """Somebody changed its entry: old troubles say nothing about the new one."""
+        moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
+        self.metadata = metadata
+        self.refresh_failed = self.link_failed = self.asked_at = None
+        self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s)
+        self.ledger.forget_sizes()
+        if moved:
+            self.heard_at = self.snapshot_heard_at = self.silent_since = None
+            self.python_version = self.ray_version = None
+
+    def _heard(self, now: float) -> None:
+        self.heard_at = now
+        self.refresh_failed = self.silent_since = None
+        self.breaker.record_probe(now)
+
+    # ---- what a decision sees
+
+    def view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
+        newest = self.ledger.newest if self.snapshot_heard_at is not None else None
+        return ClusterView(
+            metadata=self.metadata,
+            at=now,
+            nodes=self.ledger.nodes() if newest else (),
+            bygone_nodes=self.ledger.bygone_nodes,
+            trouble=self.trouble(now),
+            link_trouble=self.link_trouble(now),
+            link=self.link,
+            cordoned=self.cordoned,
+            in_flight=len(self.in_flight),
+            running_jobs=self.running_jobs,
+            next_submission_at=next_submission_at,
+            python_version=self.python_version,
+            ray_version=self.ray_version,
+            observed=newest.observed if newest else None,
+            snapshot_at=newest.taken_at if newest else None,
+        )
+
+    def link_trouble(self, now: float) -> Trouble | None:
+        if self.link_failed is None or now >= self.link_failed.until:
+            return None
+        left = self.link_failed.until - now
+        trouble = self.link_failed.trouble
+        again = "" if trouble.hopeless else f" It is tried again in {left:.0f} s."
+        return replace(trouble, sentence=f"no link for tasks could be made: {trouble.sentence}{again}")
+
+    def trouble(self, now: float) -> Trouble | None:
+        """Why it takes no work at all just now, the gravest reason first; None when it is healthy."""
+        failed = self.refresh_failed
+        if failed is not None and failed.permanent:
+            return Trouble(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
+        if self.heard_at is None and failed is not None:
+            return self._unreachable(failed, now)
+        if self.breaker.state(now) is not BreakerState.CLOSED:
+            return Trouble(reasons.BREAKER_OPEN, self._breaker_sentence(now))
+        if self.link == "down":
+            return self._silent_link(now)
+        return self._snapshot_age(now)
+
+    def _unreachable(self, failed: SnapshotTrouble, now: float) -> Trouble:
+        sentence = f"it has not answered since it was added: {failed.sentence}"
+        if self.breaker.state(now) is BreakerState.OPEN:
+            sentence += f" It is not asked again for {self._recovers_in(now):.0f} s ({self._in_a_row()})."
+        return Trouble(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
+
+    def _breaker_sentence(self, now: float) -> str:
+        if self.breaker.state(now) is BreakerState.HALF_OPEN:
+            return f"it failed ({self._in_a_row()}) and is being probed"
+        return f"it failed ({self._in_a_row()}) and is probed in {self._recovers_in(now):.0f} s"
+
+    def _silent_link(self, now: float) -> Trouble:
+        silent = now - self.link_down_at
+        if silent >= self.settings.lost_after_s:
+            return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent:.0f} s: it is lost")
+        return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent:.0f} s")
+
+    def _snapshot_age(self, now: float) -> Trouble | None:
+        if self.snapshot_heard_at is None:
+            return Trouble(reasons.CLUSTER_UNKNOWN, "there is no snapshot of it yet; it is being asked")
+        if self.pushed():
+            return None
+        age = now - self.snapshot_heard_at
+        if age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s:
+            return None
+        tail = f": {self.refresh_failed.sentence}" if self.refresh_failed else "; it is being asked"
+        return Trouble(reasons.STALE_SNAPSHOT, f"its last snapshot is {age:.0f} s old{tail}")
+
+    def pushed(self) -> bool:
+        """Does its link keep us informed of every change, and has it begun to?"""
+        return self.link == "up" and self.snapshot_heard_at is not None and self.snapshot_heard_at >= self.link_up_at
+
+    def _in_a_row(self) -> str:
+        return f"{self.breaker.failures_in_a_row} times in a row"
+
+    def _recovers_in(self, now: float) -> float:
+        return max(0.0, (self.breaker.half_open_at or now) - now)

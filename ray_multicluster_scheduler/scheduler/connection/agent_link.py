@@ -1,0 +1,424 @@
+"""AgentLink: tasks reach a cluster through an agent there that dialled back to us."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, FrameWriter, Message
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.agent_listener import Admitted
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkInfo, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.outstanding import Key, Outstanding
+
+_log = get_logger(__name__)
+_CLOSE_PATIENCE_S = 3.0
+_BATCH_CALLS = 256
+
+
+class AgentLink:
+    """One agent of one cluster: its connection, what it owes us, and whether it still lives.
+
+    ``is_over`` asks the Jobs API whether the agent's job has ended: together with the end of the lease, the
+    only two ways to know that an attempt behind a broken connection is dead.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        agent: str,
+        listener: LinkListener,
+        clock: Clock,
+        *,
+        heartbeat_s: float,
+        lease_s: float,
+        lost_after_s: float,
+        is_over: Callable[[], Awaitable[str | None]],
+    ) -> None:
+        self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
+        self._heartbeat_s, self._lease_s, self._lost_after_s = heartbeat_s, lease_s, lost_after_s
+        self._is_over = is_over
+        self._info: LinkInfo | None = None
+        self._outbox: FrameWriter | None = None
+        self._can_send = asyncio.Event()
+        self._owed = Outstanding()
+        self._functions_there: set[str] = set()
+        self._last_contact = time.monotonic()
+        self._last_snapshot: ResourceSnapshot | None = None
+        self._snapshot_came = asyncio.Event()
+        self._pong: asyncio.Future[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: asyncio.Task[None] | None = None
+        self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+        self.closing = False
+        self.last_used = time.monotonic()
+
+    @property
+    def cluster(self) -> str:
+        return self._cluster
+
+    @property
+    def agent(self) -> str:
+        return self._agent
+
+    @property
+    def info(self) -> LinkInfo:
+        if self._info is None:
+            raise ClusterConnectionError(f"the agent of cluster {self._cluster!r} has not joined.", cluster=self._cluster)
+        return self._info
+
+    @property
+    def connected(self) -> bool:
+        return self._outbox is not None
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing of ours ran there."""
+        return 0.0 if self._owed else time.monotonic() - self.last_used
+
+    # What the rest of the control plane asks for ------------------------------------------------------
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        self.last_used = time.monotonic()
+        for call in calls:
+            self._owed.add(call)
+        if self.over.is_set():
+            self._answer_all_lost("the link to the cluster is closed")
+            return
+        self._send_calls(calls)
+
+    def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
+        if self._owed.want_cancel((task_id, attempt), force):
+            self._send(m.CANCEL, {"id": task_id, "attempt": attempt, "force": force})
+
+    async def health(self, timeout: float) -> float:
+        began = time.monotonic()
+        self._pong = asyncio.get_running_loop().create_future()
+        self._send(m.PING, {"t": began})
+        await self._answer_within(self._pong, timeout)
+        return time.monotonic() - began
+
+    async def snapshot(self, timeout: float) -> ResourceSnapshot:
+        self._snapshot_came.clear()
+        self._send(m.PROBE, {})
+        await self._answer_within(asyncio.ensure_future(self._snapshot_came.wait()), timeout)
+        if self._last_snapshot is None:
+            raise ClusterConnectionError(f"cluster {self._cluster!r} sent no snapshot.", cluster=self._cluster)
+        return self._last_snapshot
+
+    async def close(self, sentence: str) -> None:
+        """Tell the agent to end; whatever it still owed is answered as lost."""
+        self.closing = True
+        if not self.over.is_set() and self.connected:
+            self._send(m.CLOSE, {"sentence": sentence})
+            try:
+                async with asyncio.timeout(_CLOSE_PATIENCE_S):
+                    while self.connected:
+                        await asyncio.sleep(0.02)
+            except TimeoutError:
+                _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
+        self._end(sentence)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The connection -----------------------------------------------------------------------------------
+
+    def welcome(self) -> dict[str, Any]:
+        return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
+
+    def admitted(self, connection: Admitted) -> None:
+        """The agent dialled in, for the first time or again."""
+        if self._serving is not None:
+            self._serving.cancel()
+        first = self._info is None
+        self._info = _info(self._cluster, connection.hello)
+        self._serving = self._spawn(self._serve(connection, first))
+
+    async def _serve(self, connection: Admitted, first: bool) -> None:
+        self._outbox = outbox = FrameWriter()
+        self._functions_there.clear()
+        self._last_contact = time.monotonic()
+        if not self.joined.done():
+            self.joined.set_result(self.info)
+        self._listener.link_up(self.info)
+        if not first:
+            self._send(m.RESUME, {"keys": self._owed.keys()})
+            for (task_id, attempt), force in self._owed.cancels():
+                self._send(m.CANCEL, {"id": task_id, "attempt": attempt, "force": force})
+        children = [
+            asyncio.create_task(self._read(connection)),
+            asyncio.create_task(self._write(connection.writer, outbox)),
+            asyncio.create_task(self._beat()),
+        ]
+        reason = "the connection was closed"
+        try:
+            done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
+            for child in done:
+                child.result()
+        except (OSError, FrameError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+        finally:
+            for child in children:
+                child.cancel()
+            await asyncio.gather(*children, return_exceptions=True)
+            connection.writer.close()
+            if self._outbox is outbox:
+                self._outbox = None
+        if not self.over.is_set():
+            self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
+            self._spawn(self._watch_the_silent())
+
+    async def _read(self, connection: Admitted) -> None:
+        for message in connection.early:
+            self._hear(message)
+        while data := await connection.reader.read(1 << 18):
+            self._last_contact = time.monotonic()
+            for message in connection.frames.feed(data):
+                self._hear(message)
+        raise ConnectionResetError("closed by the agent")
+
+    async def _write(self, writer: asyncio.StreamWriter, outbox: FrameWriter) -> None:
+        while True:
+            while data := outbox.take(CHUNK_BYTES):
+                writer.write(data)
+                await writer.drain()
+            self._can_send.clear()
+            if not outbox:
+                await self._can_send.wait()
+
+    async def _beat(self) -> None:
+        while True:
+            self._send(m.PING, {"t": time.time()})
+            await asyncio.sleep(self._heartbeat_s)
+            silent = time.monotonic() - self._last_contact
+            if silent > 3 * self._heartbeat_s:
+                raise TimeoutError(f"nothing was heard from the agent for {silent:.1f} s")
+
+    async def _watch_the_silent(self) -> None:
+        """The connection is gone: wait for the agent's return, or until it is known to be dead."""
+        deadline = self._last_contact + self._lost_after_s
+        while not self.connected and not self.over.is_set():
+            sentence = await self._is_over()
+            if self.connected:
+                return
+            if sentence is not None:
+                self._end(f"the agent in cluster {self._cluster!r} has ended: {sentence}")
+            elif time.monotonic() > deadline:
+                self._end(
+                    f"nothing was heard from cluster {self._cluster!r} for {self._lost_after_s:g} s; "
+                    f"what ran there has ended itself after {self._lease_s:g} s"
+                )
+            else:
+                await asyncio.sleep(min(1.0, self._heartbeat_s))
+
+    def _end(self, sentence: str) -> None:
+        """Nothing runs behind this link any more."""
+        if self.over.is_set():
+            return
+        self.over.set()
+        self._outbox = None
+        if not self.joined.done():
+            self.joined.cancel()
+        self._answer_all_lost(sentence)
+        self._listener.link_closed(self._cluster, sentence)
+
+    def _answer_all_lost(self, sentence: str) -> None:
+        for key, cancelled in self._owed.clear():
+            self._listener.finished(self._cluster, _lost(key, cancelled, sentence))
+
+    # What the agent says ------------------------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        head = message.head
+        match message.kind:
+            case m.FINISHED:
+                self._finished(head["results"], message.blobs)
+            case m.ACCEPTED:
+                for key in _keys(head):
+                    if self._owed.accepted(key):
+                        self._listener.accepted(self._cluster, *key)
+            case m.STARTED:
+                for task_id, attempt, at, node in head["calls"]:
+                    if self._owed.started((task_id, attempt)):
+                        self._listener.started(self._cluster, task_id, attempt, float(at), str(node))
+            case m.OUTPUT:
+                for stream, text in head["parts"]:
+                    self._listener.output(self._cluster, head["id"], head["attempt"], stream, text)
+            case m.SNAPSHOT:
+                self._take_snapshot(head)
+            case m.UNKNOWN:
+                self._send_again(_keys(head))
+            case m.PING:
+                self._send(m.PONG, head)
+            case m.PONG:
+                if self._pong is not None and not self._pong.done():
+                    self._pong.set_result(None)
+            case _:
+                _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, message.kind)
+
+    def _finished(self, results: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
+        keys = []
+        self.last_used = time.monotonic()
+        for result, payload in zip(results, blobs, strict=True):
+            key = (result["id"], result["attempt"])
+            keys.append(key)
+            unseen = self._owed.started(key)
+            if not self._owed.settle(key):
+                continue
+            if unseen and "at" in result:
+                self._listener.started(self._cluster, *key, float(result["at"]), str(result["node"]))
+            for stream, text in result.get("parts", ()):
+                self._listener.output(self._cluster, *key, stream, text)
+            if result.get("dropped"):
+                note = f"\n[{result['dropped']} characters of output were dropped here]\n"
+                self._listener.output(self._cluster, *key, "stderr", note)
+            self._listener.finished(self._cluster, _result(result, payload))
+        self._send(m.ACK, {"keys": keys})
+
+    def _send_again(self, keys: list[Key]) -> None:
+        """These never arrived there. Send them now, unless their end was asked for meanwhile."""
+        again = []
+        for key in keys:
+            call, cancelled = self._owed.call(key)
+            if call is not None and not cancelled:
+                again.append(call)
+            elif self._owed.settle(key):
+                sentence = "the agent does not know this call any more"
+                self._listener.finished(self._cluster, _lost(key, cancelled, sentence))
+        self._send_calls(again)
+
+    def _take_snapshot(self, head: dict[str, Any]) -> None:
+        info = self.info
+        self._last_snapshot = ResourceSnapshot(
+            cluster=self._cluster,
+            taken_at=self._clock.now(),
+            nodes=tuple(NodeSnapshot.from_dict(node) for node in head["nodes"]),
+            source="agent",
+            session_id=info.session_id,
+            ray_version=info.ray_version,
+            python_version=info.python_version,
+            os=info.os,
+            arch=info.arch,
+        )
+        self._snapshot_came.set()
+        self._listener.snapshot(self._last_snapshot)
+
+    # Sending ------------------------------------------------------------------------------------------
+
+    def _send_calls(self, calls: Sequence[Call]) -> None:
+        """In batches; a call with large arguments travels alone, so that it holds up nobody."""
+        batch: list[Call] = []
+        for call in calls:
+            if len(call.arguments) + len(call.function) > CHUNK_BYTES:
+                self._send_batch([call])
+                continue
+            batch.append(call)
+            if len(batch) == _BATCH_CALLS:
+                self._send_batch(batch)
+                batch = []
+        if batch:
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: Sequence[Call]) -> None:
+        if not self.connected:
+            return
+        heads: list[dict[str, Any]] = []
+        blobs: list[bytes] = []
+        for call in batch:
+            function_at = None
+            if call.function_digest not in self._functions_there:
+                self._functions_there.add(call.function_digest)
+                function_at = len(blobs)
+                blobs.append(call.function)
+            heads.append(
+                {
+                    "id": call.task_id,
+                    "attempt": call.attempt,
+                    "fence": call.fence,
+                    "name": call.name,
+                    "fn": call.function_digest,
+                    "fn_blob": function_at,
+                    "args_blob": len(blobs),
+                    "res": dict(call.resources),
+                    "env": dict(call.runtime_env),
+                    "homes": list(call.homes),
+                    "home": call.target_home,
+                }
+            )
+            blobs.append(call.arguments)
+        self._send(m.CALLS, {"calls": heads}, blobs)
+
+    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+        if self._outbox is not None:
+            self._outbox.put(Message(kind, head, blobs))
+            self._can_send.set()
+
+    async def _answer_within(self, answer: asyncio.Future[Any], timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await answer
+        except TimeoutError:
+            raise ClusterConnectionError(
+                f"the agent of cluster {self._cluster!r} did not answer within {timeout:g} s.",
+                cluster=self._cluster,
+                next_step="see whether the cluster's head is overloaded or unreachable",
+            ) from None
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _lost(key: Key, cancelled: bool, sentence: str) -> CallResult:
+    return CallResult(
+        task_id=key[0],
+        attempt=key[1],
+        status="cancelled" if cancelled else "failed",
+        failure=None if cancelled else FailureClass.CLUSTER,
+        error_type=None if cancelled else "ClusterLostError",
+        code="CLUSTER_LOST",
+        message=sentence,
+    )
+
+
+def _result(head: dict[str, Any], payload: Any) -> CallResult:
+    failure = head.get("failure")
+    return CallResult(
+        task_id=head["id"],
+        attempt=head["attempt"],
+        status=head["status"],
+        payload=bytes(payload) or None,
+        failure=FailureClass(failure) if failure else None,
+        error_type=head.get("error_type"),
+        code=head.get("code", ""),
+        message=head.get("message", ""),
+        traceback=head.get("traceback", ""),
+    )
+
+
+def _info(cluster: str, hello: dict[str, Any]) -> LinkInfo:
+    return LinkInfo(
+        cluster=cluster,
+        carrier="agent",
+        protocol=int(hello["protocol"]),
+        ray_version=str(hello["ray_version"]),
+        python_version=str(hello["python_version"]),
+        session_id=str(hello["session_id"]),
+        os=str(hello["os"]),
+        arch=str(hello["arch"]),
+        job_id=str(hello["job_id"]),
+    )
+
+
+def _keys(head: dict[str, Any]) -> list[Key]:
+    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]

@@ -1,0 +1,169 @@
+"""Where agents dial in: one port of ours for all clusters, and the check of who may enter."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.frames import (
+    MAX_HANDSHAKE_BYTES,
+    PROTOCOL_VERSION,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Message,
+)
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+
+_log = get_logger(__name__)
+_HANDSHAKE_TIMEOUT_S = 5.0
+TOKEN_LIFETIME_S = 120.0
+
+
+class Expected(Protocol):
+    """Who waits for an agent (the AgentLink)."""
+
+    def welcome(self) -> dict[str, Any]:
+        """What to tell an agent that is let in."""
+
+    def admitted(self, connection: Admitted) -> None:
+        """The agent is here; the connection now belongs to the link."""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """A connection whose other end proved to be our agent."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    frames: FrameReader
+    hello: dict[str, Any]
+    early: list[Message]
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """What an agent must know to enter: a one-time token first, the link's secret from then on."""
+
+    cluster: str
+    link: Expected
+    token: str | None
+    valid_until: float
+    secret: str
+
+
+class AgentListener:
+    """Listens lazily; agents of all clusters come in here and are handed to their links."""
+
+    def __init__(self, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
+        self._host, self._port, self._clock, self._tls = host, port, clock, tls
+        self._server: asyncio.Server | None = None
+        self._tickets: dict[str, _Ticket] = {}
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> int:
+        """Open the port if it is not open yet; returns its number. Raises ConfigurationError."""
+        if self._server is None:
+            try:
+                self._server = await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"agents cannot be listened for on {self._host}:{self._port}: {error.strerror or error}.",
+                    next_step="give another agent_listen (host:port), or auto",
+                ) from error
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def expect(self, cluster: str, agent: str, link: Expected) -> str:
+        """Make a one-time token for this agent of this cluster."""
+        token = secrets.token_urlsafe(24)
+        until = self._clock.now() + TOKEN_LIFETIME_S
+        self._tickets[agent] = _Ticket(cluster, link, token, until, secrets.token_urlsafe(24))
+        return token
+
+    def forget(self, agent: str) -> None:
+        """This agent may not come (back) in."""
+        self._tickets.pop(agent, None)
+
+    async def close(self) -> None:
+        """Close the port and every connection."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            admitted, link = await asyncio.wait_for(self._admit(reader, writer), _HANDSHAKE_TIMEOUT_S)
+        except (OSError, FrameError, TimeoutError, PermissionError) as error:
+            _log.warning("a connection to the agent port was turned away: %s", error)
+            writer.close()
+            return
+        finally:
+            self._open.discard(writer)
+        link.admitted(admitted)
+
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Admitted, Expected]:
+        nonce = secrets.token_hex(16)
+        _write(writer, Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
+        frames = FrameReader(MAX_HANDSHAKE_BYTES)
+        inbox: list[Message] = []
+        while not inbox:
+            data = await reader.read(65536)
+            if not data:
+                raise ConnectionResetError("it closed before it said who it is")
+            inbox += frames.feed(data)
+        hello = inbox.pop(0)
+        try:
+            ticket, key = self._check(hello, nonce)
+        except PermissionError as error:
+            _write(writer, Message(m.REJECT, {"sentence": str(error)}))
+            await writer.drain()
+            raise
+        answer = {**ticket.link.welcome(), "proof": m.proof(key, "control-plane", str(hello.head.get("nonce")))}
+        if not hello.head.get("resume"):
+            answer["secret"] = ticket.secret
+        _write(writer, Message(m.WELCOME, answer))
+        frames.allow_large_messages()
+        return Admitted(reader, writer, frames, hello.head, inbox), ticket.link
+
+    def _check(self, hello: Message, nonce: str) -> tuple[_Ticket, str]:
+        """Whose ticket is it, and is the proof right? Raises PermissionError with a sentence for the agent."""
+        head = hello.head
+        if hello.kind != m.HELLO:
+            raise PermissionError(f"expected hello, got {hello.kind!r}")
+        if head.get("protocol") != PROTOCOL_VERSION:
+            raise PermissionError(f"protocol {head.get('protocol')} is not {PROTOCOL_VERSION}")
+        ticket = self._tickets.get(str(head.get("agent")))
+        if ticket is None or ticket.cluster != head.get("cluster"):
+            raise PermissionError("nobody waits for this agent (any more)")
+        key = ticket.secret
+        if not head.get("resume"):
+            if ticket.token is None or self._clock.now() > ticket.valid_until:
+                raise PermissionError("the join token was used already or is too old")
+            key = ticket.token
+        if not m.proof_is_right(head.get("proof"), key, "agent", nonce):
+            raise PermissionError("the proof is wrong")
+        ticket.token = None
+        return ticket, key
+
+
+def _write(writer: asyncio.StreamWriter, message: Message) -> None:
+    frames = FrameWriter()
+    frames.put(message)
+    writer.write(frames.take())
+
+
+ListenerFactory = Callable[[], AgentListener]

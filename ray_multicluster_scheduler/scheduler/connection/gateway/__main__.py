@@ -1,0 +1,51 @@
+"""`python -m ray_multicluster_scheduler.scheduler.connection.gateway`: the entrypoint of the agent's job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import NoReturn
+
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+
+
+def main() -> NoReturn:
+    """Run the agent; the first word of the last line says why it ended, for the control plane to read."""
+    if sys.version_info < m.OLDEST_PYTHON:
+        _end(6, f"{m.OLD_PYTHON} {sys.executable} is Python {sys.version.split()[0]}")
+    text = os.environ.pop(m.JOIN_VARIABLE, None)
+    if text is None:
+        _end(2, f"{m.REFUSED} {m.JOIN_VARIABLE} is not set: this program is started by a control plane only.")
+    try:
+        import ray  # noqa: PLC0415 - its absence is an answer of its own
+    except ImportError as error:
+        _end(3, f"{m.NO_RAY} {sys.executable} cannot import ray: {error}")
+    from ray_multicluster_scheduler.scheduler.connection.gateway import agent, dial  # noqa: PLC0415 - needs ray
+
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    join = dial.Join.from_dict(json.loads(text))
+
+    async def serve() -> None:
+        await agent.Agent(join).run()
+
+    try:
+        asyncio.run(serve())
+    except agent.Closed as reason:
+        _end(0, f"rmcs agent: closed by the control plane: {reason}")
+    except dial.CannotDial as error:
+        _end(4, f"{m.DIAL_FAILED} {error}")
+    except dial.Rejected as error:
+        _end(5, f"{m.REFUSED} {error}")
+    _end(1, "rmcs agent: ended")
+
+
+def _end(code: int, sentence: str) -> NoReturn:
+    """Say why and go. Ray ends the workers of a driver that is gone; waiting for a polite shutdown could hang."""
+    print(sentence, flush=True)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

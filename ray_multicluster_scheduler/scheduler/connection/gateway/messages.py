@@ -1,0 +1,66 @@
+"""The messages of the link, protocol version 1 (see `common.frames` for how they travel).
+
+Handshake, on every connection; neither the token nor the secret is ever sent::
+
+    CHALLENGE  control plane → agent   {protocol, nonce}
+    HELLO      agent → control plane   {protocol, cluster, agent, nonce, proof, resume, …who I am}
+    WELCOME    control plane → agent   {proof, secret, lease_s, heartbeat_s}      secret only on the first join
+    REJECT     control plane → agent   {sentence}                                 then the connection closes
+
+``proof`` is HMAC-SHA256(key, role, nonce of the other side); the key is the one-time join token on the first
+connection and the link's secret on later ones. Then, in any order:
+
+    CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home}]}
+                          + attachments
+    CANCEL     → agent    {id, attempt, force}
+    ACK        → agent    {keys: [[id, attempt]]}          results that need not be kept any more
+    RESUME     → agent    {keys: [[id, attempt]]}          after a reconnect: what is still unanswered here
+    PROBE      → agent    {}                               asks for a SNAPSHOT now
+    CLOSE      → agent    {sentence}                       end everything, then yourself
+    PING/PONG  both ways  {t}
+    ACCEPTED   ← agent    {keys}
+    UNKNOWN    ← agent    {keys}                           answer to RESUME: never arrived, send again
+    STARTED    ← agent    {calls: [[id, attempt, at, node]]}
+    OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}
+    FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result with a payload
+    SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], session_id, observed}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
+CALLS, CANCEL, ACK, RESUME, PROBE, CLOSE = "calls", "cancel", "ack", "resume", "probe", "close"
+PING, PONG = "ping", "pong"
+ACCEPTED, UNKNOWN, STARTED, OUTPUT, FINISHED, SNAPSHOT = (
+    "accepted",
+    "unknown",
+    "started",
+    "output",
+    "finished",
+    "snapshot",
+)
+
+JOIN_VARIABLE = "RMCS_AGENT_JOIN"
+"""Environment variable of the agent's job: JSON with where to dial and the one-time token."""
+
+OLDEST_PYTHON = (3, 11)
+DIAL_FAILED, NO_RAY, REFUSED, OLD_PYTHON = (
+    "RMCS-AGENT-CANNOT-DIAL",
+    "RMCS-AGENT-NO-RAY",
+    "RMCS-AGENT-REFUSED",
+    "RMCS-AGENT-OLD-PYTHON",
+)
+"""Words an agent that gives up prints first, so that its log can be told from any other."""
+
+
+def proof(key: str, role: str, nonce: str) -> str:
+    """What shows that one knows ``key`` without saying it."""
+    return hmac.new(key.encode(), f"{role}:{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
+    """Compare without telling by timing how much of it was right."""
+    return isinstance(given, str) and hmac.compare_digest(given, proof(key, role, nonce))

@@ -1,0 +1,66 @@
+"""What the cluster has and what is free, seen by a native driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+
+BUSY_INTERVAL_S = 0.2
+QUIET_INTERVAL_S = 1.0
+_HEAD_MARK = "node:__internal_head__"
+
+
+def look() -> dict[str, Any]:
+    """The SNAPSHOT message's head."""
+    free = available_resources_per_node()
+    nodes = []
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        node_id = node["NodeID"]
+        total = _visible(node["Resources"])
+        left = _visible(free[node_id]) if node_id in free else None
+        # Ray leaves out what is used up entirely; a name that is missing here is zero, not unknown.
+        known = None if left is None else {name: left.get(name, 0.0) for name in total}
+        nodes.append(
+            {"node_id": node_id, "total": total, "free": known, "is_head": _HEAD_MARK in node["Resources"]}
+        )
+    return {"nodes": sorted(nodes, key=lambda node: str(node["node_id"]))}
+
+
+def _visible(resources: dict[str, float]) -> dict[str, float]:
+    """Without Ray's own markers and the object store, which no item asks for."""
+    return {
+        name: amount
+        for name, amount in resources.items()
+        if not name.startswith("node:") and name != "object_store_memory" and "_group_" not in name
+    }
+
+
+class Probe:
+    """Looks again and again on its own thread, and tells when something changed."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None], busy: Callable[[], bool]) -> None:
+        self._tell = tell
+        self._busy = busy
+        self._now = threading.Event()
+        self._last: dict[str, Any] | None = None
+        threading.Thread(target=self._loop, name="rmcs-probe", daemon=True).start()
+
+    def now(self) -> None:
+        """Look at once, and tell whether it changed or not."""
+        self._last = None
+        self._now.set()
+
+    def _loop(self) -> None:
+        while True:
+            self._now.clear()
+            seen = look()
+            if seen != self._last:
+                self._last = seen
+                self._tell(seen)
+            self._now.wait(BUSY_INTERVAL_S if self._busy() else QUIET_INTERVAL_S)

@@ -1,0 +1,80 @@
+"""Why a link could not be made, told so that an operator knows which key to change."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+
+_TAIL_LINES = 5
+
+
+class LinkProblem(ClusterConnectionError):
+    """A link could not be made. ``permanent``: not before somebody mends the configuration."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        permanent: bool,
+        task_id: str | None = None,
+        cluster: str | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        super().__init__(message, task_id=task_id, cluster=cluster, next_step=next_step)
+        self.code = code
+        self.permanent = permanent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.message, self.code, self.permanent, self.task_id, self.cluster, self.next_step))
+
+
+def _rebuild(
+    message: str, code: str, permanent: bool, task_id: str | None, cluster: str | None, next_step: str | None
+) -> LinkProblem:
+    return LinkProblem(
+        message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step
+    )
+
+
+def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) -> LinkProblem:
+    """What the log of an agent that ended before it joined says. ``told`` is where it was told to dial."""
+    tail = " | ".join(line.strip() for line in log.strip().splitlines()[-_TAIL_LINES:])
+    if m.DIAL_FAILED in log:
+        return LinkProblem(
+            f"the agent in cluster {cluster!r} started, but cannot dial back to {told}: {_after(m.DIAL_FAILED, log)}.",
+            code="AGENT_CANNOT_DIAL",
+            permanent=True,
+            cluster=cluster,
+            next_step="set agent_listen and agent_advertise to an address of this machine that the cluster's head "
+            "can reach, and open that port",
+        )
+    no_interpreter = "not found" in log and python in log
+    if m.NO_RAY in log or no_interpreter or "No module named" in log:
+        reason = _after(m.NO_RAY, log) if m.NO_RAY in log else tail
+        return LinkProblem(
+            f"the interpreter {python!r} of cluster {cluster!r} cannot run our agent: {reason}.",
+            code="AGENT_NO_RAY",
+            permanent=True,
+            cluster=cluster,
+            next_step=f"set the key python of cluster {cluster!r} to an interpreter there that can import ray",
+        )
+    if m.OLD_PYTHON in log:
+        return LinkProblem(
+            f"the interpreter of cluster {cluster!r} is too old: {_after(m.OLD_PYTHON, log)}.",
+            code="AGENT_OLD_PYTHON",
+            permanent=True,
+            cluster=cluster,
+            next_step="tasks and actors need Python 3.11 or newer there, of the same minor version as here",
+        )
+    return LinkProblem(
+        f"the agent in cluster {cluster!r} ended before it joined ({status}): {tail or 'it left no log'}",
+        code="AGENT_FAILED",
+        permanent=False,
+        cluster=cluster,
+        next_step="read the agent's job log in the cluster's dashboard",
+    )
+
+
+def _after(word: str, log: str) -> str:
+    return log.split(word, 1)[1].strip().splitlines()[0].strip().rstrip(".")

@@ -1,0 +1,178 @@
+"""RayClientPool: the links for tasks and actors, one per cluster, made when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress, agent_address
+from ray_multicluster_scheduler.scheduler.connection.agent_launcher import ENDED, AgentLauncher, JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import LinkListener
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.connection.tls_identity import TlsIdentity, make_identity
+
+_log = get_logger(__name__)
+
+
+class RayClientPool:
+    """Owns the links and the port where agents dial in. Lives on the control plane's loop."""
+
+    def __init__(
+        self,
+        clusters: Mapping[str, ClusterConfig],
+        settings: Settings,
+        jobs: JobClientPool,
+        listener: LinkListener,
+        clock: Clock,
+        control_plane: str,
+        packages: PackageCache,
+    ) -> None:
+        self._clusters = dict(clusters)
+        self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
+        self._control_plane = control_plane
+        self._launcher = AgentLauncher(control_plane, packages)
+        self._ports: dict[tuple[str, int], AgentListener] = {}
+        self._identity: TlsIdentity | None = None
+        self._links: dict[str, AgentLink] = {}
+        self._starting: dict[str, asyncio.Task[AgentLink]] = {}
+        self._numbers = itertools.count(1)
+
+    def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
+        """The fleet changed; links that exist stay until they are closed."""
+        self._clusters = dict(clusters)
+
+    def existing(self, cluster: str) -> AgentLink | None:
+        """The link if it is there and takes calls."""
+        link = self._links.get(cluster)
+        return None if link is None or link.closing or link.over.is_set() else link
+
+    def links(self) -> list[AgentLink]:
+        """Every link that is not over."""
+        return [link for link in self._links.values() if not link.over.is_set()]
+
+    async def link(self, cluster: str) -> AgentLink:
+        """The link to a cluster; the first caller starts its agent, the others wait for it.
+
+        Raises LinkProblem, DashboardProblem (both ClusterConnectionError), ConfigurationError.
+        """
+        link = self.existing(cluster)
+        if link is not None:
+            return link
+        starting = self._starting.get(cluster)
+        if starting is None:
+            starting = self._starting[cluster] = asyncio.create_task(self._start(cluster))
+            starting.add_done_callback(lambda _: self._starting.pop(cluster, None))
+        return await asyncio.shield(starting)
+
+    async def close_link(self, cluster: str, sentence: str) -> None:
+        """End this cluster's agent."""
+        link = self.existing(cluster)
+        if link is not None:
+            await self._close(link, sentence)
+
+    async def close(self, sentence: str = "the control plane ends") -> None:
+        """End every agent, answer every call, close the port."""
+        for starting in list(self._starting.values()):
+            starting.cancel()
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await asyncio.gather(*(self._close(link, sentence) for link in self.links()))
+        for port in self._ports.values():
+            await port.close()
+        self._ports.clear()
+
+    async def _start(self, cluster: str) -> AgentLink:
+        before = self._links.get(cluster)
+        if before is not None:
+            await before.over.wait()  # one link of a cluster at a time, or their reports would mix
+        config = self._clusters[cluster]
+        if config.carrier == "ray_client" or config.dashboard is None:
+            raise LinkProblem(
+                f"cluster {cluster!r} has no carrier for tasks: the Ray Client carrier is not available yet.",
+                code="NO_CARRIER",
+                permanent=True,
+                cluster=cluster,
+                next_step="give the cluster's dashboard, and carrier: auto",
+            )
+        address = agent_address(
+            self._settings.agent_listen, self._settings.agent_advertise, config.dashboard, cluster
+        )
+        port = self._port(address)
+        number = await port.start()
+        agent = f"rmcs-agent-{self._control_plane}-{cluster}-{next(self._numbers)}"
+        link = AgentLink(
+            cluster,
+            agent,
+            self._listener,
+            self._clock,
+            heartbeat_s=self._settings.heartbeat_s,
+            lease_s=self._settings.lease_s,
+            lost_after_s=self._settings.lost_after_s,
+            is_over=self._is_over(cluster, agent),
+        )
+        certificate = None if address.loopback else self._tls().certificate
+        token = port.expect(cluster, agent, link)
+        invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
+        try:
+            await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
+        except BaseException:
+            port.forget(agent)
+            await self._abandon(cluster, link)
+            raise
+        self._links[cluster] = link
+        return link
+
+    def _port(self, address: AgentAddress) -> AgentListener:
+        place = (address.host, address.port)
+        if place not in self._ports:
+            tls = None if address.loopback else self._tls().context
+            self._ports[place] = AgentListener(address.host, address.port, self._clock, tls)
+        return self._ports[place]
+
+    def _tls(self) -> TlsIdentity:
+        if self._identity is None:
+            self._identity = make_identity()
+        return self._identity
+
+    def _is_over(self, cluster: str, agent: str) -> Callable[[], Awaitable[str | None]]:
+        async def ask() -> str | None:
+            try:
+                info = await self._jobs.client(cluster).job_info(agent)
+            except ClusterConnectionError:
+                return None  # nobody answers: not known to be over, so the lease decides
+            if info is None:
+                return "the cluster was restarted and knows nothing of it"
+            if info.get("status") in ENDED:
+                return str(info.get("message") or info["status"])
+            return None
+
+        return ask
+
+    async def _close(self, link: AgentLink, sentence: str) -> None:
+        hung_up = link.connected
+        await link.close(sentence)
+        for port in self._ports.values():
+            port.forget(link.agent)
+        if not hung_up:
+            await self._stop_job(link)
+
+    async def _abandon(self, cluster: str, link: AgentLink) -> None:
+        """A launch failed or was cancelled: leave no agent behind, however far it got."""
+        if link.connected:
+            await link.close("the launch was given up")
+        else:
+            await self._stop_job(link)
+
+    async def _stop_job(self, link: AgentLink) -> None:
+        try:
+            await self._jobs.client(link.cluster).stop_job(link.agent)
+        except ClusterConnectionError as error:
+            _log.info("agent %s could not be stopped (%s); its lease ends it", link.agent, error)

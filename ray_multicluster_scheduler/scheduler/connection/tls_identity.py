@@ -1,0 +1,56 @@
+"""The key by which agents know their control plane: self-signed, made at start, pinned by every agent."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_VALID = datetime.timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """A server context, and the certificate (PEM) that agents are told to trust, and no other."""
+
+    context: ssl.SSLContext
+    certificate: str
+
+
+def make_identity() -> TlsIdentity:
+    """A fresh key and certificate, in memory only."""
+    from cryptography import x509  # noqa: PLC0415 - only needed off loopback, and slow to import
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rmcs control plane")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + _VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory(prefix="rmcs-tls-") as folder:
+        path = Path(folder, "identity.pem")
+        # The ssl module reads keys from files only; this one is ours alone and gone at once.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secret + pem)
+        context.load_cert_chain(path)
+    return TlsIdentity(context, pem.decode())

@@ -1,0 +1,123 @@
+"""Admission: items come in, are asked to end, or wait too long."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequested, Submitted
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+
+
+class Admission:
+    """The one way in, and the ways out that need no attempt to end first."""
+
+    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
+        self._core = core
+        self._scheduling = scheduling
+        self._submissions = 0
+        self._id_for_key: dict[tuple[str, str], str] = {}
+
+    def id_for_key(self, owner: str, key: str) -> str | None:
+        """The first id that was submitted with this idempotency key."""
+        return self._id_for_key.get((owner, key))
+
+    def submitted(self, event: Submitted, now: float) -> None:
+        task = event.task
+        if task.id in self._core.records or self._is_repeated(task):
+            return
+        self._submissions += 1
+        record = self._core.records[task.id] = TaskRecord(task, self._submissions)
+        if task.idempotency_key is not None:
+            self._id_for_key[task.owner, task.idempotency_key] = task.id
+        self._core.unfinished += 1
+        self._core.transition(record, TaskState.PENDING, codes.SUBMITTED, f"{task.kind} {task.name} was submitted", now)
+        if not (self._refused_for_names(record, now) or self._refused_for_room(record, now)):
+            self._core.enqueue(record, codes.QUEUED, "waits to be placed", now)
+            self._scheduling.offer(record, now)
+
+    def unknown_name(self, task: TaskDescription) -> str | None:
+        """A cluster that the item names and that nobody has."""
+        wanted = (task.preferred_cluster, *(task.allow_clusters or ()))
+        return next((name for name in wanted if name is not None and self._core.registry.find(name) is None), None)
+
+    def cancel_requested(self, event: CancelRequested, now: float) -> None:
+        record = self._core.records.get(event.task_id)
+        if record is None or record.state.terminal:
+            return
+        if record.live:
+            self._cancel_attempt(record, event, now)
+        else:
+            message = f"{record.task.kind} {record.task.id} was cancelled while it waited: {event.reason}"
+            self._core.complete(
+                record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError"
+            )
+
+    def queue_timeout(self, task_id: str, now: float) -> None:
+        record = self._core.records[task_id]
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.QUEUE_TIMEOUT,
+            now,
+            f"{record.task.kind} {task_id} waited longer than its queue_timeout of {record.task.queue_timeout:g} s. "
+            f"Last reason ({record.code}): {record.sentence}",
+            error="TaskTimeoutError",
+            next_step="give it a longer queue_timeout, or free what it waits for",
+        )
+
+    def forget(self, task: TaskDescription) -> None:
+        """Its record is dropped: its idempotency key is free again."""
+        key = (task.owner, task.idempotency_key or "")
+        if self._id_for_key.get(key) == task.id:
+            del self._id_for_key[key]
+
+    def _is_repeated(self, task: TaskDescription) -> bool:
+        return task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key
+
+    def _refused_for_names(self, record: TaskRecord, now: float) -> bool:
+        name = self.unknown_name(record.task)
+        if name is None:
+            return False
+        registry = self._core.registry
+        message = f"{record.task.kind} {record.task.id} names a cluster that is not there. {registry.unknown(name)}"
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.UNKNOWN_CLUSTER,
+            now,
+            message,
+            error="ConfigurationError",
+            next_step=registry.name_hint(name),
+        )
+        return True
+
+    def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
+        waiting, limit = len(self._core.queue), self._core.settings.max_queue
+        if waiting < limit:
+            return False
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.QUEUE_FULL,
+            now,
+            f"{record.task.kind} {record.task.id} was refused: {waiting} items wait already and max_queue is {limit}.",
+            error="QueueFullError",
+            next_step="submit it again later, or raise max_queue",
+        )
+        return True
+
+    def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
+        before = record.ending
+        if before is not None and before.kind != "recall" and (before.force or not event.force):
+            return
+        if before is None or before.kind == "recall":
+            record.ending = Ending("cancel", event.reason, event.force)
+            sentence = f"its end was asked for: {event.reason}"
+            self._core.transition(record, record.state, codes.CANCEL_REQUESTED, sentence, now)
+        else:
+            record.ending = Ending(before.kind, before.sentence, force=True)
+        assert record.cluster is not None
+        self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, event.force))

@@ -1,0 +1,173 @@
+"""What can happen: the only way anything gets into the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ray_multicluster_scheduler.common.model import (
+    ClusterMetadata,
+    FailureClass,
+    ResourceSnapshot,
+    TaskDescription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A validated item; its payload is already on the shelf."""
+
+    task: TaskDescription
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants it to end. ``force`` skips the polite interrupt."""
+
+    task_id: str
+    reason: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A cluster told what it has and what is free."""
+
+    snapshot: ResourceSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """A cluster did not answer, or answered something no Ray dashboard says.
+
+    ``permanent`` means that asking again cannot help until somebody mends the configuration (wrong token, …).
+    """
+
+    cluster: str
+    code: str
+    sentence: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The link for tasks and actors is ready. ``python_version`` is the cluster's, for example 3.11.7."""
+
+    cluster: str
+    python_version: str
+    ray_version: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """No contact for now (suspect): no new work goes there, what runs may still go on."""
+
+    cluster: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """The link is over and nothing runs behind it any more; the next task there starts a new one.
+
+    Every call that was unanswered has been, or will be, answered with its own AttemptFinished.
+    """
+
+    cluster: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """A link could not be made. ``permanent``: not before somebody mends the configuration."""
+
+    cluster: str
+    code: str
+    sentence: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchAccepted:
+    """The other side has it, and will answer exactly once."""
+
+    task_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRefused:
+    """It was not sent, or not taken: it did not and will not run as this attempt."""
+
+    task_id: str
+    attempt: int
+    failure: FailureClass
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The work was seen to run, on this node if known."""
+
+    task_id: str
+    attempt: int
+    at: float
+    node_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """The one answer to an accepted attempt; after it nothing of that attempt runs.
+
+    ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people.
+    """
+
+    task_id: str
+    attempt: int
+    status: Literal["succeeded", "failed", "cancelled"]
+    failure: FailureClass | None = None
+    error_type: str | None = None
+    code: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A time asked for by SetTimer has come."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged:
+    """A cluster was added or changed (``metadata``), or is no longer ours (``metadata`` is None)."""
+
+    cluster: str
+    metadata: ClusterMetadata | None
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """Go on with what the last call left over (the answer to Continue)."""
+
+
+Event: TypeAlias = (
+    Submitted
+    | CancelRequested
+    | SnapshotTaken
+    | SnapshotFailed
+    | LinkUp
+    | LinkDown
+    | LinkClosed
+    | LinkFailed
+    | DispatchAccepted
+    | DispatchRefused
+    | Started
+    | AttemptFinished
+    | TimerFired
+    | ClusterChanged
+    | Continued
+)

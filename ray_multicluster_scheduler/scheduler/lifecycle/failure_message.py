@@ -1,0 +1,27 @@
+"""What the owner of a failed item is told: which error, what happened, what to do."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+
+
+def failure_message(
+    record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
+) -> tuple[str | None, str, str]:
+    """Class of the error tree (None: the user's own exception), message, next step."""
+    task = record.task
+    attempts = "1 attempt" if record.attempt == 1 else f"{record.attempt} attempts"
+    message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"
+    if failure is FailureClass.USER:
+        return None, message, ""
+    if failure is FailureClass.CRASH:
+        return "WorkerCrashedError", message, "look at its output; it may need more memory, or a higher crash_retries"
+    if failure is FailureClass.PERMANENT:
+        return "TaskSubmissionError", message, "mend what the message names and submit it again"
+    if refused:
+        return "ClusterConnectionError", message, f"check {record.cluster} with `rmcs clusters`, then submit it again"
+    if task.kind == "job" and not task.retry_lost:
+        step = "check what the job had done by then, then submit it again, or submit such jobs with retry_lost=True"
+        return "ClusterLostError", message, step
+    return "ClusterLostError", message, f"check {record.cluster} with `rmcs clusters`, or raise lost_retries"

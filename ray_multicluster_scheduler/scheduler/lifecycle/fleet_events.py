@@ -1,0 +1,140 @@
+"""FleetEvents: what happens to clusters, and what that means for the items on them."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    ClusterChanged,
+    LinkClosed,
+    LinkDown,
+    LinkFailed,
+    LinkUp,
+    SnapshotFailed,
+    SnapshotTaken,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+
+
+class FleetEvents:
+    """News of a cluster that is not ours any more is ignored; items there end by their own events."""
+
+    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
+        self._core = core
+        self._scheduling = scheduling
+
+    def snapshot_taken(self, event: SnapshotTaken, now: float) -> None:
+        state = self._news(event.snapshot.cluster)
+        if state is not None:
+            state.heard_snapshot(event.snapshot, now)
+            self._found_again(state, now, jobs=True)
+
+    def snapshot_failed(self, event: SnapshotFailed, now: float) -> None:
+        state = self._news(event.cluster)
+        if state is None:
+            return
+        state.heard_nothing(event.sentence, permanent=event.permanent, now=now)
+        # Jobs have no link that could tell: their cluster is lost when it does not answer for so long.
+        if state.silent_since is not None and now - state.silent_since >= self._core.settings.lost_after_s:
+            self._lost(state, now, jobs=True, sentence=event.sentence)
+
+    def link_up(self, event: LinkUp, now: float) -> None:
+        state = self._news(event.cluster)
+        if state is not None:
+            state.link_up(event.python_version, event.ray_version, now)
+            self._core.out.clear_timer(timers.lost_key(state.name))
+            self._found_again(state, now, jobs=False)
+
+    def link_down(self, event: LinkDown, now: float) -> None:
+        state = self._news(event.cluster)
+        if state is not None:
+            state.link_down(now)
+            if state.in_flight:
+                at = state.link_down_at + self._core.settings.lost_after_s
+                self._core.out.set_timer(timers.lost_key(state.name), at)
+
+    def link_silent_for_long(self, cluster: str, now: float) -> None:
+        state = self._core.registry.find(cluster)
+        if state is not None and state.link == "down":
+            sentence = f"no contact with {cluster} for lost_after_s ({self._core.settings.lost_after_s:g} s)"
+            self._lost(state, now, jobs=False, sentence=sentence)
+
+    def link_closed(self, event: LinkClosed) -> None:
+        state = self._news(event.cluster)
+        if state is not None:
+            state.link_gone()
+            self._core.out.clear_timer(timers.lost_key(state.name))
+
+    def link_failed(self, event: LinkFailed, now: float) -> None:
+        """Feed it before the refusals of what was waiting for the link: they then tell the breaker nothing new."""
+        state = self._news(event.cluster)
+        if state is not None:
+            state.link_refused(event.sentence, permanent=event.permanent, now=now)
+            self._core.out.clear_timer(timers.lost_key(state.name))
+
+    def cluster_changed(self, event: ClusterChanged, now: float) -> None:
+        self._scheduling.request()
+        if event.metadata is None:
+            if self._core.registry.find(event.cluster) is not None:
+                self._remove(event.cluster, now)
+            return
+        is_new = self._core.registry.find(event.cluster) is None
+        self._core.registry.register(event.metadata)
+        state = self._core.registry.state(event.metadata.name)
+        state.cordoned = event.cordoned
+        self._core.touched.add(state.name)
+        if is_new:
+            self._take_back(state, now)
+
+    def _news(self, cluster: str) -> ClusterState | None:
+        """Anything heard of a cluster may unblock, or doom, what waits."""
+        state = self._core.registry.find(cluster)
+        if state is not None:
+            self._core.touched.add(cluster)
+            self._scheduling.request()
+        return state
+
+    def _lost(self, state: ClusterState, now: float, *, jobs: bool, sentence: str) -> None:
+        for record in self._on(state, jobs=jobs):
+            if record.state is not TaskState.LOST:
+                self._core.transition(record, TaskState.LOST, codes.CONTACT_LOST, sentence, now)
+
+    def _found_again(self, state: ClusterState, now: float, *, jobs: bool) -> None:
+        for record in self._on(state, jobs=jobs):
+            if record.state is TaskState.LOST:
+                back = TaskState.DISPATCHING if record.started_at is None else TaskState.RUNNING
+                self._core.transition(record, back, codes.CONTACT_AGAIN, f"{state.name} answers again", now)
+
+    def _on(self, state: ClusterState, *, jobs: bool) -> list[TaskRecord]:
+        return [self._core.records[task_id] for task_id, is_job in state.in_flight.items() if is_job == jobs]
+
+    def _remove(self, cluster: str, now: float) -> None:
+        core = self._core
+        core.registry.unregister(cluster)
+        core.submissions.forget(cluster)
+        for key in (timers.refresh_key(cluster), timers.lost_key(cluster)):
+            core.out.clear_timer(key)
+        for task_id in core.queue.waiting_for(cluster):
+            self._fail_homeless(core.records[task_id], now)
+
+    def _fail_homeless(self, record: TaskRecord, now: float) -> None:
+        """It would only go to a cluster that was removed."""
+        name = record.task.preferred_cluster
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.CLUSTER_REMOVED,
+            now,
+            f'{record.task.kind} {record.task.id} waited for {name} (fallback="wait"), which was removed.',
+            error="ConfigurationError",
+            next_step='submit it with another preferred_cluster or fallback="any"',
+        )
+
+    def _take_back(self, state: ClusterState, now: float) -> None:
+        """A removed cluster is ours again: what still runs there counts again."""
+        for record in self._core.records.values():
+            if record.live and record.cluster == state.name:
+                state.take(record.task, now)

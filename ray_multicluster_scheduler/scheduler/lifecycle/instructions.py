@@ -1,0 +1,122 @@
+"""What is to be done: the only way anything gets out of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeAlias
+
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of an item's history: legal by the table, with a reason code and a time."""
+
+    task_id: str
+    number: int
+    state: TaskState
+    attempt: int
+    at: float
+    code: str
+    sentence: str
+    cluster: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "state": TaskState(data["state"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this durable before any outward effect of the same call.
+
+    ``decision`` comes with the transition that placed the item.
+    """
+
+    transition: Transition
+    decision: SchedulingDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Tell whoever listens (after it was made durable)."""
+
+    transition: Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send this attempt to this cluster. ``fence`` only grows, over all items."""
+
+    task_id: str
+    attempt: int
+    fence: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAttempt:
+    """End this attempt over there; its AttemptFinished says when it is over."""
+
+    task_id: str
+    attempt: int
+    cluster: str
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshSnapshot:
+    """Ask this cluster what it has; answered by SnapshotTaken or SnapshotFailed, exactly once."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire TimerFired(key) at this time; a second one with the same key replaces the first."""
+
+    key: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTimer:
+    """The timer is no longer needed."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The item is over. ``error`` names a class of the error tree; None with FAILED means that the
+    last attempt's own answer (the user's exception) is the error."""
+
+    task_id: str
+    state: TaskState
+    attempt: int
+    cluster: str | None
+    error: str | None = None
+    message: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """There is more to do: feed Continued after other waiting events had their turn."""
+
+
+Instruction: TypeAlias = (
+    Persist
+    | Publish
+    | Dispatch
+    | CancelAttempt
+    | RefreshSnapshot
+    | SetTimer
+    | ClearTimer
+    | Complete
+    | Continue
+)

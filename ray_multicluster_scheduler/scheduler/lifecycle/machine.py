@@ -1,0 +1,156 @@
+"""SchedulerMachine: the brain. Events in, instructions out; no clock, no threads, no I/O, no chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
+from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.queue.shape import Lane
+
+
+class SchedulerMachine:
+    """One thread drives it. Each call does a bounded amount of work and asks to be continued.
+
+    Whoever drives it makes all Persist of a call durable before any other of its instructions is carried out.
+    Raises ConfigurationError when the settings name an unknown score.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clusters: Iterable[ClusterMetadata],
+        *,
+        policy: PolicyEngine | None = None,
+        local_python: str = "3.11",
+        first_fence: int = 1,
+    ) -> None:
+        engine = policy or PolicyEngine(settings, local_python=local_python)
+        self._core = Core(settings, clusters, engine, first_fence)
+        self._refresher = Refresher(self._core)
+        self._scheduling = SchedulingPass(self._core, self._refresher)
+        self._admission = Admission(self._core, self._scheduling)
+        self._attempts = Attempts(self._core, self._scheduling)
+        self._fleet = FleetEvents(self._core, self._scheduling)
+
+    def handle(self, event: events.Event, now: float) -> list[Instruction]:
+        """Take in one event, and say what is to be done. Late, repeated and unknown events change nothing."""
+        self._apply(event, now)
+        self._scheduling.run(now)
+        self._refresher.run(now, submitted=isinstance(event, events.Submitted))
+        return self._core.out.take()
+
+    def _apply(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.Submitted():
+                self._admission.submitted(event, now)
+            case events.CancelRequested():
+                self._admission.cancel_requested(event, now)
+            case events.DispatchAccepted():
+                self._attempts.accepted(event, now)
+            case events.DispatchRefused():
+                self._attempts.refused(event, now)
+            case events.Started():
+                self._attempts.started(event, now)
+            case events.AttemptFinished():
+                self._attempts.finished(event, now)
+            case events.SnapshotTaken():
+                self._fleet.snapshot_taken(event, now)
+            case events.SnapshotFailed():
+                self._fleet.snapshot_failed(event, now)
+            case events.LinkUp():
+                self._fleet.link_up(event, now)
+            case events.LinkDown():
+                self._fleet.link_down(event, now)
+            case events.LinkClosed():
+                self._fleet.link_closed(event)
+            case events.LinkFailed():
+                self._fleet.link_failed(event, now)
+            case events.ClusterChanged():
+                self._fleet.cluster_changed(event, now)
+            case events.TimerFired(key):
+                self._timer_fired(key, now)
+            case events.Continued():
+                pass  # the pass goes on below, as after every event
+
+    def _timer_fired(self, key: str, now: float) -> None:
+        if not self._core.out.fired(key):
+            return
+        match timers.split(key):
+            case ("queue", task_id):
+                self._admission.queue_timeout(task_id, now)
+            case ("retry", task_id):
+                self._attempts.back_off_over(task_id, now)
+            case ("run", task_id):
+                self._attempts.run_timeout(task_id, now)
+            case ("start", task_id):
+                self._attempts.start_timeout(task_id, now)
+            case ("lost", cluster):
+                self._fleet.link_silent_for_long(cluster, now)
+            case ("refresh", cluster):
+                self._core.touched.add(cluster)
+            case _:
+                self._scheduling.request()
+
+    # ---- what callers may look at
+
+    @property
+    def registry(self) -> ClusterRegistry:
+        return self._core.registry
+
+    @property
+    def timers(self) -> frozenset[str]:
+        """Keys of the timers that have not fired."""
+        return self._core.out.timers
+
+    def record(self, task_id: str) -> TaskRecord:
+        """The item, to be read only. Raises KeyError for an unknown id."""
+        return self._core.records[task_id]
+
+    def records(self) -> Iterable[TaskRecord]:
+        """All items that were not forgotten, in order of submission."""
+        return self._core.records.values()
+
+    def has_unfinished(self) -> bool:
+        return self._core.unfinished > 0
+
+    def id_for_key(self, owner: str, key: str) -> str | None:
+        """The id of the first item that this owner submitted with this idempotency key, or None."""
+        return self._admission.id_for_key(owner, key)
+
+    def view(self, name: str, now: float) -> ClusterView:
+        """The cluster as placement sees it. Raises ConfigurationError for an unknown name."""
+        return self._core.view(self._core.registry.state(name), now)
+
+    def queue_depths(self) -> dict[Lane, int]:
+        """How many items wait in each queue that is not empty."""
+        return self._core.queue.depths()
+
+    def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
+        """Where it would go, without submitting it. Raises ConfigurationError and PolicyEvaluationError."""
+        name = self._admission.unknown_name(task)
+        if name is not None:
+            hint = self._core.registry.name_hint(name)
+            raise ConfigurationError(self._core.registry.unknown(name), task_id=task.id, cluster=name, next_step=hint)
+        return self._core.engine.schedule(task, self._core.views(now).values(), now)
+
+    def forget(self, task_id: str) -> None:
+        """Drop the record of an item that is over. Raises KeyError if unknown, ValueError if it is not over."""
+        record = self._core.records[task_id]
+        if not record.state.terminal:
+            raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
+        del self._core.records[task_id]
+        self._admission.forget(record.task)

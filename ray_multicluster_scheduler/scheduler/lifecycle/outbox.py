@@ -1,0 +1,55 @@
+"""Outbox: collects the instructions of one call, and knows which timers are set."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    ClearTimer,
+    Continue,
+    Instruction,
+    Persist,
+    SetTimer,
+)
+
+
+class Outbox:
+    """What was put in first comes out first, but all Persist before everything else."""
+
+    def __init__(self) -> None:
+        self._durable: list[Instruction] = []
+        self._effects: list[Instruction] = []
+        self._more = False
+        self._timers: dict[str, float] = {}
+
+    @property
+    def timers(self) -> frozenset[str]:
+        """Keys of the timers that have not fired."""
+        return frozenset(self._timers)
+
+    def put(self, instruction: Instruction) -> None:
+        (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)
+
+    def ask_for_more(self) -> None:
+        """Work is left over: end the list with one Continue."""
+        self._more = True
+
+    def set_timer(self, key: str, at: float) -> None:
+        """Set or move a timer; nothing comes out when it is set to that time already."""
+        if self._timers.get(key) != at:
+            self._timers[key] = at
+            self.put(SetTimer(key, at))
+
+    def clear_timer(self, key: str) -> None:
+        if self._timers.pop(key, None) is not None:
+            self.put(ClearTimer(key))
+
+    def fired(self, key: str) -> bool:
+        """Did we wait for this one? A timer that was cleared meanwhile may still fire: then no."""
+        return self._timers.pop(key, None) is not None
+
+    def take(self) -> list[Instruction]:
+        """All instructions of this call, and an empty box for the next one."""
+        instructions = [*self._durable, *self._effects]
+        if self._more:
+            instructions.append(Continue())
+        self._durable, self._effects, self._more = [], [], False
+        return instructions

@@ -1,0 +1,88 @@
+"""TaskRecord: the one truth about an item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import transitions
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
+
+EndingKind = Literal["cancel", "run_timeout", "recall"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why we asked for the end of the live attempt; decides what its answer means."""
+
+    kind: EndingKind
+    sentence: str
+    force: bool
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """Only the machine changes it; everybody else reads.
+
+    While it waits, the reason is its group's: items of one shape wait for the same thing.
+    """
+
+    task: TaskDescription
+    number: int
+    state: TaskState = TaskState.PENDING
+    attempt: int = 0
+    cluster: str | None = None
+    fence: int | None = None
+    history: list[Transition] = field(default_factory=list)
+    queued_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    placed: SchedulingDecision | None = None
+    group: ShapeGroup | None = None
+    accepted: bool = False
+    ending: Ending | None = None
+    failures: dict[FailureClass, int] = field(default_factory=dict)
+
+    @property
+    def decision(self) -> SchedulingDecision | None:
+        """Why it waits, or why it was placed where it is."""
+        if self.group is not None and self.group.decision is not None:
+            return replace(self.group.decision, task_id=self.task.id)
+        return self.placed
+
+    @property
+    def code(self) -> str:
+        """The reason code of its state."""
+        if self.group is not None and self.group.decision is not None:
+            return self.group.decision.code
+        return self.history[-1].code
+
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        if self.group is not None and self.group.decision is not None:
+            return self.group.decision.sentence
+        return self.history[-1].sentence
+
+    @property
+    def retry(self) -> bool:
+        """Was it placed before?"""
+        return self.attempt > 0
+
+    @property
+    def live(self) -> bool:
+        """May an attempt of it be alive on a cluster?"""
+        return self.state in transitions.LIVE
+
+    def step(self, state: TaskState, code: str, sentence: str, at: float) -> Transition:
+        """Write the next line of its history. Raises IllegalTransitionError."""
+        if self.history:
+            transitions.check(self.task.id, self.state, state)
+        self.state = state
+        transition = Transition(
+            self.task.id, len(self.history) + 1, state, self.attempt, at, code, sentence, self.cluster
+        )
+        self.history.append(transition)
+        return transition

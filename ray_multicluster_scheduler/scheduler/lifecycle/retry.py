@@ -1,0 +1,66 @@
+"""The retry policy: whether a failed attempt is tried again, and when.
+
+Each class of failure has its own budget: exceptions of user code ``retries``, a dead worker or node
+``crash_retries``, a lost cluster ``lost_retries``. What cannot succeed is never tried again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff
+
+_CRC_RANGE = 0xFFFFFFFF
+
+
+def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
+    """How many failures of this class it may survive. ``ran``: the attempt may have begun.
+
+    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so.
+    """
+    if failure is FailureClass.CLUSTER and ran and task.kind == "job" and not task.retry_lost:
+        return 0
+    return {
+        FailureClass.USER: task.retries,
+        FailureClass.CRASH: task.crash_retries,
+        FailureClass.CLUSTER: task.lost_retries,
+        FailureClass.PERMANENT: 0,
+    }[failure]
+
+
+def wants_retry(
+    task: TaskDescription,
+    failure: FailureClass,
+    error_type: str | None,
+    failures: Mapping[FailureClass, int],
+    *,
+    ran: bool,
+) -> bool:
+    """Is it tried again? ``failures`` counts those so far by class, this one included.
+
+    ``retry_on`` and ``no_retry_on`` name exception classes of user code; they say nothing about crashes.
+    """
+    if failures.get(failure, 0) > budget(task, failure, ran=ran):
+        return False
+    if failure is not FailureClass.USER:
+        return True
+    if error_type in task.no_retry_on:
+        return False
+    return task.retry_on is None or error_type in task.retry_on
+
+
+def backoff_s(settings: RetryBackoff, task_id: str, attempt: int, failures: int) -> float:
+    """Seconds before the next attempt: exponential in ``failures`` (1, 2, …), capped, then give or take the jitter.
+
+    The jitter is a hash of id and attempt: it spreads items, and a replay gives the same times.
+    """
+    plain = settings.base_s
+    for _ in range(failures - 1):
+        if plain >= settings.max_s:
+            break
+        plain *= settings.factor
+    plain = min(plain, settings.max_s)
+    spread = zlib.crc32(f"{task_id}:{attempt}".encode()) / _CRC_RANGE * 2 - 1
+    return plain * (1 + settings.jitter * spread)

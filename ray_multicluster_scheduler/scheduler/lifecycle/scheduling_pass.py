@@ -1,0 +1,151 @@
+"""The scheduling pass: who of those that wait goes where."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, table, verdict
+from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.walk import QueueWalk
+
+MAX_DECISIONS = 200
+"""Decisions in one call; the rest goes on with Continued, so that other events get their turn."""
+
+
+class SchedulingPass:
+    """A walk over the queue that may take several calls. What changes meanwhile is seen by the next walk."""
+
+    def __init__(self, core: Core, refresher: Refresher) -> None:
+        self._core = core
+        self._refresher = refresher
+        self._walk = QueueWalk()
+        self._again = False
+
+    def request(self) -> None:
+        """Something changed that may unblock anyone: look at the whole queue again."""
+        self._again = True
+
+    def offer(self, record: TaskRecord, now: float) -> None:
+        """An item came to the queue. If its shape is known to be blocked, that holds for it too."""
+        group = record.group
+        if group is None:
+            return
+        if group.decision is None:
+            self._walk.offer(group)
+        else:
+            self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
+
+    def run(self, now: float) -> None:
+        """One pass, top to bottom."""
+        # 1. the fleet as it is now
+        views = self._core.views(now) if self._walk or (self._again and self._core.queue) else {}
+        for _ in range(MAX_DECISIONS):
+            # 2. the first in order of those not looked at yet; equal items are looked at once
+            picked = self._next()
+            if picked is None:
+                break
+            task_id, group = picked
+            record = self._core.records[task_id]
+            # 3. decide
+            decision = self._decide(record, list(views.values()), now)
+            if decision is None:
+                self._walk.offer(group)
+                continue
+            outcome = verdict(decision)
+            # 4. place it, and look at the next of the same shape
+            if decision.cluster is not None:
+                self._place(record, decision, decision.cluster, now)
+                views[decision.cluster] = self._core.view(self._core.registry.state(decision.cluster), now)
+                self._walk.offer(group)
+            # 5. or let it wait, with all of its shape, for a reason that can be read
+            elif outcome is Verdict.WAIT or self._may_still_answer(record, decision, now):
+                self._wait(record, group, decision, now)
+            # 6. or end it, when waiting is pointless
+            else:
+                self._fail(record, decision, outcome, now)
+                self._walk.offer(group)
+        if self._walk or self._again:
+            self._core.out.ask_for_more()
+        self._set_wake(now)
+
+    def _next(self) -> tuple[str, ShapeGroup] | None:
+        picked = self._walk.next()
+        if picked is None and self._again:
+            self._again = False
+            self._walk = QueueWalk(self._core.queue.groups())
+            picked = self._walk.next()
+        return picked
+
+    def _decide(self, record: TaskRecord, views: list[ClusterView], now: float) -> SchedulingDecision | None:
+        try:
+            return self._core.engine.schedule(record.task, views, now, retry=record.retry)
+        except PolicyEvaluationError as error:
+            self._core.complete(
+                record,
+                TaskState.FAILED,
+                codes.POLICY_FAILED,
+                now,
+                error.message,
+                error="PolicyEvaluationError",
+                next_step=error.next_step or "",
+            )
+            return None
+
+    def _place(self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float) -> None:
+        core, task = self._core, record.task
+        core.leave_queue(record)
+        core.registry.state(cluster).take(task, now)
+        core.submissions.record(task, cluster, now, retry=record.retry)
+        core.engine.note_placed(cluster)
+        core.touched.add(cluster)
+        record.attempt += 1
+        record.cluster, record.placed = cluster, decision
+        record.fence, core.next_fence = core.next_fence, core.next_fence + 1
+        record.accepted, record.ending, record.started_at = False, None, None
+        core.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
+        core.out.put(Dispatch(task.id, record.attempt, record.fence, cluster))
+
+    def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
+        """All of the shape wait for this. Only the head's history is told, and only of another reason."""
+        before, group.decision = group.decision, decision
+        if before is None or before.code != decision.code:
+            self._core.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
+
+    def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
+        """Ask clusters again whose failure is older than the item; it fails only by fresh news."""
+        suspects = [row.cluster for row in decision.candidates if not never_fits(row)]
+        asked = [self._refresher.ask_anew(name, record.queued_at or now, now) for name in suspects]
+        return any(asked)
+
+    def _fail(self, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float) -> None:
+        task = record.task
+        if outcome is Verdict.INFEASIBLE:
+            code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
+            message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{table(decision)}"
+            step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
+        elif decision.candidates:
+            code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
+            message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{table(decision)}"
+            step = "mend what the lines say, check with `rmcs clusters`, then submit again"
+        else:
+            code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
+            message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."
+            step = "add a cluster to clusters.yaml, or start a local fleet with `rmcs fleet up`"
+        record.placed = decision
+        self._core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)
+
+    def _set_wake(self, now: float) -> None:
+        """Be called when something that blocks by time alone is over."""
+        times = [self._core.submissions.next_at(name) for name in self._core.registry.names()]
+        times += [state.link_failed.until for state in self._core.registry if state.link_failed]
+        ahead = [at for at in times if at is not None and at > now]
+        if ahead and self._core.queue:
+            self._core.out.set_timer(timers.WAKE, min(ahead))
+        else:
+            self._core.out.clear_timer(timers.WAKE)

@@ -1,0 +1,159 @@
+"""TaskLifecycleManager: feeds the machine events and carries out its instructions.
+
+It is the only one that touches the machine, on one event loop. Events may be posted from any thread; each
+is handled in the order it came. What an instruction starts (a dispatch, a snapshot) comes back as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Continued, Event, TimerFired
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    ClearTimer,
+    Complete,
+    Continue,
+    Dispatch,
+    Instruction,
+    Persist,
+    Publish,
+    RefreshSnapshot,
+    SetTimer,
+    Transition,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
+
+_log = get_logger(__name__)
+_EVENTS_PER_TURN = 500
+
+
+class Hands(Protocol):
+    """Who does what the machine asks for. Every method returns at once; answers come as events."""
+
+    def dispatch(self, orders: list[Dispatch]) -> None: ...
+
+    def cancel(self, order: CancelAttempt) -> None: ...
+
+    def refresh(self, cluster: str) -> None: ...
+
+
+class Audience(Protocol):
+    """Who is told what happened (the handles of the program's items)."""
+
+    def transition(self, transition: Transition) -> None: ...
+
+    def completed(self, completion: Complete) -> None: ...
+
+
+class TaskLifecycleManager:
+    """Drives one machine on one loop."""
+
+    def __init__(self, machine: SchedulerMachine, log: TransitionLog, clock: Clock, audience: Audience) -> None:
+        self.machine, self.log = machine, log
+        self._clock, self._audience = clock, audience
+        self._loop = asyncio.get_running_loop()
+        self._hands: Hands | None = None
+        self._inbox: deque[Event] = deque()
+        self._scheduled = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failure: Callable[[BaseException], None] | None = None
+
+    def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
+        """Wire the hands in; ``on_failure`` hears of a defect in the machine, after which nothing is driven."""
+        self._hands, self._failure = hands, on_failure
+
+    def post(self, event: Event) -> None:
+        """From any thread: this happened."""
+        self._inbox.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._turn)
+
+    def stop_timers(self) -> None:
+        """The control plane ends."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    def _turn(self) -> None:
+        """Handle what waits, a bounded number of events; then let the loop do its other work."""
+        self._scheduled = False
+        orders: list[Dispatch] = []
+        try:
+            for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
+                event = self._inbox.popleft()
+                self._carry_out(self.machine.handle(event, self._clock.now()), orders)
+        except Exception as error:
+            _log.exception("the scheduler has a defect and stops")
+            if self._failure is not None:
+                self._failure(error)
+            return
+        if orders and self._hands is not None:
+            self._hands.dispatch(orders)
+        if self._inbox and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _carry_out(self, instructions: list[Instruction], orders: list[Dispatch]) -> None:
+        entries = [instruction for instruction in instructions if isinstance(instruction, Persist)]
+        if entries:
+            self.log.append(entries)
+        for instruction in instructions:
+            match instruction:
+                case Persist():
+                    pass
+                case Dispatch():
+                    orders.append(instruction)
+                case Publish(transition):
+                    self._publish(transition)
+                case Complete():
+                    self._audience.completed(instruction)
+                case SetTimer(key, at):
+                    self._set_timer(key, at)
+                case ClearTimer(key):
+                    self._clear_timer(key)
+                case Continue():
+                    self.post(Continued())
+                case CancelAttempt() if self._hands is not None:
+                    # An attempt that was ordered in this very turn must reach the hands before its end does.
+                    self._hands.dispatch(orders[:])
+                    orders.clear()
+                    self._hands.cancel(instruction)
+                case RefreshSnapshot(cluster) if self._hands is not None:
+                    self._hands.refresh(cluster)
+
+    def _publish(self, transition: Transition) -> None:
+        _log.info(
+            "%s %s: %s",
+            transition.task_id,
+            transition.state,
+            transition.sentence,
+            extra={
+                "id": transition.task_id,
+                "attempt": transition.attempt,
+                "cluster": transition.cluster,
+                "reason": transition.code,
+            },
+        )
+        self._audience.transition(transition)
+
+    def _set_timer(self, key: str, at: float) -> None:
+        self._clear_timer(key)
+        delay = max(0.0, at - self._clock.now())
+        self._timers[key] = self._loop.call_later(delay, self._fire, key)
+
+    def _clear_timer(self, key: str) -> None:
+        handle = self._timers.pop(key, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fire(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.post(TimerFired(key))

@@ -1,0 +1,44 @@
+"""The names of timers. A key says what it is for; ids may hold any character, so the kind stands in front."""
+
+from __future__ import annotations
+
+WAKE = "wake"
+"""Something that blocks the queue ends at a known time."""
+
+
+def queue_key(task_id: str) -> str:
+    """``queue_timeout`` of a waiting item."""
+    return f"queue:{task_id}"
+
+
+def retry_key(task_id: str) -> str:
+    """End of the back-off."""
+    return f"retry:{task_id}"
+
+
+def run_key(task_id: str, attempt: int) -> str:
+    """``run_timeout`` of a running attempt."""
+    return f"run:{task_id}:{attempt}"
+
+
+def start_key(task_id: str, attempt: int) -> str:
+    """``start_grace_s`` of an accepted attempt."""
+    return f"start:{task_id}:{attempt}"
+
+
+def refresh_key(cluster: str) -> str:
+    """Time to ask the cluster again."""
+    return f"refresh:{cluster}"
+
+
+def lost_key(cluster: str) -> str:
+    """``lost_after_s`` of a silent link."""
+    return f"lost:{cluster}"
+
+
+def split(key: str) -> tuple[str, str]:
+    """Kind and subject; for ``run`` and ``start`` the subject is the item's id without the attempt."""
+    kind, _, subject = key.partition(":")
+    if kind in ("run", "start"):
+        subject = subject.rpartition(":")[0]
+    return kind, subject

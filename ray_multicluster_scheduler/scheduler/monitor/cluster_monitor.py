@@ -1,0 +1,48 @@
+"""ClusterMonitor: takes snapshots, from the agent where there is one, else over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, SnapshotFailed, SnapshotTaken
+
+_AGENT_TIMEOUT_S = 5.0
+
+
+class ClusterMonitor:
+    """Looks at clusters when asked; what it saw is an event."""
+
+    def __init__(
+        self, links: RayClientPool, clients: JobClientPool, clock: Clock, post: Callable[[Event], None]
+    ) -> None:
+        self._links, self._clients, self._clock, self._post = links, clients, clock, post
+
+    async def refresh(self, cluster: str) -> SnapshotTaken | SnapshotFailed:
+        """Take a snapshot; the machine hears the answer, exactly once, and so does the caller."""
+        answer: SnapshotTaken | SnapshotFailed
+        try:
+            answer = SnapshotTaken(await self.look(cluster))
+        except SchedulerError as error:
+            code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
+            if isinstance(error, DashboardProblem):
+                code, permanent = error.code, error.permanent
+            answer = SnapshotFailed(cluster, code, str(error), permanent)
+        self._post(answer)
+        return answer
+
+    async def look(self, cluster: str) -> ResourceSnapshot:
+        """A fresh snapshot. Raises ClusterConnectionError, ConfigurationError."""
+        link = self._links.existing(cluster)
+        if link is not None and link.connected:
+            try:
+                return await link.snapshot(_AGENT_TIMEOUT_S)
+            except ClusterConnectionError:
+                # The link's own heartbeat says what is wrong with it; the dashboard may still know.
+                return await self._clients.client(cluster).snapshot(self._clock.now())
+        return await self._clients.client(cluster).snapshot(self._clock.now())

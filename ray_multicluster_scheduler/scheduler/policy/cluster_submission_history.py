@@ -1,0 +1,34 @@
+"""ClusterSubmissionHistory: when each cluster was last given top-level work, for the submission interval."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+
+
+class ClusterSubmissionHistory:
+    """One submission per cluster in ``submission_interval_s``, for the kinds that the settings name.
+
+    The kinds share one interval per cluster. Retries and resumed work neither wait for it nor restart it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._interval_s = settings.submission_interval_s
+        self._kinds = settings.submission_interval_kinds
+        self._last: dict[str, float] = {}
+
+    def applies_to(self, task: TaskDescription) -> bool:
+        return self._interval_s > 0 and task.kind in self._kinds
+
+    def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
+        """It was sent there."""
+        if self.applies_to(task) and not retry:
+            self._last[cluster] = now
+
+    def next_at(self, cluster: str) -> float | None:
+        """When the next one may be sent there; None if it may be at any time."""
+        last = self._last.get(cluster)
+        return None if last is None else last + self._interval_s
+
+    def forget(self, cluster: str) -> None:
+        self._last.pop(cluster, None)

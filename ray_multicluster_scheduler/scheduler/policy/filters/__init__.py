@@ -1,0 +1,45 @@
+"""The filters, one file each; ``built_in`` puts them in the order in which people read their verdicts."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.policy.filters.allowed import AllowedFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.capacity import CapacityFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.carrier import CarrierFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.cordon import CordonFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.health import HealthFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.link import LinkFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.preferred_only import PreferredOnlyFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.python_version import PythonVersionFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.required_tags import RequiredTagsFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.running_jobs import RunningJobsFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.serial import SerialFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.submission_interval import SubmissionIntervalFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.threshold import ThresholdFilter
+from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
+from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
+
+__all__ = ["SubmissionIntervalFilter", "built_in"]
+
+
+def built_in(settings: Settings, local_python: str) -> tuple[Filter, ...]:
+    """All of them; what can never change comes first, so that the first verdict is the most telling one."""
+    return (
+        PreferredOnlyFilter(),
+        AllowedFilter(),
+        RequiredTagsFilter(),
+        CarrierFilter(),
+        HealthFilter(),
+        LinkFilter(),
+        PythonVersionFilter(local_python),
+        SizeFilter(),
+        CordonFilter(),
+        CapacityFilter(),
+        ThresholdFilter(BackpressureController(settings)),
+        SerialFilter(settings),
+        SubmissionIntervalFilter(settings),
+        RunningJobsFilter(),
+        InFlightFilter(),
+    )

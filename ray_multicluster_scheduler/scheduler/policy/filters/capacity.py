@@ -1,0 +1,25 @@
+"""It fits what is free now, node by node."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.common.model.resources import describe
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.policy.reasons import CAPACITY_UNKNOWN, NO_CAPACITY
+
+
+class CapacityFilter:
+    """Free means: total, less what others use, less what we reserved. Unknown is not free."""
+
+    name = "capacity"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
+        if not cluster.known or find_place(task, cluster.nodes) is not None:
+            return None
+        if any(node.free is None for node in cluster.nodes):
+            return Rejection(CAPACITY_UNKNOWN, "its last snapshot does not say what is free on every node")
+        where = "its nodes together" if task.kind == "job" else "any one node"
+        free = {name: cluster.free.get(name, 0.0) for name in task.requirements}
+        sentence = f"{describe(task.requirements)} is not free on {where} (free in all: {describe(free)})"
+        return Rejection(NO_CAPACITY, sentence)

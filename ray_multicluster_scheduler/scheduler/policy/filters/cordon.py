@@ -1,0 +1,16 @@
+"""Nobody closed the cluster for new work."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.policy.reasons import CORDONED
+
+
+class CordonFilter:
+    """What runs there goes on; nothing new is sent."""
+
+    name = "cordon"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+        return Rejection(CORDONED, "it is cordoned: closed for new work") if cluster.cordoned else None

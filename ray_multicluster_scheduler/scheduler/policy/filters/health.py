@@ -1,0 +1,16 @@
+"""The cluster is healthy: it answers, its breaker is closed, what we know of it is fresh."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class HealthFilter:
+    """One code per cause. No snapshot, or a stale one, means unknown: never idle."""
+
+    name = "health"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+        trouble = cluster.trouble
+        return Rejection(trouble.code, trouble.sentence, trouble.hopeless) if trouble else None

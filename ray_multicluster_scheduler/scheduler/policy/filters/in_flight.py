@@ -1,0 +1,19 @@
+"""There is a place among the items that may be there at once."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.policy.reasons import MAX_IN_FLIGHT
+
+
+class InFlightFilter:
+    """At most ``max_in_flight`` items of any kind, also of those that reserve nothing."""
+
+    name = "in_flight"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+        limit = cluster.metadata.max_in_flight
+        if cluster.in_flight < limit:
+            return None
+        return Rejection(MAX_IN_FLIGHT, f"{cluster.in_flight} items of ours are there; max_in_flight is {limit}")

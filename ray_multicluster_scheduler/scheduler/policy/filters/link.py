@@ -1,0 +1,18 @@
+"""Tasks and actors need a link; while none can be made there, they keep away. Jobs do without."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class LinkFilter:
+    """Rejects with LINK_FAILED; for good when somebody has to mend the configuration first."""
+
+    name = "link"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
+        trouble = cluster.link_trouble
+        if task.kind == "job" or trouble is None:
+            return None
+        return Rejection(trouble.code, trouble.sentence, trouble.hopeless)

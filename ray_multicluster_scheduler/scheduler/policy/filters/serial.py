@@ -1,0 +1,22 @@
+"""In serial mode, nothing else of ours runs there."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.policy.reasons import SERIAL
+
+
+class SerialFilter:
+    """At most one top-level item per cluster when ``execution_mode`` is serial."""
+
+    name = "serial"
+
+    def __init__(self, settings: Settings) -> None:
+        self._serial = settings.execution_mode == "serial"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+        if not self._serial or cluster.in_flight == 0:
+            return None
+        return Rejection(SERIAL, "it runs one item at a time (execution_mode is serial) and has one")

@@ -1,0 +1,17 @@
+"""GpuAvoidancePolicy: items that need no GPU keep away from free ones when they can."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class GpuAvoidancePolicy:
+    """0 for a cluster with free GPUs when the item asks for none, else 1."""
+
+    name = "spares_gpus"
+
+    def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
+        if task.requirements.get("GPU"):
+            return 1
+        return int(cluster.free.get("GPU", 0.0) <= 0)

@@ -1,0 +1,77 @@
+"""Every reason why an item is not placed: its code, and what would unblock it.
+
+Codes are for programs and never change their meaning; sentences are for people.
+"""
+
+from __future__ import annotations
+
+CLUSTER_UNKNOWN = "CLUSTER_UNKNOWN"
+STALE_SNAPSHOT = "STALE_SNAPSHOT"
+CLUSTER_SUSPECT = "CLUSTER_SUSPECT"
+CLUSTER_LOST = "CLUSTER_LOST"
+CLUSTER_UNREACHABLE = "CLUSTER_UNREACHABLE"
+CLUSTER_MISCONFIGURED = "CLUSTER_MISCONFIGURED"
+BREAKER_OPEN = "BREAKER_OPEN"
+LINK_FAILED = "LINK_FAILED"
+CORDONED = "CORDONED"
+NO_CARRIER = "NO_CARRIER"
+REQUIRED_TAGS = "REQUIRED_TAGS"
+NOT_ALLOWED = "NOT_ALLOWED"
+PREFERRED_ONLY = "PREFERRED_ONLY"
+PYTHON_MISMATCH = "PYTHON_MISMATCH"
+TOO_BIG = "TOO_BIG"
+NO_CAPACITY = "NO_CAPACITY"
+CAPACITY_UNKNOWN = "CAPACITY_UNKNOWN"
+ABOVE_THRESHOLD = "ABOVE_THRESHOLD"
+SUBMISSION_INTERVAL = "SUBMISSION_INTERVAL"
+SERIAL = "SERIAL"
+MAX_RUNNING_JOBS = "MAX_RUNNING_JOBS"
+MAX_IN_FLIGHT = "MAX_IN_FLIGHT"
+
+PLACED = "PLACED"
+NO_CLUSTERS = "NO_CLUSTERS"
+
+HEALTH_CODES = frozenset(
+    {
+        CLUSTER_UNKNOWN,
+        STALE_SNAPSHOT,
+        CLUSTER_SUSPECT,
+        CLUSTER_LOST,
+        CLUSTER_UNREACHABLE,
+        CLUSTER_MISCONFIGURED,
+        BREAKER_OPEN,
+        LINK_FAILED,
+    }
+)
+"""Reasons that speak of the cluster's health, not of what the item asks for."""
+
+UNBLOCKED_BY: dict[str, str] = {
+    CLUSTER_UNKNOWN: "{cluster} answers and says what is free",
+    STALE_SNAPSHOT: "{cluster} answers again",
+    CLUSTER_SUSPECT: "the link to {cluster} comes back",
+    CLUSTER_LOST: "{cluster} comes back",
+    CLUSTER_UNREACHABLE: "{cluster} is started, or its `dashboard` address is corrected",
+    CLUSTER_MISCONFIGURED: "somebody mends the entry of {cluster} in clusters.yaml",
+    BREAKER_OPEN: "a probe of {cluster} is answered",
+    LINK_FAILED: "a link to {cluster} can be made",
+    CORDONED: "somebody uncordons {cluster}",
+    NO_CARRIER: "{cluster} gets a `dashboard` in clusters.yaml",
+    REQUIRED_TAGS: "{cluster} gets the tags that are required",
+    NOT_ALLOWED: "the item allows {cluster}",
+    PREFERRED_ONLY: 'the item is submitted with fallback="any"',
+    PYTHON_MISMATCH: "{cluster} runs the same minor version of Python as the submitting program",
+    TOO_BIG: "{cluster} gets a node that is large enough",
+    NO_CAPACITY: "enough is freed on one node of {cluster}",
+    CAPACITY_UNKNOWN: "{cluster} says what is free on its nodes",
+    ABOVE_THRESHOLD: "use of {cluster} falls to `resource_threshold`",
+    SUBMISSION_INTERVAL: "`submission_interval_s` has passed since the last submission to {cluster}",
+    SERIAL: "what runs on {cluster} ends (execution_mode is serial)",
+    MAX_RUNNING_JOBS: "a job on {cluster} ends",
+    MAX_IN_FLIGHT: "an item on {cluster} ends",
+}
+
+
+def unblocked_by(code: str, cluster: str) -> str | None:
+    """What has to happen before an item with this reason can go to this cluster; None for a policy's own code."""
+    phrase = UNBLOCKED_BY.get(code)
+    return phrase.format(cluster=cluster) if phrase else None

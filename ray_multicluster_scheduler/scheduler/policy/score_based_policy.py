@@ -1,0 +1,25 @@
+"""ScoreBasedPolicy, registered as ``headroom``: how much of what the item asks for would stay free."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class ScoreBasedPolicy:
+    """The share of each requested resource that is free once the item is placed; the scarcest one decides.
+
+    An item that asks for nothing is judged by the cluster's CPUs.
+    """
+
+    name = "headroom"
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+        need = task.requirements or {"CPU": 0.0}
+        return min(self._share(name, amount, cluster) for name, amount in need.items())
+
+    def _share(self, name: str, amount: float, cluster: ClusterView) -> float:
+        total = cluster.total.get(name, 0.0)
+        if total <= 0:
+            return 0.0
+        return min(1.0, max(0.0, (cluster.free.get(name, 0.0) - amount) / total))

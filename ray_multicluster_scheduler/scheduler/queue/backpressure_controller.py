@@ -1,0 +1,56 @@
+"""BackpressureController: does this one cluster take new top-level work?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+_ROUNDING = 1e-9
+_RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """One resource of which too much is in use. ``use`` is None when nobody can tell how much."""
+
+    resource: str
+    use: float | None
+    limit: float
+
+
+class BackpressureController:
+    """Per cluster, never over an average of all: one free cluster is enough.
+
+    Compared is what is in use *before* the item is added. CPU and memory count wherever a cluster has them; GPUs
+    only for items that ask for one, since full GPUs are no reason to keep CPU work away. Custom resources have no
+    threshold.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        threshold = settings.resource_threshold
+        self._limits = {"cpu": threshold.cpu, "gpu": threshold.gpu, "memory": threshold.memory}
+        self._basis = settings.threshold_on
+
+    def pressure(self, task: TaskDescription, cluster: ClusterView) -> Pressure | None:
+        """The first resource above its limit, or None when the cluster takes the item."""
+        for resource, limit in self._limits.items():
+            name = _RAY_NAMES[resource]
+            if limit >= 1 or not cluster.total.get(name) or (resource == "gpu" and not task.requirements.get(name)):
+                continue
+            use = self._use(resource, cluster)
+            if use is None or use > limit + _ROUNDING:
+                return Pressure(resource, use, limit)
+        return None
+
+    def _use(self, resource: str, cluster: ClusterView) -> float | None:
+        """Share in use on the basis of ``threshold_on``; what is reserved stands in where nothing was observed."""
+        reserved = cluster.use.get(_RAY_NAMES[resource])
+        observed = (cluster.observed or {}).get(resource)
+        if self._basis == "reserved" or observed is None:
+            return reserved
+        if self._basis == "observed" or reserved is None:
+            return observed
+        return max(reserved, observed)

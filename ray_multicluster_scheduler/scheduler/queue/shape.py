@@ -1,0 +1,51 @@
+"""Shape: what placement looks at. Items of one shape get the same answer at the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+
+
+class Lane(NamedTuple):
+    """Which queue an item stands in: of tasks or of jobs, and for which preferred cluster (None: the global one)."""
+
+    queue: str
+    cluster: str | None
+
+
+class Shape(NamedTuple):
+    """A lane, and all that a filter, rank or score may read of an item."""
+
+    lane: Lane
+    kind: str
+    requirements: Hashable
+    tags: tuple[str, ...]
+    require_tags: tuple[str, ...]
+    fallback: str
+    allow_clusters: tuple[str, ...] | None
+    deny_clusters: tuple[str, ...]
+    owner: str
+    retry: bool
+
+
+def lane_of(task: TaskDescription) -> Lane:
+    """Actors stand with the tasks: both go over the link."""
+    return Lane("job" if task.kind == "job" else "task", task.preferred_cluster)
+
+
+def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
+    """``retry``: it was placed before, so the submission interval does not hold for it."""
+    return Shape(
+        lane_of(task),
+        task.kind,
+        tuple(sorted(task.requirements.items())),
+        task.tags,
+        task.require_tags,
+        task.fallback,
+        task.allow_clusters,
+        task.deny_clusters,
+        task.owner,
+        retry,
+    )

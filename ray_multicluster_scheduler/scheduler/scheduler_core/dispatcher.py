@@ -1,0 +1,185 @@
+"""Dispatcher: carries a placed attempt to its cluster, over a link or over HTTP.
+
+Everything slow (starting an agent, uploading a package, an HTTP call) runs beside; its outcome comes back to
+the machine as an event. Attempts of one cluster leave in the order they were placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    AttemptFinished,
+    DispatchRefused,
+    Event,
+    LinkFailed,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+
+
+class Dispatcher:
+    """The machine's hands. Lives on the control plane's loop."""
+
+    def __init__(
+        self,
+        describe: Callable[[str], TaskDescription],
+        post: Callable[[Event], None],
+        shelf: PayloadShelf,
+        links: RayClientPool,
+        jobs: JobRunner,
+        monitor: ClusterMonitor,
+        preparation: Preparation,
+    ) -> None:
+        self._describe, self._post, self._shelf = describe, post, shelf
+        self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
+        self._waiting: dict[str, list[Dispatch]] = {}
+        self._preparing: set[tuple[str, int]] = set()
+        self._cancelled: set[tuple[str, int]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.prepared: dict[str, Prepared] = {}
+
+    def dispatch(self, orders: list[Dispatch]) -> None:
+        """Send these attempts, each to its cluster."""
+        by_cluster: dict[str, list[Dispatch]] = {}
+        for order in orders:
+            if self._describe(order.task_id).kind == "job":
+                self._spawn(self._jobs.submit(order, self.prepared))
+            else:
+                by_cluster.setdefault(order.cluster, []).append(order)
+        for cluster, some in by_cluster.items():
+            link = self._links.existing(cluster)
+            if link is not None and cluster not in self._waiting:
+                self._send(link, some)
+            elif cluster in self._waiting:
+                self._waiting[cluster] += some
+            else:
+                self._waiting[cluster] = list(some)
+                self._spawn(self._start_link(cluster))
+
+    def cancel(self, order: CancelAttempt) -> None:
+        """End an attempt, wherever on its way it is."""
+        key = (order.task_id, order.attempt)
+        if self._describe(order.task_id).kind == "job":
+            self._jobs.cancel(order)
+        elif key in self._preparing:
+            self._cancelled.add(key)
+        elif not self._take_back(order):
+            link = self._links.existing(order.cluster)
+            if link is not None:
+                link.cancel(order.task_id, order.attempt, force=order.force)
+
+    def refresh(self, cluster: str) -> None:
+        """Look at a cluster now."""
+        self._spawn(self._monitor.refresh(cluster))
+
+    def forget(self, task_id: str) -> None:
+        """Retention is over."""
+        self.prepared.pop(task_id, None)
+
+    async def close(self) -> None:
+        """Give up what is still being prepared."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _start_link(self, cluster: str) -> None:
+        try:
+            link = await self._links.link(cluster)
+        except SchedulerError as error:
+            self._refuse_waiting(cluster, error)
+            return
+        self._send(link, self._waiting.pop(cluster))
+
+    def _refuse_waiting(self, cluster: str, error: SchedulerError) -> None:
+        code, permanent = "LINK_FAILED", False
+        if isinstance(error, (LinkProblem, DashboardProblem)):
+            code, permanent = error.code, error.permanent
+        sentence = str(error)
+        self._post(LinkFailed(cluster, code, sentence, permanent))
+        for order in self._waiting.pop(cluster):
+            self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, code, sentence))
+
+    def _send(self, link: AgentLink, orders: list[Dispatch]) -> None:
+        calls = []
+        for order in orders:
+            task = self._describe(order.task_id)
+            if self._preparation.needs_upload(task, order.cluster):
+                self._preparing.add((order.task_id, order.attempt))
+                self._spawn(self._prepare_and_send(link, order, task))
+            else:
+                prepared = self._preparation.plain_task(task, order.cluster, order.attempt)
+                calls.append(self._call(order, task, prepared))
+        if calls:
+            link.submit(calls)
+
+    async def _prepare_and_send(self, link: AgentLink, order: Dispatch, task: TaskDescription) -> None:
+        key = (order.task_id, order.attempt)
+        try:
+            prepared = await self._preparation.task(task, order.cluster, order.attempt)
+        except SchedulerError as error:
+            failure = FailureClass.CLUSTER if isinstance(error, DashboardProblem) else FailureClass.PERMANENT
+            self._post(DispatchRefused(*key, failure, "PREPARATION_FAILED", str(error)))
+            return
+        finally:
+            self._preparing.discard(key)
+        if key in self._cancelled:
+            self._cancelled.discard(key)
+            self._post(AttemptFinished(*key, "cancelled"))
+        else:
+            link.submit([self._call(order, task, prepared)])
+
+    def _call(self, order: Dispatch, task: TaskDescription, prepared: Prepared) -> Call:
+        self.prepared[task.id] = prepared
+        digest, arguments = task.function_digest, task.arguments_digest
+        if digest is None or arguments is None:
+            raise TypeError(f"{task.id} has no payload")
+        home = self._preparation.home_of(order.cluster) if task.home_paths else None
+        return Call(
+            task_id=task.id,
+            attempt=order.attempt,
+            fence=order.fence,
+            name=task.name,
+            function_digest=digest,
+            function=self._shelf.get(digest),
+            arguments=self._shelf.get(arguments),
+            resources=task.requirements,
+            runtime_env=prepared.runtime_env,
+            homes=tuple(self._preparation.homes) if home else (),
+            target_home=home,
+        )
+
+    def _take_back(self, order: CancelAttempt) -> bool:
+        """An attempt that still waits for its link never left."""
+        waiting = self._waiting.get(order.cluster, [])
+        for position, other in enumerate(waiting):
+            if (other.task_id, other.attempt) == (order.task_id, order.attempt):
+                del waiting[position]
+                self._post(AttemptFinished(order.task_id, order.attempt, "cancelled"))
+                return True
+        return False
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a dispatch has a defect", "exception": error, "task": task}
+            )

@@ -1,0 +1,244 @@
+"""Jobs on their way to and on a cluster's Jobs API: submit, watch, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    AttemptFinished,
+    DispatchAccepted,
+    DispatchRefused,
+    Event,
+    Started,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+
+_log = get_logger(__name__)
+POLL_S = 0.5
+_SETTLE_PAUSE_S = 2.0
+_FORGOTTEN_AFTER = 3
+_BAD_ENVIRONMENT = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_START_FAILURE")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One attempt of one job on a cluster."""
+
+    order: Dispatch
+    ray_id: str
+    started: bool = False
+    stop_wanted: bool = False
+    unknown_looks: int = 0
+    silent: bool = False
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The watched jobs of one cluster."""
+
+    jobs: dict[tuple[str, int], _Watched] = field(default_factory=dict)
+    watcher: asyncio.Task[None] | None = None
+
+
+class JobRunner:
+    """Submits jobs under ids of their own, so that a repeat finds the first, and watches them to their end."""
+
+    def __init__(
+        self,
+        describe: Callable[[str], TaskDescription],
+        post: Callable[[Event], None],
+        clients: JobClientPool,
+        preparation: Preparation,
+        clock: Clock,
+        control_plane: str,
+    ) -> None:
+        self._describe, self._post, self._clients = describe, post, clients
+        self._preparation, self._clock, self._control_plane = preparation, clock, control_plane
+        self._lanes: dict[str, _Lane] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._on_the_way: set[tuple[str, int]] = set()
+        self._cancelled: set[tuple[str, int]] = set()
+
+    def ray_id(self, task_id: str, attempt: int) -> str:
+        """Ray's submission id of an attempt: the same again after a restart, different for each attempt."""
+        return f"{task_id}-{self._control_plane}-{attempt}"
+
+    async def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
+        """Send one attempt and watch it from then on. Every outcome is an event."""
+        key = (order.task_id, order.attempt)
+        self._on_the_way.add(key)
+        try:
+            task = self._describe(order.task_id)
+            made = await self._preparation.job(task, order.cluster, order.attempt, order.fence)
+            prepared[task.id] = made
+            if key in self._cancelled:
+                self._post(AttemptFinished(*key, "cancelled"))
+                return
+            await self._submit_until_settled(order, task, made)
+        except DashboardProblem as error:
+            self._post(DispatchRefused(*key, FailureClass.CLUSTER, error.code, str(error)))
+            return
+        except SchedulerError as error:
+            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "JOB_REFUSED", str(error)))
+            return
+        finally:
+            self._on_the_way.discard(key)
+        self._post(DispatchAccepted(*key))
+        watched = _Watched(order, self.ray_id(*key), stop_wanted=key in self._cancelled)
+        self._cancelled.discard(key)
+        self._watch(watched)
+        if watched.stop_wanted:
+            await self._stop(watched)
+
+    def cancel(self, order: CancelAttempt) -> None:
+        """Stop it; the watcher sees when it has ended."""
+        key = (order.task_id, order.attempt)
+        if key in self._on_the_way:
+            self._cancelled.add(key)
+            return
+        lane = self._lanes.get(order.cluster)
+        watched = lane.jobs.get(key) if lane else None
+        if watched is not None:
+            watched.stop_wanted = True
+            task = asyncio.get_running_loop().create_task(self._stop(watched))
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    async def close(self) -> None:
+        """Stop watching; the jobs themselves are not touched."""
+        tasks = [lane.watcher for lane in self._lanes.values() if lane.watcher is not None]
+        tasks += self._stopping
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: Prepared) -> None:
+        """A submit whose fate is unknown is repeated under the same id until it is known."""
+        if task.job is None:
+            raise TypeError(f"{task.id} is not a job")
+        own = task.job.entrypoint_resources
+        custom = {name: amount for name, amount in own.items() if name not in ("CPU", "GPU", "memory")}
+        while True:
+            try:
+                await self._clients.client(order.cluster).submit_job(
+                    self.ray_id(task.id, order.attempt),
+                    made.entrypoint or task.job.entrypoint,
+                    runtime_env=made.runtime_env,
+                    metadata={
+                        **task.job.metadata,
+                        "rmcs_control_plane": self._control_plane,
+                        "rmcs_task": task.id,
+                        "rmcs_attempt": str(order.attempt),
+                    },
+                    entrypoint_num_cpus=own.get("CPU", 0),
+                    entrypoint_num_gpus=own.get("GPU"),
+                    entrypoint_memory=int(own["memory"]) if "memory" in own else None,
+                    entrypoint_resources=custom or None,
+                )
+                return
+            except DashboardProblem as problem:
+                if not problem.ambiguous:
+                    raise
+                _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, problem)
+                await asyncio.sleep(_SETTLE_PAUSE_S)
+
+    def _watch(self, watched: _Watched) -> None:
+        lane = self._lanes.setdefault(watched.order.cluster, _Lane())
+        lane.jobs[(watched.order.task_id, watched.order.attempt)] = watched
+        if lane.watcher is None or lane.watcher.done():
+            lane.watcher = asyncio.get_running_loop().create_task(self._watch_lane(watched.order.cluster, lane))
+
+    async def _watch_lane(self, cluster: str, lane: _Lane) -> None:
+        """Ask for each job of ours there, twice a second; nobody else's job is asked for."""
+        while lane.jobs:
+            await asyncio.gather(*(self._look(cluster, lane, watched) for watched in list(lane.jobs.values())))
+            if lane.jobs:
+                await asyncio.sleep(POLL_S)
+
+    async def _look(self, cluster: str, lane: _Lane, watched: _Watched) -> None:
+        try:
+            info = await self._clients.client(cluster).job_info(watched.ray_id)
+        except ClusterConnectionError as error:
+            if not watched.silent:
+                _log.warning("cluster %s does not tell how job %s is: %s", cluster, watched.order.task_id, error)
+            watched.silent = True
+            return
+        watched.silent = False
+        if info is None:
+            watched.unknown_looks += 1
+            if watched.unknown_looks >= _FORGOTTEN_AFTER:
+                self._finish(lane, watched, _forgotten(watched, cluster))
+            return
+        watched.unknown_looks = 0
+        self._hear(lane, watched, info)
+
+    def _hear(self, lane: _Lane, watched: _Watched, info: dict[str, Any]) -> None:
+        status = str(info.get("status"))
+        order = watched.order
+        if status == "PENDING":
+            return
+        if not watched.started and (status == "RUNNING" or info.get("start_time")):
+            watched.started = True
+            self._post(Started(order.task_id, order.attempt, self._clock.now()))
+        if status in ("SUCCEEDED", "FAILED", "STOPPED"):
+            self._finish(lane, watched, _ending(watched, status, info))
+
+    def _finish(self, lane: _Lane, watched: _Watched, event: AttemptFinished) -> None:
+        lane.jobs.pop((watched.order.task_id, watched.order.attempt), None)
+        self._post(event)
+
+    async def _stop(self, watched: _Watched) -> None:
+        """Repeat until somebody heard it: a job that should end and is not told so would run on unseen."""
+        lane = self._lanes[watched.order.cluster]
+        while (watched.order.task_id, watched.order.attempt) in lane.jobs:
+            try:
+                await self._clients.client(watched.order.cluster).stop_job(watched.ray_id)
+                return
+            except ClusterConnectionError as error:
+                _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error)
+                await asyncio.sleep(_SETTLE_PAUSE_S)
+
+
+def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFinished:
+    order, message = watched.order, str(info.get("message") or "")
+    if status == "SUCCEEDED":
+        return AttemptFinished(order.task_id, order.attempt, "succeeded")
+    if status == "STOPPED":
+        return AttemptFinished(order.task_id, order.attempt, "cancelled", sentence=message, code="JOB_STOPPED")
+    exit_code = info.get("driver_exit_code")
+    failure, code = FailureClass.USER, "JOB_FAILED"
+    if info.get("error_type") in _BAD_ENVIRONMENT:
+        failure, code = FailureClass.PERMANENT, "RUNTIME_ENV_FAILED"
+    elif exit_code is None:
+        failure, code = FailureClass.CRASH, "JOB_SUPERVISOR_DIED"
+    return AttemptFinished(
+        order.task_id,
+        order.attempt,
+        "failed",
+        failure,
+        error_type="JobFailed",
+        code=code,
+        sentence=message or f"the job failed with exit code {exit_code}",
+    )
+
+
+def _forgotten(watched: _Watched, cluster: str) -> AttemptFinished:
+    return AttemptFinished(
+        watched.order.task_id,
+        watched.order.attempt,
+        "failed",
+        FailureClass.CLUSTER,
+        error_type="ClusterLostError",
+        code="CLUSTER_RESTARTED",
+        sentence=f"cluster {cluster!r} answers, but knows nothing of the job any more: it was restarted",
+    )

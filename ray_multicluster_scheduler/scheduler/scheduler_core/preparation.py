@@ -1,0 +1,86 @@
+"""Everything about an attempt that depends on the cluster that was chosen for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_multicluster_scheduler.common.home_paths import move_home_paths
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An attempt as the cluster will see it; `explain` shows it. ``converted`` pairs each old path with its new one."""
+
+    cluster: str
+    attempt: int
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    entrypoint: str | None = None
+    converted: Sequence[tuple[str, str]] = ()
+
+
+class Preparation:
+    """Resolves runtime_env, uploads packages, moves home paths."""
+
+    def __init__(self, jobs: JobClientPool, packages: PackageCache, submitter_home: str) -> None:
+        self._jobs, self._packages = jobs, packages
+        self._submitter_home = submitter_home
+        self._clusters: dict[str, ClusterConfig] = {}
+        self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
+        """The fleet changed."""
+        self._clusters = dict(clusters)
+
+    @property
+    def homes(self) -> list[str]:
+        """Home directories that a path of the submitter may begin with."""
+        known = [config.home_dir for config in self._clusters.values() if config.home_dir]
+        return list(dict.fromkeys([self._submitter_home, *known]))
+
+    def home_of(self, cluster: str) -> str | None:
+        """The home directory there, or None if it was not said."""
+        return self._clusters[cluster].home_dir
+
+    def needs_upload(self, task: TaskDescription, cluster: str) -> bool:
+        """Is there any environment to be made ready? Most tasks have none and go at once."""
+        return bool(task.runtime_env or self._clusters[cluster].runtime_env)
+
+    async def task(self, task: TaskDescription, cluster: str, attempt: int) -> Prepared:
+        """A task's attempt. Raises ConfigurationError, TaskSubmissionError, DashboardProblem."""
+        merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
+        return self.plain_task(task, cluster, attempt, await self._resolved(cluster, merged))
+
+    def plain_task(
+        self, task: TaskDescription, cluster: str, attempt: int, runtime_env: Mapping[str, Any] | None = None
+    ) -> Prepared:
+        """The same, where no environment has to be made ready."""
+        _, converted = move_home_paths(list(task.home_paths), self.homes, self.home_of(cluster))
+        return Prepared(cluster, attempt, runtime_env or {}, None, converted)
+
+    async def job(self, task: TaskDescription, cluster: str, attempt: int, fence: int) -> Prepared:
+        """A job's attempt: its entrypoint and environment over there."""
+        if task.job is None:
+            raise TypeError(f"{task.id} is not a job")
+        merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
+        merged["env_vars"] = {**merged.get("env_vars", {}), **markers(cluster, task.id, attempt, fence)}
+        entrypoint, converted = move_home_paths(task.job.entrypoint, self.homes, self.home_of(cluster), words=True)
+        return Prepared(cluster, attempt, await self._resolved(cluster, merged), entrypoint, converted)
+
+    async def _resolved(self, cluster: str, env: Mapping[str, Any]) -> dict[str, Any]:
+        """Items that need the same environment at the same moment look for its packages once."""
+        key = json.dumps([cluster, env], sort_keys=True, default=str)
+        under_way = self._under_way.get(key)
+        if under_way is None:
+            work = resolve_runtime_env(env, None, self._jobs.client(cluster), self._packages)
+            under_way = self._under_way[key] = asyncio.ensure_future(work)
+            under_way.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return dict(await asyncio.shield(under_way))

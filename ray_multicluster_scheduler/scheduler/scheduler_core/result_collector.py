@@ -1,0 +1,72 @@
+"""ResultCollector: hears what happens on the links, keeps values and output, and tells the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, LinkInfo
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    AttemptFinished,
+    DispatchAccepted,
+    Event,
+    LinkClosed,
+    LinkDown,
+    LinkUp,
+    SnapshotTaken,
+    Started,
+)
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+
+
+class ResultCollector:
+    """The LinkListener of every link. The newest answer of each item is kept until it is forgotten."""
+
+    def __init__(self, post: Callable[[Event], None], output: OutputStore) -> None:
+        self._post = post
+        self._output = output
+        self._results: dict[str, CallResult] = {}
+
+    def result(self, task_id: str) -> CallResult | None:
+        """The last attempt's answer."""
+        return self._results.get(task_id)
+
+    def forget(self, task_id: str) -> None:
+        """Nobody will ask for it any more."""
+        self._results.pop(task_id, None)
+
+    def link_up(self, info: LinkInfo) -> None:
+        self._post(LinkUp(info.cluster, info.python_version, info.ray_version, info.session_id))
+
+    def link_down(self, cluster: str, sentence: str) -> None:
+        self._post(LinkDown(cluster, sentence))
+
+    def link_closed(self, cluster: str, sentence: str) -> None:
+        self._post(LinkClosed(cluster, sentence))
+
+    def accepted(self, cluster: str, task_id: str, attempt: int) -> None:
+        self._post(DispatchAccepted(task_id, attempt))
+
+    def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None:
+        self._post(Started(task_id, attempt, at, node_id))
+
+    def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
+        self._output.write(task_id, attempt, stream, text)
+
+    def finished(self, cluster: str, result: CallResult) -> None:
+        self._results[result.task_id] = result
+        self._output.close(result.task_id, result.attempt)
+        self._post(
+            AttemptFinished(
+                result.task_id,
+                result.attempt,
+                result.status,
+                result.failure,
+                result.error_type,
+                result.code,
+                result.message,
+            )
+        )
+
+    def snapshot(self, snapshot: ResourceSnapshot) -> None:
+        self._post(SnapshotTaken(snapshot))

@@ -1,0 +1,57 @@
+"""For tests on real Ray: one fleet of two small clusters serves all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make .venv-ray if it is needed and not there: before any test's time runs, and where a person can see it."""
+    needed = any(item.get_closest_marker("integration") for item in session.items)
+    if not needed or session.config.option.collectonly or _named() is not None:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        done = subprocess.run([sys.executable, str(ROOT / "scripts" / "setup_env.py"), "ray"])
+    if done.returncode != 0:
+        pytest.exit("there is no Ray to test with: the set-up above failed", returncode=done.returncode)
+
+
+def _named() -> Path | None:
+    named = os.environ.get("RMCS_RAY_PYTHON")
+    return Path(named) if named and Path(named).exists() else None
+
+
+@pytest.fixture(scope="session")
+def ray_python() -> Path:
+    """The interpreter of the local clusters: the one that RMCS_RAY_PYTHON names, or that of .venv-ray."""
+    return _named() or ROOT / ".venv-ray" / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def fleet(ray_python: Path) -> Iterator[LocalFleet]:
+    """Two clusters that differ in tags and home directories. Whoever harms one has to bring it back."""
+    with LocalFleet(
+        LocalCluster("linux", num_cpus=2, tags=["linux", "x86_64"]),
+        LocalCluster("mac", num_cpus=2, tags=["macos", "arm64"]),
+        settings={"submission_interval_s": 0, "resource_threshold": 1},
+        ray_python=ray_python,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def config_path(fleet: LocalFleet) -> Path:
+    """The clusters.yaml of the shared fleet."""
+    return Path(fleet.config_path)

@@ -1,0 +1,86 @@
+"""`rmcs`: answers at once, and a user's mistake is one message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ray_multicluster_scheduler
+from ray_multicluster_scheduler.cli import app as cli_app
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
+from ray_multicluster_scheduler.main import main
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """`rmcs boom` raises what the test asks for; the real commands stay."""
+    commands = list(cli_app.app.registered_commands)
+    monkeypatch.setattr(cli_app.app, "registered_commands", commands)
+
+    @cli_app.app.command("boom")
+    def boom() -> None:
+        raise request.param
+
+
+@pytest.mark.parametrize(
+    ("failing", "code"),
+    [
+        (ConfigurationError("clusters.yaml: no key `nmae`.", next_step="write `name`"), 2),
+        (ClusterConnectionError("mac does not answer.", cluster="mac", next_step="start it"), 1),
+    ],
+    indirect=["failing"],
+)
+def test_an_error_is_a_message_and_a_next_step(failing: None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["boom"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, second = captured.err.splitlines()
+    assert first.startswith("rmcs: error: ")
+    assert second.startswith("What to do: ")
+
+
+@pytest.mark.parametrize("failing", [KeyboardInterrupt()], indirect=True)
+def test_ctrl_c_is_one_line_and_130(failing: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["boom"]) == 130
+    assert capsys.readouterr().err.strip() == "rmcs: interrupted."
+
+
+@pytest.mark.parametrize("failing", [ZeroDivisionError("ours")], indirect=True)
+def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(["boom"])
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.strip() == ray_multicluster_scheduler.__version__
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["clusters", "-o", "xml"]])
+def test_a_wrong_command_line_is_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert arguments[-1] in capsys.readouterr().err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("clusters", "demo", "fleet", "version"):
+        assert command in text
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What makes `rmcs --help` slow is importing; counting modules is steadier than a clock."""
+    code = (
+        "import sys, json; from ray_multicluster_scheduler.main import main; main(['--help']);"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stderr))
+    assert not loaded & {"aiohttp", "pydantic", "cloudpickle", "psutil", "cryptography", "yaml", "ray"}

@@ -1,0 +1,132 @@
+"""A runtime_env made ready for a cluster: packed once, uploaded when missing, named by URI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+
+
+class Store:
+    """A cluster's package store, in memory."""
+
+    def __init__(self, name: str = "mac") -> None:
+        self.name = name
+        self.packages: dict[str, bytes] = {}
+        self.uploads: list[str] = []
+
+    async def package_exists(self, uri: str) -> bool:
+        await asyncio.sleep(0)
+        return uri in self.packages
+
+    async def upload_package(self, uri: str, source: Path | bytes) -> None:
+        await asyncio.sleep(0.01)
+        assert isinstance(source, Path)
+        self.packages[uri] = source.read_bytes()
+        self.uploads.append(uri)
+
+
+@pytest.fixture
+def cache() -> Iterator[PackageCache]:
+    cache = PackageCache()
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a.py").write_text("print(1)")
+    (folder / "b.pkl").write_text("big")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    return folder
+
+
+async def test_local_paths_become_uris(work: Path, cache: PackageCache) -> None:
+    store = Store()
+    given = {"working_dir": "work", "py_modules": ["lib", "s3://b/x.zip"], "excludes": ["*.pkl"], "pip": ["numpy"]}
+    resolved = await resolve_runtime_env(given, work.parent, store, cache)
+    assert set(resolved) == {"working_dir", "py_modules", "pip"}
+    assert resolved["working_dir"] in store.packages
+    assert resolved["py_modules"][0] in store.packages
+    assert resolved["py_modules"][1] == "s3://b/x.zip"
+    assert b"b.pkl" not in store.packages[resolved["working_dir"]]
+    assert given["working_dir"] == "work", "the caller's own dict is left alone"
+
+
+@pytest.mark.parametrize("uri", ["gcs://_ray_pkg_x.zip", "s3://b/w.zip", "https://h/w.zip"])
+async def test_uris_are_left_alone(uri: str, cache: PackageCache) -> None:
+    store = Store()
+    assert await resolve_runtime_env({"working_dir": uri}, None, store, cache) == {"working_dir": uri}
+    assert store.uploads == []
+
+
+async def test_uploaded_again_when_the_cluster_dropped_it(work: Path, cache: PackageCache) -> None:
+    store = Store()
+    env = {"working_dir": str(work)}
+    first = await resolve_runtime_env(env, None, store, cache)
+    assert await resolve_runtime_env(env, None, store, cache) == first
+    assert len(store.uploads) == 1
+    store.packages.clear()
+    assert await resolve_runtime_env(env, None, store, cache) == first
+    assert len(store.uploads) == 2
+    assert first["working_dir"] in store.packages
+
+
+async def test_unchanged_folder_is_packed_once(work: Path, cache: PackageCache) -> None:
+    def files() -> list[int]:
+        assert cache._folder is not None
+        return [file.stat().st_ino for file in cache._folder.iterdir()]
+
+    env = {"working_dir": str(work)}
+    first = await resolve_runtime_env(env, None, Store("a"), cache)
+    packed = files()
+    assert await resolve_runtime_env(env, None, Store("b"), cache) == first
+    assert files() == packed, "the very same file was uploaded to both"
+    (work / "a.py").write_text("print(2)")
+    assert await resolve_runtime_env(env, None, Store("a"), cache) != first
+
+
+async def test_many_at_once_upload_once(work: Path, cache: PackageCache) -> None:
+    store = Store()
+    env = {"working_dir": str(work)}
+    answers = await asyncio.gather(*(resolve_runtime_env(env, None, store, cache) for _ in range(20)))
+    assert len(store.uploads) == 1
+    assert all(answer == answers[0] for answer in answers)
+
+
+async def test_old_packages_are_removed(work: Path, cache: PackageCache) -> None:
+    env = {"working_dir": str(work)}
+    for number in range(5):
+        (work / "a.py").write_text(f"print({number})")
+        await resolve_runtime_env(env, None, Store(), cache)
+    assert cache._folder is not None
+    assert len(list(cache._folder.iterdir())) == 1
+
+
+async def test_close_removes_the_folder_and_it_can_go_on(work: Path, cache: PackageCache) -> None:
+    env = {"working_dir": str(work)}
+    first = await resolve_runtime_env(env, None, Store(), cache)
+    folder = cache._folder
+    assert folder is not None
+    cache.close()
+    assert not folder.exists()
+    assert await resolve_runtime_env(env, None, Store(), cache) == first
+
+
+async def test_missing_path_is_named(tmp_path: Path, cache: PackageCache) -> None:
+    with pytest.raises(TaskSubmissionError, match=str(tmp_path / "nowhere")):
+        await resolve_runtime_env({"working_dir": "nowhere"}, tmp_path, Store(), cache)
+
+
+async def test_something_that_is_no_path_is_refused(cache: PackageCache) -> None:
+    with pytest.raises(TaskSubmissionError, match="neither a path nor a URI") as caught:
+        await resolve_runtime_env({"py_modules": [3]}, None, Store(), cache)
+    assert caught.value.cluster == "mac"

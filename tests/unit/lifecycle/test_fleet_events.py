@@ -1,0 +1,393 @@
+"""Clusters come, go silent, get lost, return, change and are removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, SetTimer
+from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
+
+
+def test_a_silent_link_makes_the_cluster_suspect_and_keeps_what_runs() -> None:
+    driver = ready(2)
+    driver.submit(task("running"))
+    driver.start("running")
+    driver.send(events.LinkDown("a", "3 heartbeats missed"))
+    assert driver.state("running") is TaskState.RUNNING
+    assert SetTimer("lost:a", driver.now + 60) in driver.said(SetTimer)
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "CLUSTER_SUSPECT"
+    driver.link_up("a", 2)
+    assert driver.state("new") is TaskState.DISPATCHING
+    assert "lost:a" not in driver.machine.timers
+
+
+def test_lost_tasks_run_again_when_the_link_returns() -> None:
+    driver = ready(4)
+    driver.submit(task("running"))
+    driver.submit(task("sent"))
+    driver.start("running")
+    driver.send(events.LinkDown("a", "silent"))
+    driver.fire("lost:a", after=60)
+    assert {driver.state("running"), driver.state("sent")} == {TaskState.LOST}
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "CLUSTER_LOST"
+    driver.link_up("a")
+    assert driver.state("running") is TaskState.RUNNING
+    assert driver.state("sent") is TaskState.DISPATCHING
+    driver.succeed("running")
+    assert driver.end("running").state is TaskState.SUCCEEDED
+
+
+def test_a_lost_attempt_that_is_known_dead_goes_elsewhere() -> None:
+    driver = ready(4, 2, retry_backoff={"base_s": 0})
+    driver.submit(task("t"))
+    driver.start("t")
+    driver.send(events.LinkDown("a", "silent"))
+    driver.fire("lost:a", after=60)
+    assert driver.sent_to() == {"t": "a"}  # never a second attempt before the first is known dead
+    driver.fail("t", "cluster")
+    driver.fire("retry:t")
+    assert driver.sent_to() == {"t": "b"}
+
+
+def test_a_result_of_a_lost_attempt_counts() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    driver.start("t")
+    started = driver.machine.record("t").started_at
+    driver.send(events.LinkDown("a", "silent"))
+    driver.fire("lost:a", after=60)
+    driver.succeed("t")
+    assert driver.states("t")[-3:] == ["LOST", "RUNNING", "SUCCEEDED"]
+    assert driver.machine.record("t").started_at == started
+
+
+def test_a_closed_link_is_no_trouble() -> None:
+    driver = ready(4)
+    driver.send(events.LinkClosed("a", "idle"))
+    driver.submit(task("t"))
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_a_link_that_closes_after_it_was_down_ends_the_suspicion() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    driver.send(events.LinkDown("a", "silent"))
+    driver.send(events.LinkClosed("a", "over"))
+    assert "lost:a" not in driver.machine.timers
+    driver.fail("t", "cluster")
+    assert driver.state("t") is TaskState.RETRYING
+
+
+def test_jobs_do_not_depend_on_the_link() -> None:
+    driver = ready(4)
+    driver.submit(job("j"))
+    driver.start("j")
+    driver.send(events.LinkDown("a", "silent"))
+    driver.fire("lost:a", after=60)
+    assert driver.state("j") is TaskState.RUNNING
+
+
+def test_jobs_are_lost_when_their_cluster_does_not_answer_for_long() -> None:
+    driver = Driver(cluster("a"), breaker_failures=100)
+    driver.submit(job("j"))
+    driver.snapshot("a", 4, source="http")
+    driver.start("j")
+    for _ in range(13):
+        driver.fire("refresh:a", after=5)
+        driver.no_answer("a")
+    assert driver.state("j") is TaskState.LOST
+    driver.fire("refresh:a", after=5)
+    driver.snapshot("a", 4, source="http")
+    assert driver.state("j") is TaskState.RUNNING
+
+
+# ---- asking for snapshots
+
+
+def test_nothing_waiting_and_nothing_running_means_no_polling() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t"))
+    driver.snapshot("a", 4)
+    assert driver.machine.timers == {"refresh:a"}
+    driver.succeed("t")
+    assert driver.machine.timers == frozenset()
+
+
+def test_only_clusters_of_interest_are_polled() -> None:
+    driver = Driver()
+    driver.submit(task("t"))
+    driver.snapshot("a", 4)
+    driver.snapshot("b", 2)
+    assert driver.machine.timers == {"refresh:a"}  # nothing waits and nothing of ours runs on b
+    driver.fire("refresh:a", after=5)
+    assert driver.asked() == ["a"]
+
+
+def test_one_question_at_a_time_and_at_the_interval() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t1"))
+    assert driver.asked() == ["a"]
+    driver.submit(task("t2"))
+    assert driver.asked() == []
+    assert driver.machine.timers == frozenset()
+    driver.snapshot("a", 1)
+    assert SetTimer("refresh:a", driver.now + 5) in driver.said(SetTimer)
+
+
+def test_a_linked_cluster_is_not_polled() -> None:
+    driver = ready(1)
+    driver.submit(task("t1"))
+    driver.submit(task("t2"), after=100)
+    assert driver.asked() == []
+    assert driver.machine.timers == frozenset()
+    assert driver.machine.record("t2").code == "NO_CAPACITY"
+
+
+def test_a_link_without_a_snapshot_of_its_own_is_asked() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t0"))
+    driver.snapshot("a", 4, source="http")
+    driver.succeed("t0")
+    driver.now += 100
+    driver.link_up("a")
+    driver.submit(task("t"))
+    assert driver.machine.record("t").code == "STALE_SNAPSHOT"
+    assert driver.asked() == ["a"]
+    driver.snapshot("a", 4)
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_a_stale_snapshot_is_unknown_not_idle() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t1"))
+    driver.snapshot("a", 4)
+    driver.succeed("t1")
+    driver.submit(task("t2"), after=15)
+    assert driver.state("t2") is TaskState.DISPATCHING
+    driver.succeed("t2")
+    driver.submit(task("t3"), after=1000)
+    assert driver.machine.record("t3").code == "STALE_SNAPSHOT"
+    assert driver.asked() == ["a"]
+
+
+def test_a_submission_that_is_placed_at_once_still_asks_the_clusters_nobody_knows() -> None:
+    driver = Driver()
+    driver.link_up("a", 4)
+    driver.submit(task("t"))
+    assert driver.sent_to() == {"t": "a"}
+    assert driver.asked() == ["b"]
+
+
+# ---- breaker
+
+
+def test_the_breaker_opens_and_a_snapshot_is_the_probe() -> None:
+    driver = ready(8, breaker_failures=2, breaker_recovery_s=60)
+    for name in ("t1", "t2", "t3"):
+        driver.submit(task(name, lost_retries=0))
+    driver.fail("t1", "cluster")
+    driver.fail("t2", "cluster")
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "BREAKER_OPEN"
+    driver.snapshot("a", 8)
+    assert driver.machine.record("new").code == "BREAKER_OPEN"  # too early for a probe
+    driver.fire("refresh:a", after=60)
+    assert driver.asked() == ["a"]
+    assert driver.state("new") is TaskState.QUEUED  # a user's task is never the probe
+    driver.snapshot("a", 8)
+    assert driver.state("new") is TaskState.DISPATCHING
+
+
+def test_a_failed_probe_opens_it_again() -> None:
+    driver = ready(8, breaker_failures=1, breaker_recovery_s=60)
+    driver.submit(task("t", lost_retries=0))
+    driver.fail("t", "cluster")
+    driver.submit(task("new"))
+    driver.fire("refresh:a", after=60)
+    driver.no_answer("a")
+    assert driver.machine.record("new").code == "BREAKER_OPEN"
+    assert SetTimer("refresh:a", driver.now + 60) in driver.said(SetTimer)
+
+
+@pytest.mark.parametrize("failure", ["user", "crash", "permanent"])
+def test_failures_of_users_and_workers_never_open_it(failure: str) -> None:
+    driver = ready(8, breaker_failures=1)
+    for number in range(5):
+        driver.submit(task(f"t{number}", retries=0, crash_retries=0))
+        driver.fail(f"t{number}", failure)
+    driver.submit(task("new"))
+    assert driver.state("new") is TaskState.DISPATCHING
+
+
+def test_work_that_goes_well_breaks_the_row() -> None:
+    driver = ready(8, breaker_failures=2)
+    for name in ("t1", "ok", "t2"):
+        driver.submit(task(name, lost_retries=0))
+    driver.fail("t1", "cluster")
+    driver.succeed("ok")
+    driver.fail("t2", "cluster")
+    driver.submit(task("new"))
+    assert driver.state("new") is TaskState.DISPATCHING
+
+
+def test_snapshots_that_go_well_do_not_hide_work_that_does_not() -> None:
+    driver = ready(8, breaker_failures=2)
+    for name in ("t1", "t2"):
+        driver.submit(task(name, lost_retries=0))
+        driver.refuse(name)
+        driver.snapshot("a", 8)
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "BREAKER_OPEN"
+
+
+def test_refusals_of_a_link_that_is_known_to_fail_leave_jobs_alone() -> None:
+    driver = Driver(cluster("a"), breaker_failures=2)
+    for number in range(5):
+        driver.submit(task(f"t{number}"))
+    driver.snapshot("a", 8)
+    driver.send(events.LinkFailed("a", "TIMEOUT", "the agent did not dial back."))
+    for number in range(5):
+        driver.refuse(f"t{number}")
+    driver.submit(job("j"))
+    assert driver.state("j") is TaskState.DISPATCHING
+
+
+# ---- changes of the fleet
+
+
+def test_a_cluster_that_is_added_gets_what_waits() -> None:
+    driver = Driver(cluster("a"))
+    driver.link_up("a", 1)
+    driver.submit(task("t1"))
+    driver.submit(task("t2"))
+    driver.send(events.ClusterChanged("new", cluster("new")))
+    assert driver.asked() == ["new"]
+    driver.snapshot("new", 4)
+    assert driver.sent_to() == {"t1": "a", "t2": "new"}
+
+
+def test_cordon_and_uncordon() -> None:
+    driver = ready(4)
+    driver.submit(task("running"))
+    driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
+    driver.submit(task("t"))
+    assert driver.machine.record("t").code == "CORDONED"
+    assert driver.state("running") is TaskState.DISPATCHING
+    driver.send(events.ClusterChanged("a", cluster("a")))
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_removing_a_cluster_fails_what_waits_only_for_it_and_lets_the_rest_run() -> None:
+    driver = ready(1, 1)
+    driver.submit(task("running", preferred_cluster="a"))
+    driver.submit(task("pinned", preferred_cluster="a", fallback="wait"))
+    driver.submit(task("onb"))
+    driver.submit(task("free", preferred_cluster="a"))
+    driver.send(events.ClusterChanged("a", None))
+    end = driver.end("pinned")
+    assert (end.state, end.error) == (TaskState.FAILED, "ConfigurationError")
+    assert "waited for a" in end.message
+    assert driver.state("free") is TaskState.QUEUED
+    assert driver.state("running") is TaskState.DISPATCHING
+    driver.succeed("running")
+    assert driver.end("running").state is TaskState.SUCCEEDED
+    driver.succeed("onb")
+    assert driver.sent_to()["free"] == "b"
+
+
+def test_what_still_runs_on_a_cluster_that_comes_back_counts() -> None:
+    driver = Driver(cluster("a", max_in_flight=1))
+    driver.link_up("a", 4)
+    driver.submit(task("running"))
+    driver.send(events.ClusterChanged("a", None))
+    driver.send(events.ClusterChanged("a", cluster("a", max_in_flight=1)))
+    driver.snapshot("a", 4)
+    driver.submit(task("t"))
+    assert driver.machine.record("t").code == "MAX_IN_FLIGHT"
+    driver.succeed("running")
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_mending_the_entry_forgets_old_troubles() -> None:
+    driver = Driver(cluster("a"))
+    driver.link_up("a", 2)
+    driver.send(events.ClusterChanged("b", cluster("b", tags=("gpu",))))
+    driver.submit(task("t", require_tags=("gpu",)))
+    driver.no_answer("b", "wrong token", permanent=True)
+    assert driver.end("t").error == "NoHealthyClusterError"
+    driver.send(events.ClusterChanged("b", cluster("b", tags=("gpu",), dashboard="http://b:1")))
+    driver.submit(task("t2", require_tags=("gpu",)))
+    assert driver.machine.record("t2").code == "CLUSTER_UNKNOWN"
+    assert driver.asked() == ["b"]
+
+
+def test_changing_tags_places_what_waited() -> None:
+    driver = Driver(cluster("a"), cluster("b", tags=("gpu",)))
+    driver.link_up("a", 2)
+    driver.submit(task("t", require_tags=("gpu",)))
+    driver.send(events.ClusterChanged("a", cluster("a", tags=("gpu",))))
+    assert driver.sent_to() == {"t": "a"}
+
+
+def test_removing_an_unknown_cluster_changes_nothing() -> None:
+    driver = ready(1)
+    assert driver.send(events.ClusterChanged("nobody", None)) == []
+
+
+# ---- late, repeated and unknown events
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.DispatchAccepted("nobody", 1),
+        events.Started("nobody", 1, 0.0),
+        events.AttemptFinished("nobody", 1, "succeeded"),
+        events.TimerFired("nonsense"),
+        events.TimerFired("retry:nobody"),
+        events.LinkDown("nobody", ""),
+        events.LinkUp("nobody", "3.11.1", "2.60", "s"),
+        events.LinkClosed("nobody", ""),
+        events.LinkFailed("nobody", "", ""),
+        events.SnapshotFailed("nobody", "", ""),
+        events.Continued(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_events_about_strangers_change_nothing(event: events.Event) -> None:
+    driver = ready(1)
+    assert driver.send(event) == []
+
+
+def test_events_of_an_old_attempt_change_nothing() -> None:
+    driver = ready(1, retry_backoff={"base_s": 0})
+    driver.submit(task("t", retries=1))
+    driver.fail("t")
+    driver.fire("retry:t")
+    for late in (
+        events.DispatchAccepted("t", 1),
+        events.Started("t", 1, driver.now),
+        events.AttemptFinished("t", 1, "succeeded"),
+    ):
+        assert driver.send(late) == []
+    assert driver.state("t") is TaskState.DISPATCHING
+    assert driver.machine.view("a", driver.now).in_flight == 1
+
+
+def test_repeated_events_change_nothing() -> None:
+    driver = ready(1)
+    driver.submit(task("t"))
+    driver.accept("t")
+    driver.start("t")
+    history = len(driver.machine.record("t").history)
+    driver.accept("t")
+    driver.start("t")
+    assert len(driver.machine.record("t").history) == history
+    driver.succeed("t")
+    assert driver.send(events.AttemptFinished("t", 1, "succeeded")) == []
+    assert driver.send(events.AttemptFinished("t", 1, "failed")) == []
+    assert [one.transition.number for one in driver.said(Persist, ever=True)] == list(range(1, 6))

@@ -1,0 +1,156 @@
+"""One item, top to bottom: submitted, placed, started, finished."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    Complete,
+    Dispatch,
+    Persist,
+    Publish,
+    RefreshSnapshot,
+)
+from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
+
+
+def test_a_submission_after_idle_asks_every_cluster_and_waits_for_the_answer() -> None:
+    driver = Driver()
+    record = driver.submit(task("t"))
+    assert record.state is TaskState.QUEUED
+    assert record.code == "CLUSTER_UNKNOWN"
+    assert sorted(driver.asked()) == ["a", "b"]
+    driver.snapshot("a", 4)
+    assert driver.sent_to() == {"t": "a"}
+
+
+def test_the_whole_life_of_a_task() -> None:
+    driver = ready(4)
+    record = driver.submit(task("t"))
+    assert driver.said(Dispatch) == [Dispatch("t", 1, 1, "a")]
+    assert record.state is TaskState.DISPATCHING
+    driver.accept("t")
+    assert record.state is TaskState.DISPATCHING
+    driver.start("t")
+    assert record.state is TaskState.RUNNING
+    driver.succeed("t")
+    assert driver.states("t") == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
+    assert driver.end("t") == Complete("t", TaskState.SUCCEEDED, 1, "a", None, "finished on a")
+    assert not driver.machine.has_unfinished()
+    assert [step.number for step in record.history] == list(range(1, len(record.history) + 1))
+
+
+def test_an_answer_without_a_start_passes_through_running() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    driver.succeed("t")
+    assert driver.states("t")[-2:] == ["RUNNING", "SUCCEEDED"]
+
+
+def test_every_transition_is_persisted_and_published_and_persisted_first() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    assert driver.persisted_first()
+    assert [one.transition for one in driver.said(Persist)] == [one.transition for one in driver.said(Publish)]
+    placed = driver.said(Persist)[-1]
+    assert placed.decision is not None
+    assert placed.decision.cluster == "a"
+    driver.succeed("t")
+    assert driver.persisted_first()
+    persisted = [one.transition for one in driver.said(Persist, ever=True)]
+    assert persisted == driver.machine.record("t").history
+
+
+def test_fences_grow_over_all_items_and_attempts() -> None:
+    driver = ready(4, retry_backoff={"base_s": 0})
+    driver.submit(task("t1", retries=1))
+    driver.submit(task("t2"))
+    driver.fail("t1")
+    driver.fire("retry:t1")
+    fences = [one.fence for one in driver.said(Dispatch, ever=True)]
+    assert fences == [1, 2, 3]
+    assert [one.attempt for one in driver.said(Dispatch, ever=True)] == [1, 1, 2]
+
+
+def test_the_same_id_again_changes_nothing() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    assert driver.send(events.Submitted(task("t", cpus=2))) == []
+    driver.succeed("t")
+    assert driver.send(events.Submitted(task("t"))) == []
+
+
+def test_an_idempotency_key_is_per_owner() -> None:
+    driver = ready(4)
+    driver.submit(task("t1", owner="ann", idempotency_key="k"))
+    assert driver.send(events.Submitted(task("t2", owner="ann", idempotency_key="k"))) == []
+    with pytest.raises(KeyError):
+        driver.machine.record("t2")
+    driver.submit(task("t3", owner="bob", idempotency_key="k"))
+    assert driver.machine.id_for_key("ann", "k") == "t1"
+    assert driver.machine.id_for_key("bob", "k") == "t3"
+    assert driver.machine.id_for_key("eve", "k") is None
+
+
+def test_forgetting_frees_id_and_key_but_only_when_it_is_over() -> None:
+    driver = ready(4)
+    driver.submit(task("t", owner="ann", idempotency_key="k"))
+    with pytest.raises(ValueError, match="DISPATCHING"):
+        driver.machine.forget("t")
+    driver.succeed("t")
+    driver.machine.forget("t")
+    assert list(driver.machine.records()) == []
+    assert driver.machine.id_for_key("ann", "k") is None
+    with pytest.raises(KeyError):
+        driver.machine.forget("t")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [task("t", preferred_cluster="mcc"), task("t", allow_clusters=("mcc",))],
+    ids=["preferred", "allowed"],
+)
+def test_a_typo_in_a_cluster_name_fails_at_once(item: object) -> None:
+    driver = Driver(cluster("mac"), cluster("linux"))
+    driver.submit(item)  # type: ignore[arg-type]  # parametrize hides the type
+    end = driver.end("t")
+    assert (end.state, end.error) == (TaskState.FAILED, "ConfigurationError")
+    assert "'mcc'" in end.message
+    assert "mac, linux" in end.message
+    assert "'mac'" in end.next_step
+    assert not driver.machine.has_unfinished()
+
+
+def test_a_full_queue_refuses_loudly() -> None:
+    driver = ready(1, max_queue=2)
+    for number in range(4):
+        driver.submit(task(f"t{number}"))
+    end = driver.end("t3")
+    assert (end.state, end.error) == (TaskState.FAILED, "QueueFullError")
+    assert "t3" in end.message
+    assert "max_queue is 2" in end.message
+    assert driver.state("t2") is TaskState.QUEUED
+
+
+def test_plan_changes_nothing() -> None:
+    driver = ready(4)
+    decision = driver.machine.plan(task("t"), driver.now)
+    assert decision.cluster == "a"
+    assert list(driver.machine.records()) == []
+    assert driver.machine.view("a", driver.now).in_flight == 0
+
+
+def test_a_job_goes_the_same_way_without_a_link() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(job("j"))
+    driver.snapshot("a", 4, source="http")
+    assert driver.sent_to() == {"j": "a"}
+    driver.accept("j")
+    assert not any(key.startswith("start:") for key in driver.machine.timers)
+    driver.start("j")
+    driver.succeed("j")
+    assert driver.state("j") is TaskState.SUCCEEDED
+    assert driver.machine.timers == frozenset()
+    assert len(driver.said(RefreshSnapshot, ever=True)) == 1

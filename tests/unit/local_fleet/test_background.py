@@ -1,0 +1,177 @@
+"""`rmcs fleet up / status / down`, as a person types them, with a stand-in for Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+RUN = "from ray_multicluster_scheduler.cli.fleet import app; app()"
+
+
+class Rmcs:
+    """Runs `rmcs fleet …` in a home of its own."""
+
+    def __init__(self, fake: Path, home: Path) -> None:
+        self.home = home
+        self.env = {**os.environ, "RMCS_RAY_PYTHON": str(fake), "RMCS_HOME": str(home), "COLUMNS": "200"}
+
+    def __call__(self, *words: str, status: int = 0) -> str:
+        done = subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-c", RUN, *words]
+
+    def json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self("status", "-o", "json"))
+        return answer
+
+
+@pytest.fixture
+def rmcs(fake_python: Path, base: Path, tmp_path: Path) -> Iterator[Rmcs]:
+    command = Rmcs(fake_python, tmp_path / "home")
+    yield command
+    command("down")
+
+
+def _left(pids: list[int], base: Path, within_s: float = 15.0) -> list[object]:
+    deadline = time.monotonic() + within_s
+    while True:
+        alive = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        found: list[object] = [*alive, *base.iterdir()]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _pids(status: dict[str, Any]) -> list[int]:
+    return [pid for cluster in status["clusters"] for pid in cluster["pids"]]
+
+
+def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, base: Path) -> None:
+    assert rmcs.json() == {"up": False, "config": None, "clusters": []}
+    assert "No local fleet is up" in rmcs("status")
+
+    text = rmcs("up", "--clusters", "3", "--cpus", "1")
+
+    config = rmcs.home / "fleet" / "clusters.yaml"
+    assert f"export RMCS_CONFIG={config}" in text
+    assert "linux: starting" in text
+    entries = yaml.safe_load(config.read_text())["clusters"]
+    assert [(e["name"], e["tags"]) for e in entries] == [
+        ("linux", ["linux", "x86_64"]),
+        ("mac", ["macos", "arm64"]),
+        ("cluster3", []),
+    ]
+    status = rmcs.json()
+    assert status["up"]
+    assert status["config"] == str(config)
+    assert [cluster["state"] for cluster in status["clusters"]] == ["up", "up", "up"]
+    assert [cluster["dashboard"] for cluster in status["clusters"]] == [e["dashboard"] for e in entries]
+    assert all(cluster["pids"] for cluster in status["clusters"])
+
+    again = rmcs("up")
+    assert "up already" in again
+    assert "127.0.0.1" in again
+    assert _pids(rmcs.json()) == _pids(status), "the second one started nothing"
+
+    assert "stopped" in rmcs("down")
+    assert _left(_pids(status), base, within_s=0) == []
+    assert not config.exists()
+    assert "No local fleet is up" in rmcs("down")
+
+
+def test_a_paused_cluster_shows_as_paused_and_one_that_died_as_down(rmcs: Rmcs) -> None:
+    rmcs("up")
+    linux, mac = (psutil.Process(min(cluster["pids"])) for cluster in rmcs.json()["clusters"])
+    for process in rmcs.json()["clusters"][0]["pids"]:
+        os.kill(process, signal.SIGSTOP)
+    mac.kill()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and (states := _states(rmcs)) != {"linux": "paused", "mac": "down"}:
+        time.sleep(0.2)
+    assert states == {"linux": "paused", "mac": "down"}
+    assert linux.is_running()
+
+
+def _states(rmcs: Rmcs) -> dict[str, str]:
+    return {cluster["name"]: cluster["state"] for cluster in rmcs.json()["clusters"]}
+
+
+def test_a_fleet_whose_holder_was_killed_is_gone_and_can_be_started_again(rmcs: Rmcs, base: Path) -> None:
+    rmcs("up", "--clusters", "1")
+    pids = _pids(rmcs.json())
+    holder = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["holder"]["pid"]
+    os.kill(holder, signal.SIGKILL)
+    assert _left(pids, base) == []
+    assert rmcs.json()["up"] is False
+    rmcs("up", "--clusters", "1")
+    assert rmcs.json()["up"] is True
+
+
+def test_up_in_the_foreground_ends_with_ctrl_c(rmcs: Rmcs, base: Path) -> None:
+    process = subprocess.Popen(
+        rmcs.command("up", "--foreground", "--clusters", "1"),
+        env=rmcs.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "Stop it" in line:
+            break
+    pids = _pids(rmcs.json())
+    assert pids
+    assert "up already" in rmcs("up")
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=20)
+    assert "is stopped" in rest
+    assert process.returncode == 0
+    assert _left(pids, base, within_s=0) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_up_interrupted_while_it_starts_leaves_nothing(rmcs: Rmcs, base: Path, how: signal.Signals) -> None:
+    process = subprocess.Popen(
+        rmcs.command("up"),
+        env=rmcs.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while "starting on ports" not in process.stdout.readline():
+        pass
+    os.killpg(process.pid, how)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert _left([], base) == []
+    deadline = time.monotonic() + 10
+    while rmcs.json()["up"] and time.monotonic() < deadline:
+        time.sleep(0.1)  # the holder is about to exit
+    assert rmcs.json()["up"] is False
+
+
+def test_a_fleet_that_cannot_start_says_why(rmcs: Rmcs, base: Path) -> None:
+    rmcs.env["FAKE_RAY_FAIL"] = "1"
+    text = rmcs("up", "--clusters", "1", status=1)
+    assert "'linux' did not start" in text
+    assert "no luck today" in text
+    assert _left([], base, within_s=0) == []

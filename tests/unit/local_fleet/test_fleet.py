@@ -1,0 +1,255 @@
+"""A fleet of stand-ins for Ray: starting, ending, pausing, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
+from ray_multicluster_scheduler.local_fleet.readiness import fetch, listening
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+PROCESSES_EACH = 4  # the stand-in and its three unruly children
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def session(fleet: LocalFleet, name: str) -> str:
+    return str(json.loads(fetch(fleet.addresses(name).dashboard + "/api/version", fleet.token(name)))["session_name"])
+
+
+@pytest.fixture
+def fleet(fake_python: Path, base: Path) -> Iterator[LocalFleet]:
+    with LocalFleet(LocalCluster("a"), LocalCluster("b"), ray_python=fake_python) as fleet:
+        yield fleet
+
+
+def test_stop_leaves_no_process_no_port_and_no_file(fleet: LocalFleet, base: Path) -> None:
+    pids = fleet.processes("a") + fleet.processes("b")
+    supervisors = [fleet.supervisor("a"), fleet.supervisor("b")]
+    published = [int(fleet.addresses(name).head_address.rpartition(":")[2]) for name in "ab"]
+    config = fleet.config_path
+    assert len(pids) == 2 * PROCESSES_EACH
+    assert config.exists()
+    assert all(map(listening, published))
+
+    fleet.stop()
+
+    assert alive(pids + supervisors) == []
+    assert not any(map(listening, published))
+    assert list(base.iterdir()) == []
+    fleet.stop()  # harmless
+
+
+def test_each_has_its_own_token_home_and_environment(fleet: LocalFleet, fake_python: Path) -> None:
+    assert fleet.token("a") != fleet.token("b")
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        fetch(fleet.addresses("a").dashboard + "/api/version", fleet.token("b"))
+    env = json.loads(fetch(fleet.addresses("a").dashboard + "/environ", fleet.token("a")))
+    assert env["HOME"] == str(fleet.home("a")) != str(fleet.home("b"))
+    assert env["PATH"].startswith(f"{fake_python.parent}:")
+    assert "PYTHONPATH" not in env
+    assert "PYTEST_CURRENT_TEST" not in env
+
+
+def test_kill_is_a_power_cut_of_one_cluster_and_start_brings_it_back_where_it_was(fleet: LocalFleet) -> None:
+    before, addresses, others = fleet.processes("a"), fleet.addresses("a"), fleet.processes("b")
+    old_session, token = session(fleet, "a"), fleet.token("a")
+
+    fleet.kill("a")
+
+    assert alive(before) == []
+    assert fleet.state("a") == "down"
+    assert fleet.processes("a") == []
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        session(fleet, "a")
+    with pytest.raises(ClusterConnectionError, match="is down"):
+        fleet.direct_dashboard("a")
+    with pytest.raises(ClusterConnectionError, match="is down"):
+        fleet.pause("a")
+    assert alive(others) == others
+
+    fleet.start("a")
+
+    assert fleet.addresses("a") == addresses
+    assert fleet.token("a") == token
+    assert session(fleet, "a") != old_session
+    fleet.start("a")  # harmless when up
+    assert session(fleet, "b")
+
+
+def test_pause_stops_every_process_and_resume_lets_them_go_on(fleet: LocalFleet) -> None:
+    fleet.pause("a")
+    assert fleet.state("a") == "paused"
+    assert {psutil.Process(pid).status() for pid in fleet.processes("a")} == {psutil.STATUS_STOPPED}
+    with pytest.raises(OSError, match="timed out"):
+        fetch(fleet.addresses("a").dashboard + "/api/version", fleet.token("a"), timeout_s=0.5)
+    with pytest.raises(ClusterConnectionError, match="paused"):
+        fleet.start("a")
+    assert session(fleet, "b")
+
+    fleet.resume("a")
+    assert psutil.STATUS_STOPPED not in {psutil.Process(pid).status() for pid in fleet.processes("a")}
+    assert session(fleet, "a")
+    fleet.pause("a")
+    fleet.kill("a")  # also ends what is stopped
+    assert fleet.state("a") == "down"
+
+
+def test_the_line_to_one_cluster_can_be_cut_frozen_delayed_and_mended(fleet: LocalFleet) -> None:
+    fleet.cut("a")
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        session(fleet, "a")
+    assert fetch(fleet.direct_dashboard("a") + "/api/version", fleet.token("a"))
+    assert session(fleet, "b")
+    fleet.mend("a")
+    assert session(fleet, "a")
+
+    fleet.freeze("a")
+    with pytest.raises(OSError, match="timed out"):
+        fetch(fleet.addresses("a").dashboard + "/api/version", fleet.token("a"), timeout_s=0.5)
+    fleet.mend("a")
+
+    fleet.delay("a", 0.2)
+    begin = time.monotonic()
+    session(fleet, "a")
+    assert time.monotonic() - begin >= 0.4
+    fleet.throttle("a", 2000)
+    begin = time.monotonic()
+    fetch(fleet.addresses("a").dashboard + "/environ", fleet.token("a"), timeout_s=10)
+    assert time.monotonic() - begin >= 0.5
+    with pytest.raises(ConfigurationError, match="bytes_per_s"):
+        fleet.throttle("a", 0)
+    with pytest.raises(ConfigurationError, match="seconds"):
+        fleet.delay("a", -1)
+
+
+def test_a_port_of_ours_can_be_put_behind_the_line_of_a_cluster(fleet: LocalFleet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, _, port = fleet.expose("a", server.getsockname()[1]).rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as caller:
+            accepted, _ = server.accept()
+            with accepted:
+                caller.sendall(b"hello")
+                assert accepted.recv(5) == b"hello"
+                fleet.cut("a")
+                with pytest.raises(ConnectionResetError):
+                    caller.recv(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_a_cluster_that_ends_by_itself_is_buried(fleet: LocalFleet) -> None:
+    pids = fleet.processes("a")
+    head = min(pids)  # the first one that was started
+    os.kill(head, signal.SIGKILL)
+    assert eventually(lambda: alive(pids) == [])
+    assert eventually(lambda: fleet.state("a") == "down")
+    fleet.start("a")
+    assert session(fleet, "a")
+
+
+def test_stop_ends_a_cluster_whose_supervisor_was_killed(fleet: LocalFleet, base: Path) -> None:
+    pids = fleet.processes("a")
+    record = fleet.folder("a").record
+    assert eventually(lambda: all(f'"pid": {pid},' in record.read_text() for pid in pids)), "the supervisor notes all"
+    os.kill(fleet.supervisor("a"), signal.SIGKILL)
+    with pytest.raises(ClusterConnectionError, match=r"supervisor of local cluster 'a' .* is gone"):
+        fleet.kill("a")
+    assert session(fleet, "b")
+
+    fleet.stop()
+
+    assert alive(pids) == []
+    assert list(base.iterdir()) == []
+
+
+def test_a_foreign_process_is_untouched(fleet: LocalFleet) -> None:
+    foreign = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        fleet.kill("a")
+        fleet.stop()
+        assert foreign.poll() is None
+    finally:
+        foreign.kill()
+        foreign.wait()
+
+
+def test_shared_memory_that_was_left_mapped_is_removed(
+    fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(f"/dev/shm/rmcs-test-{os.getpid()}")
+    monkeypatch.setenv("FAKE_RAY_SHM", str(file))
+    with LocalFleet(LocalCluster("a"), ray_python=fake_python):
+        assert file.exists()
+    assert not file.exists()
+
+
+class TestStart:
+    def test_it_is_tried_again_when_ray_fails_and_says_so(
+        self, fake_python: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAKE_RAY_FAIL_ONCE", str(tmp_path / "failed"))
+        said: list[str] = []
+        with LocalFleet(
+            LocalCluster("a"), ray_python=fake_python, progress=lambda name, text: said.append(f"{name}: {text}")
+        ) as fleet:
+            assert fleet.state("a") == "up"
+        assert any("attempt 1 failed" in text for text in said)
+        first, second = (text for text in said if "starting on ports" in text)
+        assert first.split(",")[0] != second.split(",")[0], "new ports each time"
+
+    def test_one_that_never_starts_gives_the_end_of_its_log_and_leaves_nothing(
+        self, fake_python: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAKE_RAY_FAIL", "1")
+        with pytest.raises(ClusterConnectionError, match="no luck today") as caught:
+            LocalFleet(LocalCluster("a"), ray_python=fake_python).start_all()
+        assert caught.value.cluster == "a"
+        assert list(base.iterdir()) == []
+
+    def test_a_home_dir_that_is_missing_is_refused(self, fake_python: Path, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="not a folder") as caught:
+            LocalFleet(LocalCluster("a", home_dir=tmp_path / "x"), ray_python=fake_python).start_all()
+        assert caught.value.cluster == "a"
+
+    def test_a_given_home_dir_is_used_and_kept(self, fake_python: Path, base: Path, tmp_path: Path) -> None:
+        home = tmp_path / "alice"
+        home.mkdir()
+        with LocalFleet(LocalCluster("a", home_dir=home), ray_python=fake_python) as fleet:
+            env = json.loads(fetch(fleet.addresses("a").dashboard + "/environ", fleet.token("a")))
+            assert env["HOME"] == str(home)
+            assert f"home_dir: {home}" in fleet.config_path.read_text()
+        assert home.is_dir()
+
+    def test_the_config_goes_where_it_is_asked_for_and_goes_away(
+        self, fake_python: Path, base: Path, tmp_path: Path
+    ) -> None:
+        with LocalFleet(LocalCluster("a"), ray_python=fake_python, state_dir=tmp_path / "state") as fleet:
+            assert fleet.config_path == tmp_path / "state" / "clusters.yaml"
+            assert fleet.config_path.exists()
+            with pytest.raises(ConfigurationError, match="up already"):
+                fleet.start_all()
+        assert list((tmp_path / "state").iterdir()) == []

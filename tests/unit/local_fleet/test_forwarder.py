@@ -1,0 +1,179 @@
+"""The forwarder in front of a plain echo server: no Ray needed to cut, hold, delay and throttle a line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ray_multicluster_scheduler.local_fleet.forwarder import Forwarder
+from ray_multicluster_scheduler.local_fleet.impairment import Impairment
+from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Setup:
+    """An echo server, the forwarder in front of it, and the lines a test opened."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self.impairment = Impairment()
+        self.forwarder = Forwarder(self.impairment)
+        self.target: int = server.sockets[0].getsockname()[1]
+        self.lines: list[Line] = []
+
+    async def line(self) -> Line:
+        line = await asyncio.open_connection(LOOPBACK, self.forwarder.port)
+        self.lines.append(line)
+        return line
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+    except ConnectionError:
+        writer.close()
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    server = await asyncio.start_server(_echo, LOOPBACK, 0)
+    made = Setup(server)
+    await made.forwarder.open(made.target)
+    yield made
+    await made.forwarder.close()
+    for _, writer in made.lines:
+        writer.close()
+    server.close()
+    await asyncio.sleep(0)
+
+
+async def _say(line: Line, data: bytes) -> bytes:
+    reader, writer = line
+    writer.write(data)
+    await writer.drain()
+    return await asyncio.wait_for(reader.readexactly(len(data)), 10)
+
+
+async def test_a_large_value_arrives_whole_and_the_end_of_one_side_reaches_the_other(setup: Setup) -> None:
+    reader, writer = await setup.line()
+    sent = bytes(range(256)) * 20_000
+
+    async def send() -> None:
+        writer.write(sent)
+        await writer.drain()
+        writer.write_eof()
+
+    _, received = await asyncio.gather(send(), asyncio.wait_for(reader.read(-1), 20))
+    assert received == sent
+
+
+async def test_cut_drops_what_is_open_and_refuses_what_is_new_and_mend_undoes_it(setup: Setup) -> None:
+    line = await setup.line()
+    assert await _say(line, b"before") == b"before"
+
+    await setup.forwarder.cut()
+
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(line[0].read(1), 5)
+    with pytest.raises(ConnectionRefusedError):
+        await setup.line()
+    await setup.forwarder.mend()
+    assert await _say(await setup.line(), b"after") == b"after"
+
+
+async def test_a_cut_line_stays_cut_when_the_cluster_starts_again(setup: Setup) -> None:
+    await setup.forwarder.cut()
+    await setup.forwarder.shut()
+    await setup.forwarder.open(setup.target)
+    with pytest.raises(ConnectionRefusedError):
+        await setup.line()
+
+
+async def test_the_port_is_kept_while_it_refuses_and_follows_the_target(setup: Setup) -> None:
+    await setup.forwarder.shut()
+    with pytest.raises(ConnectionRefusedError):
+        await setup.line()
+    with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+        thief.bind((LOOPBACK, setup.forwarder.port))
+
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read(100)).upper())
+        writer.close()
+
+    other = await asyncio.start_server(shout, LOOPBACK, 0)
+    await setup.forwarder.open(other.sockets[0].getsockname()[1])
+    assert await _say(await setup.line(), b"moved") == b"MOVED"
+    other.close()
+
+
+async def test_a_target_that_refuses_shows_as_a_reset(setup: Setup) -> None:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        await setup.forwarder.shut()
+        await setup.forwarder.open(probe.getsockname()[1])
+        reader, _ = await setup.line()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), 5)
+
+
+async def test_a_frozen_line_stays_open_and_silent_and_loses_nothing(setup: Setup) -> None:
+    line = await setup.line()
+    await _say(line, b"x")
+    setup.impairment.freeze()
+
+    line[1].write(b"held")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(line[0].read(1), 0.3)
+    fresh = await setup.line()
+    fresh[1].write(b"also held")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(fresh[0].read(1), 0.3)
+
+    setup.impairment.thaw()
+    assert await asyncio.wait_for(line[0].readexactly(4), 5) == b"held"
+    assert await asyncio.wait_for(fresh[0].readexactly(9), 5) == b"also held"
+
+
+async def test_a_frozen_line_hides_the_end_of_the_other_side(setup: Setup) -> None:
+    line = await setup.line()
+    await _say(line, b"x")
+    setup.impairment.freeze()
+    line[1].write_eof()  # the echo server would answer with its own end
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(line[0].read(1), 0.3)
+    setup.impairment.thaw()
+    assert await asyncio.wait_for(line[0].read(1), 5) == b""
+
+
+async def test_delay_counts_each_way_and_does_not_add_up_over_chunks(setup: Setup) -> None:
+    line = await setup.line()
+    await _say(line, b"warm")
+    setup.impairment.delay_s = 0.2
+
+    begin = time.monotonic()
+    await _say(line, b"ping")
+    assert 0.4 <= time.monotonic() - begin < 3
+
+    begin = time.monotonic()
+    await _say(line, bytes(1_000_000))  # over 15 chunks each way, all under way at once
+    assert time.monotonic() - begin < 4
+
+
+async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> None:
+    lines = [await setup.line(), await setup.line()]
+    setup.impairment.bytes_per_s = 100_000
+    begin = time.monotonic()
+    await asyncio.gather(*(_say(line, bytes(25_000)) for line in lines))
+    assert time.monotonic() - begin >= 0.4
+
+    setup.impairment.bytes_per_s = None
+    begin = time.monotonic()
+    await _say(lines[0], bytes(1_000_000))  # would take 10 s
+    assert time.monotonic() - begin < 5

@@ -1,0 +1,131 @@
+"""The set-up script: made once, made again when needed, never half ready, safe for two at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "setup_env.py"
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+[project]
+name = "x"
+[project.optional-dependencies]
+full = ["ray[default]"]
+dev = ["pytest"]
+"""
+
+
+class Workshop:
+    """The script in a project folder of its own, with a stand-in for venv and pip."""
+
+    def __init__(self, root: Path) -> None:
+        spec = importlib.util.spec_from_file_location("setup_env", SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        self.script: ModuleType = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.script)
+        self.root = self.script.ROOT = root
+        self.pip_runs: list[list[str]] = []
+        self.break_pip: BaseException | None = None
+        self.pip_takes = 0.0
+        self.script.execute = self._execute
+        (root / "pyproject.toml").write_text(PROJECT)
+
+    def _execute(self, command: list[str], failure: str, hint: str) -> None:
+        if "venv" in command:
+            python = Path(command[-1]) / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.touch()
+            return
+        time.sleep(self.pip_takes)
+        self.pip_runs.append(command)
+        if self.break_pip is not None:
+            raise self.break_pip
+
+    def run(self, kind: str = "dev") -> int:
+        result: int = self.script.main([kind])
+        return result
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
+
+
+def test_a_second_run_does_nothing(workshop: Workshop) -> None:
+    assert [workshop.run(), workshop.run()] == [0, 0]
+    assert len(workshop.pip_runs) == 1
+
+
+def test_each_environment_gets_its_own_things(workshop: Workshop) -> None:
+    workshop.run("dev")
+    workshop.run("ray")
+    dev, ray = workshop.pip_runs
+    assert dev[-1] == f"{workshop.root}[dev]"
+    assert ray[-1] == "ray[default]"
+    assert (workshop.root / ".venv-ray").is_dir()
+
+
+def test_a_changed_dependency_makes_it_anew_from_nothing(workshop: Workshop) -> None:
+    workshop.run()
+    leftover = workshop.root / ".venv" / "leftover"
+    leftover.touch()
+    (workshop.root / "pyproject.toml").write_text(PROJECT.replace('["pytest"]', '["pytest", "mypy"]'))
+    assert workshop.run() == 0
+    assert len(workshop.pip_runs) == 2
+    assert not leftover.exists()
+
+
+def test_a_changed_linter_setting_does_not(workshop: Workshop) -> None:
+    workshop.run()
+    (workshop.root / "pyproject.toml").write_text(PROJECT + "[tool.ruff]\nline-length = 100\n")
+    workshop.run()
+    assert len(workshop.pip_runs) == 1
+
+
+@pytest.mark.parametrize(("broken_by", "code"), [(KeyboardInterrupt(), 130), ("pip", 1)])
+def test_an_interrupted_or_failed_run_is_not_ready(
+    workshop: Workshop, broken_by: BaseException | str, code: int
+) -> None:
+    workshop.break_pip = workshop.script.SetupError("pip failed") if isinstance(broken_by, str) else broken_by
+    assert workshop.run() == code
+    (workshop.root / ".venv" / "half").touch()
+    workshop.break_pip = None
+    assert workshop.run() == 0
+    assert len(workshop.pip_runs) == 2
+    assert not (workshop.root / ".venv" / "half").exists()
+
+
+def test_a_persons_own_environment_is_kept(workshop: Workshop) -> None:
+    """Also when the requirements change later: it is installed into, not deleted."""
+    mine = workshop.root / ".venv" / "bin" / "mine"
+    mine.parent.mkdir(parents=True)
+    (mine.parent / "python").touch()
+    mine.touch()
+    assert workshop.run() == 0
+    (workshop.root / "pyproject.toml").write_text(PROJECT.replace('["pytest"]', '["mypy"]'))
+    assert workshop.run() == 0
+    assert len(workshop.pip_runs) == 2
+    assert mine.exists()
+
+
+def test_two_at_once_make_it_once(workshop: Workshop) -> None:
+    workshop.pip_takes = 0.2
+    threads = [threading.Thread(target=workshop.run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(workshop.pip_runs) == 1
+
+
+def test_an_unknown_environment_is_named(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert workshop.run("prod") == 1
+    assert "'prod'" in capsys.readouterr().err
