@@ -57,14 +57,18 @@ class FrameWriter:
         self._next_id = 0
         self.pending_bytes = 0
 
-    def put(self, message: Message) -> None:
-        """Add a message. Raises FrameError when it is too large to be sent at all."""
+    def put(self, message: Message) -> bool:
+        """Add a message. True: it is one frame, and cannot be overtaken by a later one; larger ones can.
+
+        Raises FrameError when it is too large to be sent at all.
+        """
         stream = _Stream(self._next_id, message)
         if stream.left > MAX_MESSAGE_BYTES:
             raise FrameError(f"a message of {stream.left} bytes is over the limit of {MAX_MESSAGE_BYTES}")
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self.pending_bytes += stream.left
         self._streams.append(stream)
+        return stream.left <= CHUNK_BYTES
 
     def take(self, limit: int = CHUNK_BYTES) -> bytes:
         """The next bytes to send, about ``limit`` of them; empty when there is nothing."""
@@ -173,12 +177,14 @@ def _decode(body: Blob) -> Message:
         position = _HEAD_LENGTH.size + head_length
         blobs = []
         for length in lengths:
+            if length < 0:
+                raise FrameError("an attachment's length is negative")
             blobs.append(bytes(view[position : position + length]))
             position += length
         if position != len(view):
             raise FrameError("a message's attachments do not fill it")
     except FrameError:
         raise
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FrameError(f"a message cannot be read: {error}") from error
     return Message(kind, head, tuple(blobs))

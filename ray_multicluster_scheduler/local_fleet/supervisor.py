@@ -55,6 +55,8 @@ class Supervisor:
         """Serve until the parent is gone, then leave nothing behind."""
         self._record(None)
         tasks = [asyncio.create_task(work) for work in (self._serve(requests), self._watch(), self._note_members())]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.end())  # without any one of them the cluster is not looked after
         tell({"event": "published", "client": self._client.port, "dashboard": self._dashboard.port})
         await self._over.wait()
         for task in tasks:

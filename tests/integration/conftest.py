@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler import UnifiedScheduler, initialize_scheduler_environment, shutdown
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +56,10 @@ def fleet(ray_python: Path) -> Iterator[LocalFleet]:
 def config_path(fleet: LocalFleet) -> Path:
     """The clusters.yaml of the shared fleet."""
     return Path(fleet.config_path)
+
+
+@pytest.fixture(scope="session")
+def scheduler(fleet: LocalFleet) -> Iterator[UnifiedScheduler]:
+    """The shared scheduler that the module's verbs use, on the shared fleet; its agents serve many tests."""
+    yield initialize_scheduler_environment(fleet.config_path)
+    shutdown()

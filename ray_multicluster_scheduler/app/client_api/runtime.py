@@ -50,6 +50,7 @@ class Runtime:
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), OutputStore()
         self._live: dict[str, Item] = {}
         self._over: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
+        self._kept: dict[str, Item] = {}
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
         self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
@@ -78,7 +79,7 @@ class Runtime:
         return item
 
     def item(self, task_id: str) -> Item | None:
-        """The item, while it is in progress or somebody holds its handle."""
+        """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
         return self._live.get(task_id) or self._over.get(task_id)
 
     def unfinished(self) -> list[Item]:
@@ -170,6 +171,8 @@ class Runtime:
         self.shelf.release(item.task.function_digest)
         self.shelf.release(item.task.arguments_digest)
         self._over[task_id] = item
+        if item.task.kind == "job" or item.task.idempotency_key is not None:
+            self._kept[task_id] = item  # these can be asked for again by id or key, without a handle
         self._finished.append(task_id)
         while len(self._finished) > KEPT_FINISHED:
             self._forget(self._finished.popleft())
@@ -179,6 +182,7 @@ class Runtime:
         self.machine.forget(task_id)
         self.manager.log.forget(task_id)
         self.dispatcher.forget(task_id)
+        self._kept.pop(task_id, None)
         self.expired.append(task_id)
 
     def _defect(self, error: BaseException) -> None:

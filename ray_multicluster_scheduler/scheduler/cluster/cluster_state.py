@@ -98,8 +98,7 @@ class ClusterState:
         self._heard(now)
 
     def link_down(self, now: float) -> None:
-        if self.link != "down":
-            self.link, self.link_down_at = "down", now
+        self.link, self.link_down_at = "down", now
 
     def link_gone(self) -> None:
         self.link = "none"

@@ -76,8 +76,7 @@ class Attempts:
             failure = event.failure or FailureClass.USER
             self._failed(record, failure, event.error_type, event.code, event.sentence, now, refused=False)
         elif ending is not None:
-            self._core.enqueue(record, codes.NOT_STARTED, ending.sentence, now)
-            self._scheduling.offer(record, now)
+            self._recalled(record, ending, now)
         else:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
@@ -165,6 +164,13 @@ class Attempts:
             return
         error, message, next_step = failure_message(record, failure, sentence, refused=refused)
         self._core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
+
+    def _recalled(self, record: TaskRecord, ending: Ending, now: float) -> None:
+        """We called it back, so no budget is used; it may have started in the last moment."""
+        if record.state is TaskState.RUNNING:
+            self._core.transition(record, TaskState.RETRYING, codes.NOT_STARTED, ending.sentence, now)
+        self._core.enqueue(record, codes.NOT_STARTED, ending.sentence, now)
+        self._scheduling.offer(record, now)
 
     def _timed_out(self, record: TaskRecord, now: float) -> None:
         self._core.complete(

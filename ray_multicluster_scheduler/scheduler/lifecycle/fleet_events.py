@@ -50,11 +50,10 @@ class FleetEvents:
 
     def link_down(self, event: LinkDown, now: float) -> None:
         state = self._news(event.cluster)
-        if state is not None:
+        if state is not None and state.link != "down":
             state.link_down(now)
             if state.in_flight:
-                at = state.link_down_at + self._core.settings.lost_after_s
-                self._core.out.set_timer(timers.lost_key(state.name), at)
+                self._core.out.set_timer(timers.lost_key(state.name), now + self._core.settings.lost_after_s)
 
     def link_silent_for_long(self, cluster: str, now: float) -> None:
         state = self._core.registry.find(cluster)

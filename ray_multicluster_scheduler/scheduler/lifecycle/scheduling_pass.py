@@ -26,6 +26,7 @@ class SchedulingPass:
         self._refresher = refresher
         self._walk = QueueWalk()
         self._again = False
+        self._wake_at: float | None = None
 
     def request(self) -> None:
         """Something changed that may unblock anyone: look at the whole queue again."""
@@ -44,6 +45,7 @@ class SchedulingPass:
     def run(self, now: float) -> None:
         """One pass, top to bottom."""
         # 1. the fleet as it is now
+        self._again = self._again or (self._wake_at is not None and now >= self._wake_at)
         views = self._core.views(now) if self._walk or (self._again and self._core.queue) else {}
         for _ in range(MAX_DECISIONS):
             # 2. the first in order of those not looked at yet; equal items are looked at once
@@ -145,7 +147,8 @@ class SchedulingPass:
         times = [self._core.submissions.next_at(name) for name in self._core.registry.names()]
         times += [state.link_failed.until for state in self._core.registry if state.link_failed]
         ahead = [at for at in times if at is not None and at > now]
-        if ahead and self._core.queue:
-            self._core.out.set_timer(timers.WAKE, min(ahead))
+        self._wake_at = min(ahead) if ahead and self._core.queue else None
+        if self._wake_at is not None:
+            self._core.out.set_timer(timers.WAKE, self._wake_at)
         else:
             self._core.out.clear_timer(timers.WAKE)

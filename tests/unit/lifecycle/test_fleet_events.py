@@ -168,6 +168,8 @@ def test_a_stale_snapshot_is_unknown_not_idle() -> None:
     driver.succeed("t1")
     driver.submit(task("t2"), after=15)
     assert driver.state("t2") is TaskState.DISPATCHING
+    assert driver.asked() == ["a"]
+    driver.snapshot("a", 4)
     driver.succeed("t2")
     driver.submit(task("t3"), after=1000)
     assert driver.machine.record("t3").code == "STALE_SNAPSHOT"

@@ -214,6 +214,14 @@ def test_the_submission_interval_wakes_the_queue_by_itself() -> None:
     assert "wake" not in driver.machine.timers
 
 
+def test_an_event_at_the_very_time_of_the_wake_does_not_swallow_it() -> None:
+    driver = ready(8, submission_interval_s=40)
+    driver.submit(job("j1"))
+    driver.submit(job("j2"))
+    driver.send(events.DispatchAccepted("j1", 1), after=40)
+    assert driver.sent_to() == {"j1": "a", "j2": "a"}
+
+
 def test_the_interval_neither_holds_for_other_kinds_nor_for_retries() -> None:
     driver = ready(8, submission_interval_s=40, retry_backoff={"base_s": 0})
     driver.submit(job("j1", retries=1))

@@ -97,6 +97,17 @@ def test_a_start_in_the_last_moment_still_ends_as_asked() -> None:
     assert driver.end("t").state is TaskState.SUCCEEDED
 
 
+def test_a_start_that_crossed_the_recall_is_placed_again_without_using_a_budget() -> None:
+    driver = ready(4)
+    driver.submit(task("t", retries=0, crash_retries=0, lost_retries=0))
+    driver.accept("t")
+    driver.fire("start:t:1", after=60)
+    driver.start("t")
+    driver.stopped("t")
+    assert driver.states("t")[-4:] == ["RUNNING", "RETRYING", "QUEUED", "DISPATCHING"]
+    assert driver.attempt("t") == 2
+
+
 def test_the_grace_ends_with_the_start_whatever_came_first() -> None:
     driver = ready(4)
     driver.submit(task("t1"))

@@ -12,5 +12,5 @@ class CordonFilter:
 
     name = "cordon"
 
-    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         return Rejection(CORDONED, "it is cordoned: closed for new work") if cluster.cordoned else None

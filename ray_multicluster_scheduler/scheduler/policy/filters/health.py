@@ -11,6 +11,6 @@ class HealthFilter:
 
     name = "health"
 
-    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.trouble
         return Rejection(trouble.code, trouble.sentence, trouble.hopeless) if trouble else None

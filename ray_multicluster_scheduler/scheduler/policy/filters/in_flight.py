@@ -12,7 +12,7 @@ class InFlightFilter:
 
     name = "in_flight"
 
-    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         limit = cluster.metadata.max_in_flight
         if cluster.in_flight < limit:
             return None

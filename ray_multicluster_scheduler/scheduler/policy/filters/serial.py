@@ -16,7 +16,7 @@ class SerialFilter:
     def __init__(self, settings: Settings) -> None:
         self._serial = settings.execution_mode == "serial"
 
-    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:  # noqa: ARG002 - part of the interface
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if not self._serial or cluster.in_flight == 0:
             return None
         return Rejection(SERIAL, "it runs one item at a time (execution_mode is serial) and has one")

@@ -1,0 +1,15 @@
+"""Waiting for what another task, thread or process does, without guessing how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def eventually(condition: Callable[[], object], what: str = "", timeout: float = 10.0) -> None:
+    """Let the loop run until the condition holds; fails the test when it never does."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
+        await asyncio.sleep(0.005)

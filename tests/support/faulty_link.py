@@ -1,0 +1,219 @@
+"""FaultyLink: a bad network between a link and whoever uses it, the same one every time.
+
+    faults = Faults([Fault("drop", "started"), Fault("duplicate", "finished", task_id="t2")])
+    link = FaultyLink(FakeLink("a", faults.between(listener)), faults)
+
+What goes down (submit, cancel) and what comes up (accepted, started, output, finished, snapshot) passes through
+the same Faults. A wrapped link breaks the promises of ClusterLink on purpose; only what ``refuse``, ``cut`` and
+``lose`` do is something that a sound link does, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+    Call,
+    CallResult,
+    ClusterLink,
+    LinkInfo,
+    LinkListener,
+)
+
+Action = Literal["delay", "drop", "duplicate", "reorder", "refuse"]
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``times`` messages of this kind ("*": any), of this task if named, fare badly.
+
+    delay: held for ``seconds``, or until release(). drop: gone. duplicate: comes twice. reorder: comes after the
+    next message that passes. refuse (submit only): answered at once as a failure of the cluster.
+    """
+
+    action: Action
+    kind: str = "*"
+    task_id: str | None = None
+    times: int = 1
+    seconds: float | None = None
+
+
+class Faults:
+    """What goes wrong: planned faults first, then by chance from a seed, at a rate per action."""
+
+    def __init__(
+        self, planned: Iterable[Fault] = (), *, rates: Mapping[Action, float] | None = None, seed: int = 0
+    ) -> None:
+        self._planned = [[fault, fault.times] for fault in planned]
+        self._rates = dict(rates or {})
+        self._chance = random.Random(seed)
+        self._held: list[Step] = []
+        self._after_next: list[Step] = []
+        self.is_cut = self.is_lost = False
+        self.listener: LinkListener | None = None
+
+    def add(self, fault: Fault) -> None:
+        """One more, from now on."""
+        self._planned.append([fault, fault.times])
+
+    def between(self, listener: LinkListener) -> LinkListener:
+        """What the inner link is given as its listener."""
+        self.listener = listener
+        return _FaultyListener(listener, self)
+
+    def cut(self) -> None:
+        """Nothing passes either way, until mend() or lose()."""
+        self.is_cut = True
+
+    def mend(self) -> None:
+        """What was under way arrives now, in order."""
+        self.is_cut = False
+        self.release()
+
+    def lose(self) -> None:
+        """What is under way, and all that follows, is gone for ever."""
+        self.is_lost = True
+        self._held.clear()
+        self._after_next.clear()
+
+    def release(self, *, shuffle: bool = False) -> None:
+        """Everything that is held arrives now; ``shuffle``: in an order of the seed's choice."""
+        waiting, self._held, self._after_next = self._held + self._after_next, [], []
+        if shuffle:
+            self._chance.shuffle(waiting)
+        for step in waiting:
+            step()
+
+    def pass_on(self, kind: str, task_id: str, step: Step) -> None:
+        """Deliver a message, well or badly."""
+        if self.is_lost:
+            return
+        if self.is_cut:
+            self._held.append(step)
+            return
+        fault = self.pick(kind, task_id, ("delay", "drop", "duplicate", "reorder"))
+        match fault.action if fault else None:
+            case "drop":
+                return
+            case "delay" if fault is not None and fault.seconds is not None:
+                asyncio.get_running_loop().call_later(fault.seconds, self._arrive, step)
+            case "delay":
+                self._held.append(step)
+            case "reorder":
+                self._after_next.append(step)
+            case action:
+                overtaken, self._after_next = self._after_next, []
+                for one in [step, *([step] if action == "duplicate" else []), *overtaken]:
+                    one()
+
+    def pick(self, kind: str, task_id: str, actions: Sequence[Action]) -> Fault | None:
+        """The fault that befalls this message, if any; a planned one is used up by it."""
+        for entry in self._planned:
+            fault, left = entry
+            if left and fault.action in actions and fault.kind in ("*", kind) and fault.task_id in (None, task_id):
+                entry[1] -= 1
+                return fault
+        for action in actions:
+            if self._chance.random() < self._rates.get(action, 0.0):
+                return Fault(action)
+        return None
+
+    def _arrive(self, step: Step) -> None:
+        if self.is_cut:
+            self._held.append(step)
+        elif not self.is_lost:
+            step()
+
+
+class FaultyLink:
+    """A ClusterLink whose messages pass through faults."""
+
+    def __init__(self, inner: ClusterLink, faults: Faults) -> None:
+        self._inner, self._faults = inner, faults
+
+    @property
+    def cluster(self) -> str:
+        return self._inner.cluster
+
+    @property
+    def info(self) -> LinkInfo:
+        return self._inner.info
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            listener = self._faults.listener
+            if listener is not None and self._faults.pick("submit", call.task_id, ("refuse",)):
+                listener.finished(self.cluster, _refused(call))
+            else:
+                self._faults.pass_on("submit", call.task_id, lambda call=call: self._inner.submit([call]))
+
+    def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
+        self._faults.pass_on("cancel", task_id, lambda: self._inner.cancel(task_id, attempt, force=force))
+
+    async def health(self, timeout: float) -> float:
+        await self._reach(timeout)
+        return await self._inner.health(timeout)
+
+    async def snapshot(self, timeout: float) -> ResourceSnapshot:
+        await self._reach(timeout)
+        return await self._inner.snapshot(timeout)
+
+    async def close(self, sentence: str) -> None:
+        await self._inner.close(sentence)
+
+    async def _reach(self, timeout: float) -> None:
+        if self._faults.is_cut or self._faults.is_lost:
+            await asyncio.sleep(timeout)
+            raise ClusterConnectionError(
+                f"cluster {self.cluster!r} did not answer within {timeout:g} s.", cluster=self.cluster
+            )
+
+
+class _FaultyListener:
+    """Passes reports on through faults. The link's own state (up, down, closed) is known here and always passes."""
+
+    def __init__(self, listener: LinkListener, faults: Faults) -> None:
+        self._listener, self._faults = listener, faults
+
+    def link_up(self, info: LinkInfo) -> None:
+        self._listener.link_up(info)
+
+    def link_down(self, cluster: str, sentence: str) -> None:
+        self._listener.link_down(cluster, sentence)
+
+    def link_closed(self, cluster: str, sentence: str) -> None:
+        self._listener.link_closed(cluster, sentence)
+
+    def accepted(self, cluster: str, task_id: str, attempt: int) -> None:
+        self._faults.pass_on("accepted", task_id, lambda: self._listener.accepted(cluster, task_id, attempt))
+
+    def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None:
+        self._faults.pass_on("started", task_id, lambda: self._listener.started(cluster, task_id, attempt, at, node_id))
+
+    def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
+        self._faults.pass_on("output", task_id, lambda: self._listener.output(cluster, task_id, attempt, stream, text))
+
+    def finished(self, cluster: str, result: CallResult) -> None:
+        self._faults.pass_on("finished", result.task_id, lambda: self._listener.finished(cluster, result))
+
+    def snapshot(self, snapshot: ResourceSnapshot) -> None:
+        self._faults.pass_on("snapshot", "", lambda: self._listener.snapshot(snapshot))
+
+
+def _refused(call: Call) -> CallResult:
+    return CallResult(
+        call.task_id,
+        call.attempt,
+        "failed",
+        failure=FailureClass.CLUSTER,
+        error_type="ClusterConnectionError",
+        code="REFUSED",
+        message="the cluster refused the call",
+    )

@@ -1,0 +1,111 @@
+"""ScriptedAgent: an agent that speaks the real protocol, through the real dial(), and does what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from ray_multicluster_scheduler.common.frames import FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join, dial
+from tests.support.eventually import eventually
+
+WHO: dict[str, Any] = {
+    "ray_version": "2.60.0",
+    "python_version": "3.11.7",
+    "session_id": "session_1",
+    "os": "linux",
+    "arch": "x86_64",
+    "job_id": "01000000",
+}
+Key = tuple[str, int]
+
+
+class ScriptedAgent:
+    """One agent over all its connections. It answers pings by itself unless ``mute``."""
+
+    def __init__(self, join: Join) -> None:
+        self.join = join
+        self.secret: str | None = None
+        self.welcome: dict[str, Any] = {}
+        self.heard: list[Message] = []
+        self.mute = False
+        self._connection: Connection | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def joined(cls, port: int, token: str, *, cluster: str = "a", agent: str = "agent-1") -> Self:
+        """Dial in with a token."""
+        scripted = cls(Join(cluster, agent, [("127.0.0.1", port)], token))
+        await scripted.dial()
+        return scripted
+
+    async def dial(self) -> None:
+        """Come in, for the first time or again. Raises Rejected, CannotDial."""
+        self._connection = connection = await dial(self.join, WHO, self.secret, time.monotonic() + 3)
+        self.welcome = connection.welcome
+        self.secret = self.secret or str(connection.welcome["secret"])
+        self._reading = asyncio.create_task(self._read(connection))
+
+    def say(self, kind: str, head: dict[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
+        assert self._connection is not None
+        frames = FrameWriter()
+        frames.put(Message(kind, head or {}, blobs))
+        while data := frames.take():
+            self._connection.writer.write(data)
+
+    def accept(self, *keys: Key) -> None:
+        self.say(m.ACCEPTED, {"keys": [list(key) for key in keys]})
+
+    def start(self, *keys: Key, at: float = 5.0, node: str = "n1") -> None:
+        self.say(m.STARTED, {"calls": [[*key, at, node] for key in keys]})
+
+    def finish(self, *keys: Key, payload: bytes = b"value", **head: Any) -> None:
+        """One FINISHED message with a result for each key."""
+        results = [{"id": task_id, "attempt": attempt, "status": "succeeded", **head} for task_id, attempt in keys]
+        self.say(m.FINISHED, {"results": results}, [payload] * len(results))
+
+    def snapshot(self, cpus: float = 2.0) -> None:
+        node = {"node_id": "n1", "total": {"CPU": cpus}, "free": {"CPU": cpus}, "is_head": True}
+        self.say(m.SNAPSHOT, {"nodes": [node]})
+
+    def of(self, kind: str) -> list[Message]:
+        return [message for message in self.heard if message.kind == kind]
+
+    async def until(self, kind: str, count: int = 1) -> Message:
+        """Wait for the ``count``-th message of this kind."""
+        await eventually(lambda: len(self.of(kind)) >= count, f"{count} × {kind}, heard {[x.kind for x in self.heard]}")
+        return self.of(kind)[count - 1]
+
+    def calls(self) -> list[Key]:
+        """Every call that arrived, in order; one that came twice is there twice."""
+        return [(call["id"], call["attempt"]) for message in self.of(m.CALLS) for call in message.head["calls"]]
+
+    async def cut(self) -> None:
+        """The connection breaks as by a power cut of the network."""
+        await self._hang_up(lambda connection: connection.writer.transport.abort())
+
+    async def close(self) -> None:
+        """Hang up politely; nothing happens if that was done."""
+        await self._hang_up(lambda connection: connection.writer.close())
+
+    async def _hang_up(self, how: Callable[[Connection], object]) -> None:
+        if self._connection is not None and self._reading is not None:
+            how(self._connection)
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._connection = self._reading = None
+
+    async def _read(self, connection: Connection) -> None:
+        for message in connection.early:
+            self._hear(message)
+        while data := await connection.reader.read(1 << 18):
+            for message in connection.frames.feed(data):
+                self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        self.heard.append(message)
+        if message.kind == m.PING and not self.mute:
+            self.say(m.PONG, message.head)

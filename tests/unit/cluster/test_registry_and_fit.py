@@ -1,0 +1,102 @@
+"""ClusterRegistry, and where an item fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_metadata import ClusterMetadata
+from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from tests.unit.lifecycle.driver import job, snapshot, task
+
+
+def registry() -> ClusterRegistry:
+    clusters = [ClusterMetadata("mac", tags=("arm64", "gpu")), ClusterMetadata("linux", tags=("x86", "gpu"))]
+    return ClusterRegistry(Settings(), clusters)
+
+
+def test_list_get_and_find_by_tag() -> None:
+    fleet = registry()
+    assert [one.name for one in fleet.list()] == ["mac", "linux"]
+    assert fleet.get("mac").tags == ("arm64", "gpu")
+    assert [one.name for one in fleet.find_by_tag("gpu")] == ["mac", "linux"]
+    assert [one.name for one in fleet.find_by_tag("x86")] == ["linux"]
+    assert fleet.find_by_tag("none") == ()
+    assert len(fleet) == 2
+
+
+def test_a_third_cluster_of_any_name_works_and_can_go() -> None:
+    fleet = registry()
+    fleet.register(ClusterMetadata("weird name:1"))
+    assert fleet.names() == ("mac", "linux", "weird name:1")
+    fleet.unregister("weird name:1")
+    assert fleet.find("weird name:1") is None
+
+
+@pytest.mark.parametrize("method", ["get", "unregister", "latest_snapshot", "state"])
+def test_an_unknown_name_is_an_error_that_helps(method: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"no cluster 'mca'.*mac, linux.*did you mean 'mac'"):
+        getattr(registry(), method)("mca")
+
+
+def test_a_name_like_no_other_gets_a_general_hint() -> None:
+    with pytest.raises(ConfigurationError, match=r"add the cluster to clusters\.yaml"):
+        registry().get("zzz")
+
+
+def test_the_latest_snapshot() -> None:
+    fleet = registry()
+    assert fleet.latest_snapshot("mac") is None
+    seen = snapshot("mac", 5.0, 4)
+    fleet.state("mac").heard_snapshot(seen, 5.0)
+    assert fleet.latest_snapshot("mac") == seen
+
+
+def test_an_equal_entry_keeps_what_is_known_a_new_address_does_not() -> None:
+    fleet = registry()
+    fleet.state("mac").heard_snapshot(snapshot("mac", 5.0, 4), 5.0)
+    fleet.register(ClusterMetadata("mac", tags=("arm64", "gpu")))
+    assert fleet.state("mac").view(5.0).known
+    fleet.register(ClusterMetadata("mac", dashboard="http://elsewhere:1"))
+    view = fleet.state("mac").view(5.0)
+    assert not view.known
+    assert view.nodes == ()
+
+
+def nodes(*free: dict[str, float] | None) -> list[NodeView]:
+    return [
+        NodeView(f"n{number}", {"CPU": 8.0, "GPU": 2.0}, {}, {}, one) for number, one in enumerate(free, start=1)
+    ]
+
+
+def test_a_task_fills_the_fullest_node_it_fits() -> None:
+    fleet = nodes({"CPU": 8.0}, {"CPU": 3.0}, {"CPU": 2.0}, None)
+    assert find_place(task("t", cpus=2), fleet) == {"n3": {"CPU": 2.0}}
+    assert find_place(task("t", cpus=3), fleet) == {"n2": {"CPU": 3.0}}
+    assert find_place(task("t", cpus=9), fleet) is None
+
+
+def test_equal_nodes_are_taken_by_name() -> None:
+    assert find_place(task("t", cpus=2), nodes({"CPU": 4.0}, {"CPU": 4.0})) == {"n1": {"CPU": 2.0}}
+
+
+def test_all_of_what_it_asks_for_has_to_be_on_one_node() -> None:
+    need = {"CPU": 2.0, "GPU": 1.0}
+    assert find_place(task("t", requirements=need), nodes({"CPU": 8.0}, {"GPU": 2.0})) is None
+    assert find_place(task("t", requirements=need), nodes({"CPU": 2.0, "GPU": 1.0})) == {"n1": need}
+
+
+def test_a_job_spreads_only_if_no_node_holds_it_alone() -> None:
+    fleet = nodes({"CPU": 3.0}, {"CPU": 8.0}, {"CPU": 4.0})
+    assert find_place(job("j", cpus=4), fleet) == {"n3": {"CPU": 4.0}}
+    assert find_place(job("j", cpus=10), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 2.0}}
+    assert find_place(job("j", cpus=15), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 4.0}, "n1": {"CPU": 3.0}}
+    assert find_place(job("j", cpus=16), fleet) is None
+
+
+def test_what_asks_for_nothing_fits_everywhere() -> None:
+    assert find_place(job("j"), []) == {}
+    assert find_place(task("t", cpus=0), nodes(None)) == {}

@@ -1,0 +1,57 @@
+"""UsageHistory: coarse, bounded, and never too low."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.scheduler.cluster.usage_history import BUCKET_S, KEEP_S, UsageHistory
+
+
+def test_nothing_was_ours_before_anything_was() -> None:
+    assert UsageHistory().peak(0, 100) == {}
+
+
+def test_the_peak_within_a_window_and_what_lasted_into_it() -> None:
+    history = UsageHistory()
+    history.record(10, {"CPU": 2})
+    history.record(20, {"CPU": 5})
+    history.record(21, {"CPU": 1})
+    assert history.peak(12, 15) == {"CPU": 2}
+    assert history.peak(15, 20.5) == {"CPU": 5}
+    assert history.peak(22, 30) == {"CPU": 1}
+    assert history.peak(5, 9) == {}
+
+
+def test_resources_peak_on_their_own() -> None:
+    history = UsageHistory()
+    history.record(10, {"CPU": 4})
+    history.record(11, {"GPU": 1})
+    assert history.peak(9, 12) == {"CPU": 4, "GPU": 1}
+
+
+def test_memory_is_bounded_and_the_horizon_is_kept() -> None:
+    history = UsageHistory()
+    for step in range(100_000):
+        history.record(step / 100, {"CPU": step % 7})
+    assert len(history._buckets) <= KEEP_S / BUCKET_S + 3
+    quiet = UsageHistory()
+    quiet.record(0, {"CPU": 3})
+    quiet.record(1000, {"CPU": 4})
+    assert quiet.peak(980, 990) == {"CPU": 3}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9)), min_size=1, max_size=30),
+    st.floats(0, 20),
+    st.floats(0, 20),
+)
+def test_never_below_the_truth(steps: list[tuple[float, int]], one: float, other: float) -> None:
+    begin, end = sorted((one, other))
+    steps = sorted(steps, key=lambda step: step[0])
+    history = UsageHistory()
+    for at, cpus in steps:
+        history.record(at, {"CPU": cpus})
+    before = [cpus for at, cpus in steps if at <= begin]
+    truth = max([cpus for at, cpus in steps if begin <= at <= end] + before[-1:], default=0)
+    assert history.peak(begin, end).get("CPU", 0) >= truth

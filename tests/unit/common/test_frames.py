@@ -1,0 +1,190 @@
+"""The wire format: whatever is put in comes out, in whatever pieces it travels, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.common import frames
+from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, FrameReader, FrameWriter, Message
+
+HEADS = st.dictionaries(
+    st.text(max_size=5).filter(lambda key: key not in ("k", "n")),
+    st.none() | st.integers() | st.text(max_size=10) | st.lists(st.integers(), max_size=3),
+    max_size=3,
+)
+MESSAGES = st.builds(
+    Message, st.text(min_size=1, max_size=8), HEADS, st.lists(st.binary(max_size=50), max_size=4).map(tuple)
+)
+
+
+def wire(*messages: Message) -> bytes:
+    writer = FrameWriter()
+    for message in messages:
+        writer.put(message)
+    out = b""
+    while writer:
+        out += writer.take()
+    return out
+
+
+def frame(payload: bytes, message_id: int = 0, flags: int = 1) -> bytes:
+    return struct.pack("!IIB", len(payload), message_id, flags) + payload
+
+
+def body(head: object, rest: bytes = b"") -> bytes:
+    text = json.dumps(head).encode()
+    return struct.pack("!I", len(text)) + text + rest
+
+
+@given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 40), max_size=200))
+def test_messages_survive_any_cutting_of_the_stream(messages: list[Message], cuts: list[int]) -> None:
+    data, reader, came = wire(*messages), FrameReader(), []
+    position = 0
+    for cut in [*cuts, len(data)]:
+        came += reader.feed(data[position : position + cut])
+        position += cut
+    assert came == messages
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES])
+def test_attachments_are_exact_around_the_chunk_size(size: int) -> None:
+    blobs = (bytes(range(256)) * (size // 256) + b"x" * (size % 256), b"", b"the end")
+    (came,) = FrameReader().feed(wire(Message("calls", {"a": 1}, blobs)))
+    assert (came.kind, came.head, came.blobs) == ("calls", {"a": 1}, blobs)
+
+
+def test_attachments_may_be_any_buffer() -> None:
+    (came,) = FrameReader().feed(wire(Message("x", {}, (bytearray(b"ab"), memoryview(b"xcdx")[1:3]))))
+    assert came.blobs == (b"ab", b"cd")
+
+
+def test_a_small_message_passes_a_large_one_in_progress() -> None:
+    writer, reader = FrameWriter(), FrameReader()
+    writer.put(Message("large", {}, (b"x" * 5_000_000,)))
+    came = reader.feed(writer.take())
+    writer.put(Message("small"))
+    order, takes = [message.kind for message in came], 0
+    while not order and (data := writer.take()):
+        takes += 1
+        order += [message.kind for message in reader.feed(data)]
+    assert (order, takes) == (["small"], 2)
+    while data := writer.take():
+        order += [message.kind for message in reader.feed(data)]
+    assert order == ["small", "large"]
+
+
+def test_large_messages_share_the_line_fairly() -> None:
+    writer, reader = FrameWriter(), FrameReader()
+    writer.put(Message("longer", {}, (b"x" * (20 * CHUNK_BYTES),)))
+    writer.put(Message("shorter", {}, (b"x" * (3 * CHUNK_BYTES),)))
+    order = []
+    while data := writer.take():
+        order += [message.kind for message in reader.feed(data)]
+    assert order == ["shorter", "longer"]
+
+
+def test_messages_of_one_frame_keep_their_order() -> None:
+    writer = FrameWriter()
+    assert writer.put(Message("big", {}, (b"x" * CHUNK_BYTES,))) is False
+    assert all(writer.put(Message(f"m{number}")) for number in range(5))
+    reader, order = FrameReader(), []
+    while data := writer.take():
+        order += [message.kind for message in reader.feed(data)]
+    assert [kind for kind in order if kind != "big"] == ["m0", "m1", "m2", "m3", "m4"]
+
+
+def test_pending_bytes_tell_how_much_waits() -> None:
+    writer = FrameWriter()
+    assert writer.pending_bytes == 0
+    writer.put(Message("x", {}, (b"x" * 1_000_000,)))
+    assert writer.pending_bytes > 1_000_000
+    while writer.take():
+        pass
+    assert writer.pending_bytes == 0
+    assert not writer
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+        b"\xff" * 20,
+    ],
+)
+def test_another_protocol_is_recognised(garbage: bytes) -> None:
+    with pytest.raises(FrameError, match="does not speak this protocol"):
+        FrameReader().feed(garbage)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\0\0",
+        struct.pack("!I", 2) + b"{]",
+        struct.pack("!I", 2) + b"\xff\xfe",
+        struct.pack("!I", 10_000) + b"{}",
+        body([]),
+        body("text"),
+        body({"n": []}),
+        body({"k": "x"}),
+        body({"k": "x", "n": 5}),
+        body({"k": "x", "n": ["a"]}),
+        body({"k": "x", "n": [3]}, b"ab"),
+        body({"k": "x", "n": [1]}, b"ab"),
+        body({"k": "x", "n": [-1, 1]}),
+        struct.pack("!I", 50_000) + b"[" * 50_000,
+    ],
+    ids=lambda payload: repr(payload[:24]),
+)
+def test_a_broken_body_is_a_frame_error(payload: bytes) -> None:
+    with pytest.raises(FrameError):
+        FrameReader().feed(frame(payload))
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused_or_waited_out_but_never_crashes(noise: bytes) -> None:
+    try:
+        messages = FrameReader().feed(noise)
+    except FrameError:
+        return
+    assert all(isinstance(message, Message) for message in messages)
+
+
+def test_a_stranger_may_not_send_much_before_it_is_known() -> None:
+    reader = FrameReader(max_message=1000)
+    with pytest.raises(FrameError, match="1000 bytes"):
+        reader.feed(frame(b"x" * 1001))
+    reader = FrameReader(max_message=1000)
+    reader.feed(frame(b"x" * 600, message_id=1, flags=0))
+    with pytest.raises(FrameError, match="1000 bytes"):
+        reader.feed(frame(b"x" * 600, message_id=2, flags=0))
+
+
+def test_after_the_handshake_large_messages_are_allowed() -> None:
+    reader = FrameReader(max_message=1000)
+    reader.allow_large_messages()
+    (came,) = reader.feed(wire(Message("x", {}, (b"y" * 2_000_000,))))
+    assert len(came.blobs[0]) == 2_000_000
+
+
+def test_the_limit_counts_what_is_in_progress_only() -> None:
+    reader = FrameReader(max_message=1000)
+    for _ in range(10):
+        reader.feed(wire(Message("x", {}, (b"y" * 500,))))
+
+
+def test_a_message_too_large_to_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 100)
+    writer = FrameWriter()
+    with pytest.raises(FrameError, match="over the limit of 100"):
+        writer.put(Message("x", {}, (b"y" * 101,)))
+    assert not writer

@@ -1,0 +1,296 @@
+"""Who may come in at the agent port, and whom an agent trusts: the real listener against the real dial()."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, FrameReader, FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection import agent_listener
+from ray_multicluster_scheduler.scheduler.connection.agent_listener import TOKEN_LIFETIME_S, AgentListener
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join, Rejected, dial
+from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
+from tests.support.links import FakeClock
+from tests.support.scripted_agent import WHO, ScriptedAgent
+from tests.unit.connection.conftest import Plane
+
+
+def join(plane: Plane, token: str, *, cluster: str = "a", agent: str = "agent-1") -> Join:
+    return Join(cluster, agent, [("127.0.0.1", plane.number)], token)
+
+
+async def knock(invitation: Join, secret: str | None = None, patience: float = 0.0) -> dict[str, Any]:
+    """Dial once, hang up at once; returns the welcome."""
+    connection = await dial(invitation, WHO, secret, time.monotonic() + patience)
+    connection.writer.close()
+    return connection.welcome
+
+
+async def serve(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> asyncio.Server:
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer)
+        writer.close()
+
+    return await asyncio.start_server(one, "127.0.0.1", 0)
+
+
+def port_of(server: asyncio.Server) -> int:
+    number: int = server.sockets[0].getsockname()[1]
+    return number
+
+
+async def test_the_right_token_opens_the_door_and_both_sides_know_each_other(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=7.0)
+    assert link.connected
+    assert (link.info.cluster, link.info.ray_version, link.info.session_id) == ("a", "2.60.0", "session_1")
+    assert (agent.welcome["lease_s"], agent.welcome["heartbeat_s"]) == (45.0, 7.0)
+    assert [event[0] for event in plane.heard.events] == ["link_up"]
+
+
+async def test_a_wrong_token_is_turned_away_with_a_sentence_and_spoils_nothing(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    with pytest.raises(Rejected, match="the proof is wrong"):
+        await knock(join(plane, "not the token"))
+    assert "secret" in await knock(join(plane, token))
+
+
+async def test_a_token_works_once(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    await knock(join(plane, token))
+    with pytest.raises(Rejected, match="used already"):
+        await knock(join(plane, token))
+
+
+async def test_a_token_does_not_live_long(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    plane.clock.time += TOKEN_LIFETIME_S + 1
+    with pytest.raises(Rejected, match="too old"):
+        await knock(join(plane, token))
+
+
+@pytest.mark.parametrize(("cluster", "agent"), [("b", "agent-1"), ("a", "agent-2")])
+async def test_a_token_is_bound_to_cluster_and_agent(plane: Plane, cluster: str, agent: str) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    with pytest.raises(Rejected, match="nobody waits for this agent"):
+        await knock(join(plane, token, cluster=cluster, agent=agent))
+
+
+async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    plane.port.forget("agent-1")
+    with pytest.raises(Rejected, match="nobody waits"):
+        await knock(join(plane, token))
+
+
+async def test_the_secret_opens_the_door_again_long_after_the_token(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    secret = str((await knock(join(plane, token)))["secret"])
+    plane.clock.time += 10 * TOKEN_LIFETIME_S
+    assert "secret" not in await knock(join(plane, token), secret), "it is told once"
+
+
+async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    await knock(join(plane, token))
+    for wrong in ("guess", token):
+        with pytest.raises(Rejected, match="the proof is wrong"):
+            await knock(join(plane, token), wrong)
+
+
+async def test_neither_token_nor_secret_is_sent_by_the_agent(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+    sent = b""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        theirs, ours = await asyncio.open_connection("127.0.0.1", plane.number)
+        writer.write(await theirs.read(65536))
+        data = await reader.read(65536)
+        sent += data
+        ours.write(data)
+        writer.write(await theirs.read(65536))
+        await writer.drain()
+        ours.close()
+
+    server = await serve(relay)
+    await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], token))
+    server.close()
+    assert b"hello" in sent
+    assert token.encode() not in sent
+
+
+def framed(kind: str, head: dict[str, Any]) -> bytes:
+    frames = FrameWriter()
+    frames.put(Message(kind, head))
+    return frames.take()
+
+
+async def say_hello(plane: Plane, **changes: Any) -> Message | None:
+    """A hand-made HELLO; what the listener answers, or None if it hung up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
+    frames = FrameReader()
+    (challenge,) = frames.feed(await reader.read(65536))
+    hello = {"protocol": PROTOCOL_VERSION, "cluster": "a", "agent": "agent-1", "nonce": "n", "resume": False, **WHO}
+    kind = changes.pop("kind", m.HELLO)
+    writer.write(framed(kind, {**hello, "proof": m.proof("t", "agent", challenge.head["nonce"]), **changes}))
+    data = await reader.read(65536)
+    assert await reader.read(65536) == b"", "a connection that was turned away is closed"
+    writer.close()
+    return frames.feed(data)[0] if data else None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"protocol": 99}, "protocol 99 is not 1"),
+        ({"kind": "calls"}, "expected hello, got 'calls'"),
+        ({"proof": None}, "the proof is wrong"),
+        ({"proof": "é"}, "the proof is wrong"),
+        ({"agent": None}, "nobody waits for this agent"),
+        ({"resume": True}, "the proof is wrong"),
+    ],
+)
+async def test_a_strange_hello_is_answered_with_a_sentence(
+    plane: Plane, changes: dict[str, Any], sentence: str
+) -> None:
+    plane.port.expect("a", "agent-1", plane.link())
+    answer = await say_hello(plane, **changes)
+    assert answer is not None
+    assert answer.kind == m.REJECT
+    assert sentence in answer.head["sentence"]
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"])
+async def test_something_that_speaks_another_protocol_is_hung_up_on(plane: Plane, noise: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
+    writer.write(noise)
+    await asyncio.wait_for(reader.read(65536), 5)  # the challenge
+    assert await asyncio.wait_for(reader.read(65536), 5) == b""
+    writer.close()
+
+
+async def test_somebody_who_connects_and_says_nothing_is_hung_up_on(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_listener, "_HANDSHAKE_TIMEOUT_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
+    for byte in framed(m.HELLO, {"protocol": 1})[:4]:
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.01)
+    with caplog.at_level(logging.WARNING, "ray_multicluster_scheduler"):
+        await asyncio.wait_for(reader.read(65536), 5)
+        assert await asyncio.wait_for(reader.read(65536), 5) == b""
+    writer.close()
+
+
+async def test_an_agent_refuses_a_server_that_cannot_prove_itself() -> None:
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(framed(m.CHALLENGE, {"protocol": 1, "nonce": "n"}))
+        await reader.read(65536)
+        writer.write(framed(m.WELCOME, {"secret": "s", "lease_s": 1, "heartbeat_s": 1, "proof": "0" * 64}))
+        await writer.drain()
+
+    server = await serve(impostor)
+    with pytest.raises(Rejected, match="could not prove that it is our control plane"):
+        await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], "t"))
+    server.close()
+
+
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+async def test_an_agent_that_meets_another_protocol_says_so(banner: bytes) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(banner)
+        await writer.drain()
+
+    server = await serve(speak)
+    with pytest.raises(CannotDial) as caught:
+        await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], "t"))
+    server.close()
+    assert f"127.0.0.1:{port_of(server) if server.sockets else ''}".rstrip(":") in str(caught.value)
+
+
+async def test_an_agent_tries_every_address(plane: Plane) -> None:
+    nobody = await serve(lambda reader, writer: asyncio.sleep(0))
+    closed_port = port_of(nobody)
+    nobody.close()
+    await nobody.wait_closed()
+    token = plane.port.expect("a", "agent-1", plane.link())
+    addresses = [("127.0.0.1", closed_port), ("127.0.0.1", plane.number)]
+    assert "secret" in await knock(Join("a", "agent-1", addresses, token))
+    with pytest.raises(CannotDial, match=f"127.0.0.1:{closed_port}"):
+        await knock(Join("a", "agent-1", addresses[:1], token))
+
+
+async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> None:
+    number = plane.number
+    await plane.port.close()
+    late = AgentListener("127.0.0.1", number, plane.clock)
+    link = plane.link()
+    token = late.expect("a", "agent-1", link)
+
+    async def open_later() -> None:
+        await asyncio.sleep(0.2)
+        await late.start()
+
+    opening = asyncio.create_task(open_later())
+    welcome = await knock(Join("a", "agent-1", [("127.0.0.1", number)], token), patience=5)
+    await opening
+    assert welcome["lease_s"] == 45.0
+    await link.close("over")
+    await late.close()
+
+
+async def test_an_agent_whose_link_is_over_is_sent_away_and_told_why(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    await agent.cut()
+    await plane.heard.until("link_down")
+    await link.close("it is over")
+    seen = len(plane.heard.events)
+    with pytest.raises(Rejected, match="is over"):
+        await agent.dial()
+    assert len(plane.heard.events) == seen, "after link_closed nothing comes any more"
+    assert not link.connected
+
+
+async def test_a_port_that_is_taken_is_a_sentence(plane: Plane) -> None:
+    second = AgentListener("127.0.0.1", plane.number, FakeClock())
+    with pytest.raises(ConfigurationError, match=str(plane.number)) as caught:
+        await second.start()
+    assert "agent_listen" in str(caught.value.next_step)
+
+
+async def test_closing_the_port_hangs_up_on_half_open_connections(plane: Plane) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
+    await reader.read(65536)
+    await plane.port.close()
+    assert await asyncio.wait_for(reader.read(65536), 5) == b""
+    writer.close()
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection("127.0.0.1", plane.number)
+
+
+async def test_the_pinned_certificate_is_trusted_and_no_other() -> None:
+    ours, other = make_identity(), make_identity()
+    plane = Plane(AgentListener("127.0.0.1", 0, FakeClock(), ours.context), 0, FakeClock())
+    plane.number = await plane.port.start()
+    link = plane.link()
+    token = plane.port.expect("a", "agent-1", link)
+    place = [("127.0.0.1", plane.number)]
+    with pytest.raises(CannotDial, match="(?i)certificate"):
+        await knock(Join("a", "agent-1", place, token, certificate=other.certificate))
+    with pytest.raises(CannotDial):
+        await knock(Join("a", "agent-1", place, token))
+    agent = ScriptedAgent(Join("a", "agent-1", place, token, certificate=ours.certificate))
+    await agent.dial()
+    await link.joined
+    assert await link.health(5) < 5
+    await agent.close()
+    await link.close("over")
+    await plane.port.close()

@@ -1,0 +1,123 @@
+"""Seeded walks over machine and fake fleet, with faults at every edge; the fleet judges after every call."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from tests.unit.lifecycle.fake_fleet import FakeFleet, fleet_of
+
+STEPS = 250
+SEEDS = range(60)
+
+DEEDS = [*3 * ["submit"], *2 * ["answer"], "mute", *5 * ["step"], "end", "link", "cancel", "old", "fleet", *2 * ["time"]]
+
+
+def some_item(chance: Random, number: int) -> TaskDescription:
+    kind: Any = chance.choice(["task", "task", "task", "job"])
+    clusters = [None, None, "a", "b"]
+    return TaskDescription(
+        id=f"t{number}",
+        kind=kind,
+        name=f"t{number}",
+        requirements={} if kind == "job" else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0])},
+        preferred_cluster=chance.choice(clusters),
+        fallback=chance.choice(["any", "any", "wait"]),  # type: ignore[arg-type]  # a literal
+        priority=chance.choice([0, 0, 1]),
+        retries=chance.choice([0, 2]),
+        retry_lost=chance.random() < 0.5,
+        run_timeout=chance.choice([None, 5.0]),
+        queue_timeout=chance.choice([None, None, 20.0]),
+        job=JobDescription("true") if kind == "job" else None,
+    )
+
+
+def some_settings(chance: Random) -> Settings:
+    return Settings(
+        resource_threshold=chance.choice([1, 0.7]),  # type: ignore[arg-type]  # one number for all
+        submission_interval_s=chance.choice([0, 3]),
+        execution_mode=chance.choice(["parallel", "parallel", "serial"]),  # type: ignore[arg-type]  # a literal
+        max_queue=chance.choice([100_000, 15]),
+        breaker_failures=chance.choice([2, 5, 100]),
+        breaker_recovery_s=20,
+        lost_after_s=15,
+        lease_s=5,
+        start_grace_s=4,
+        snapshot_interval_s=2,
+        retry_backoff={"base_s": 0.5, "max_s": 5},  # type: ignore[arg-type]  # validated into the model
+    )
+
+
+def fault_or_fact(fleet: FakeFleet, chance: Random, number: int) -> None:
+    """One thing happens."""
+    name = chance.choice(["a", "b", "c"])
+    one = chance.choice(list(fleet.live.values())) if fleet.live else None
+    match chance.choice(DEEDS):
+        case "submit":
+            fleet.submit(some_item(chance, number))
+        case "answer" if fleet.asked:
+            fleet.answer(chance.choice(fleet.asked), well=True)
+        case "mute" if fleet.asked:
+            fleet.answer(chance.choice(fleet.asked), well=chance.random() < 0.3)
+        case "step" if one is not None:
+            fleet.step(one, chance.choice(["accepted", "started", "succeeded", "succeeded"]))
+        case "end" if one is not None:
+            failure = chance.choice(["user", "crash", "cluster", "permanent"])
+            fleet.step(one, chance.choice(["failed", "cancelled", "refused"]), failure)
+        case "link":
+            fleet.link(name, chance.choice(["up", "up", "down", "closed", "failed"]))
+        case "cancel" if fleet.tasks:
+            task_id = chance.choice(list(fleet.tasks))
+            fleet.feed(events.CancelRequested(task_id, "why not", chance.random() < 0.3))
+        case "fleet":
+            known = {metadata.name: metadata for metadata in fleet.machine.registry.list()}
+            if name == "c" and chance.random() < 0.1:
+                fleet.feed(events.ClusterChanged("c", None))
+            elif name in known:
+                fleet.feed(events.ClusterChanged(name, known[name], cordoned=chance.random() < 0.5))
+        case "old" if fleet.old_mail:
+            late = chance.choice(fleet.old_mail)
+            # Old news of links would be a lie about now, not a late truth; of attempts and snapshots it is harmless.
+            if isinstance(late, events.Started | events.AttemptFinished | events.DispatchAccepted):
+                fleet.feed(late)
+        case _:
+            fleet.advance(chance.choice([0.1, 0.5, 2.0, 8.0]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_item_ends_once_and_nothing_is_left(seed: int) -> None:
+    chance = Random(seed)
+    fleet = FakeFleet(SchedulerMachine(some_settings(chance), fleet_of("a", "b", "c")), chance)
+    for number in range(STEPS):
+        fault_or_fact(fleet, chance, number)
+    fleet.settle()
+    assert set(fleet.ends) == set(fleet.tasks)
+    assert fleet.live == {}
+    assert fleet.machine.timers == frozenset()
+    assert fleet.machine.queue_depths() == {}
+    for metadata in fleet.machine.registry.list():
+        state = fleet.machine.registry.state(metadata.name)
+        assert state.ledger.reservations == {}
+        assert all(node.ours == {} for node in state.ledger.nodes())
+        assert state.running_jobs == 0
+    for record in fleet.machine.records():
+        assert record.state.terminal
+        assert record.history[0].state is TaskState.PENDING
+        assert [step.at for step in record.history] == sorted(step.at for step in record.history)
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    histories = []
+    for _ in range(2):
+        chance = Random(7)
+        fleet = FakeFleet(SchedulerMachine(some_settings(chance), fleet_of("a", "b", "c")), chance)
+        for number in range(STEPS):
+            fault_or_fact(fleet, chance, number)
+        histories.append([record.history for record in fleet.machine.records()])
+    assert histories[0] == histories[1]

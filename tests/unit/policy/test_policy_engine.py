@@ -1,0 +1,337 @@
+"""Ranks before scores before round robin; score vectors; the decision as data."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
+from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
+from ray_multicluster_scheduler.scheduler.policy import catalog as catalog_module
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog, load_entry_points
+from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
+from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
+from tests.unit.lifecycle.driver import job, task
+from tests.unit.policy.views import node, view
+
+GIB = 1024.0**3
+
+
+def engine(catalog: PolicyCatalog | None = None, **settings: Any) -> PolicyEngine:
+    return PolicyEngine(Settings(**{"resource_threshold": 1, **settings}), catalog=catalog)
+
+
+def chosen(item: TaskDescription, *views: ClusterView, **settings: Any) -> str | None:
+    return engine(**settings).schedule(item, views, 0.0).cluster
+
+
+# ---- scores
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "memory", "weight", "prefer", "raw"),
+    [
+        (15.18, 20, 10.99, 1, False, 12.4),
+        (2.06, 8, 11.14, 1.2, True, 1.2),
+        (3.54, 8, 9.40, 1.2, True, 2.9),
+        (1.01, 8, 9.06, 1.2, True, 0.3),
+        (2.63, 20, 7.49, 1, False, 0.4),
+    ],
+)
+def test_the_load_score_vectors(
+    free: float, total: float, memory: float, weight: float, prefer: bool, raw: float
+) -> None:
+    only = node({"CPU": total, "memory": 64 * GIB}, {"CPU": free, "memory": memory * GIB})
+    cluster = view("c", only, weight=weight, prefer=prefer)
+    score = WeightedPreferencePolicy()
+    assert round(score.raw(task("t"), cluster), 1) == raw
+    exact = score.raw(task("t"), cluster)
+    assert score.score(task("t"), cluster) == pytest.approx(exact / (1 + exact))
+
+
+def test_the_gpu_term_counts_only_for_those_who_ask() -> None:
+    cluster = view("c", node({"CPU": 4.0, "GPU": 2.0}))
+    score = WeightedPreferencePolicy()
+    assert score.raw(task("t"), cluster) == pytest.approx(4)
+    assert score.raw(task("t", requirements={"GPU": 1.0}), cluster) == pytest.approx(14)
+
+
+def test_a_cluster_without_cpus_scores_nothing() -> None:
+    assert WeightedPreferencePolicy().score(task("t"), view("c", node({"GPU": 1.0}))) == 0
+
+
+@pytest.mark.parametrize(
+    ("need", "expected"),
+    [({"CPU": 2.0}, 0.5), ({"CPU": 2.0, "GPU": 1.0}, 0.0), ({"tpu": 1.0}, 0.0), ({}, 0.75), ({"CPU": 99.0}, 0.0)],
+)
+def test_headroom_is_that_of_the_scarcest(need: dict[str, float], expected: float) -> None:
+    cluster = view("c", node({"CPU": 8.0, "GPU": 4.0}, {"CPU": 6.0, "GPU": 1.0}))
+    assert ScoreBasedPolicy().score(task("t", requirements=need), cluster) == expected
+
+
+# ---- order
+
+
+def test_preferred_before_tags_before_load() -> None:
+    busy = node({"CPU": 8.0}, {"CPU": 1.0})
+    favourite = view("favourite", busy)
+    tagged = view("tagged", busy, tags=("arm64",))
+    idle = view("idle", node({"CPU": 64.0}))
+    fleet = (idle, tagged, favourite)
+    assert chosen(task("t", preferred_cluster="favourite", tags=("arm64",)), *fleet) == "favourite"
+    assert chosen(task("t", tags=("arm64",)), *fleet) == "tagged"
+    assert chosen(task("t"), *fleet) == "idle"
+
+
+def test_more_matching_tags_are_better_and_unknown_tags_are_labels() -> None:
+    one, two = view("one", tags=("x",)), view("two", tags=("x", "y"))
+    assert chosen(task("t", tags=("x", "y", "made-up")), one, two) == "two"
+    assert chosen(task("t", tags=("made-up",)), one, two) == "one"
+
+
+def test_items_without_gpus_keep_away_from_free_ones_when_they_can() -> None:
+    gpus = view("gpus", node({"CPU": 64.0, "GPU": 8.0}))
+    plain = view("plain", node({"CPU": 4.0}))
+    assert chosen(task("t"), gpus, plain) == "plain"
+    assert chosen(task("t", cpus=8), gpus, plain) == "gpus"
+    assert chosen(task("t", requirements={"GPU": 1.0}), plain, gpus) == "gpus"
+    taken = view("gpus", node({"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 0.0}))
+    assert chosen(task("t"), taken, plain) == "gpus"
+
+
+def test_equals_take_turns_and_asking_does_not_change_whose_it_is() -> None:
+    brain = engine()
+    fleet = [view(name) for name in "abc"]
+    order = []
+    for _ in range(6):
+        assert brain.schedule(task("x"), fleet, 0.0) == brain.schedule(task("x"), fleet, 0.0)
+        decision = brain.schedule(task("t"), fleet, 0.0)
+        assert decision.cluster is not None
+        order.append(decision.cluster)
+        brain.note_placed(decision.cluster)
+    assert order == list("abcabc")
+
+
+levels = st.integers(0, 2)
+
+
+@given(st.lists(st.tuples(st.booleans(), levels, st.integers(1, 8), levels), min_size=1, max_size=6))
+def test_the_order_is_strict(rows: list[tuple[bool, int, int, int]]) -> None:
+    """Preferred, then tag match, then load, then whose turn it is; nothing later outweighs anything earlier."""
+    brain = engine()
+    fleet = []
+    for index, (_, tags, free, turns) in enumerate(rows):
+        only = node({"CPU": 8.0}, {"CPU": float(free)})
+        fleet.append(view(f"c{index}", only, tags=("x", "y")[:tags]))
+        for _ in range(turns):
+            brain.note_placed(f"c{index}")
+    favourite = next((f"c{index}" for index, row in enumerate(rows) if row[0]), None)
+    decision = brain.schedule(task("t", tags=("x", "y"), preferred_cluster=favourite), fleet, 0.0)
+    assert decision.cluster is not None
+    winner = int(decision.cluster[1:])
+    key = [(f"c{index}" == favourite, row[1], row[2]) for index, row in enumerate(rows)]
+    assert key[winner] == max(key)
+
+
+class Constant:
+    """A user's own score: a number per cluster."""
+
+    def __init__(self, name: str, **values: float) -> None:
+        self.name = name
+        self._values = values
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+        return self._values[cluster.name]
+
+
+def own(*scores: Constant) -> PolicyCatalog:
+    catalog = PolicyCatalog()
+    for one in scores:
+        catalog.register_score(one.name, one)
+    return catalog
+
+
+def test_weighted_adds_up_and_chain_looks_at_one_after_the_other() -> None:
+    catalog = own(Constant("first", a=0.5, b=0.6), Constant("second", a=0.9, b=0.1))
+    fleet = (view("a"), view("b"))
+    weights = {"first": 1, "second": 1}
+    weighted = engine(catalog, weights=weights).schedule(task("t"), fleet, 0.0)
+    assert weighted.cluster == "a"
+    assert [row.total for row in weighted.candidates] == [pytest.approx(1.4), pytest.approx(0.7)]
+    assert engine(catalog, weights=weights, combine="chain").schedule(task("t"), fleet, 0.0).cluster == "b"
+    assert engine(catalog, weights={"first": 1, "second": 0}).schedule(task("t"), fleet, 0.0).cluster == "b"
+    assert engine(catalog, weights={"first": 10, "second": 1}).schedule(task("t"), fleet, 0.0).cluster == "b"
+
+
+def test_chain_goes_on_to_the_next_score_only_when_equal() -> None:
+    catalog = own(Constant("first", a=0.5, b=0.5), Constant("second", a=0.1, b=0.2))
+    brain = engine(catalog, weights={"first": 1, "second": 1}, combine="chain")
+    assert brain.schedule(task("t"), (view("a"), view("b")), 0.0).cluster == "b"
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+def test_a_score_outside_its_range_is_an_error(value: float) -> None:
+    brain = engine(own(Constant("odd", c=value)), weights={"odd": 1})
+    with pytest.raises(PolicyEvaluationError, match="score 'odd'.*cluster c.*not within") as caught:
+        brain.schedule(task("t"), [view("c")], 0.0)
+    assert (caught.value.task_id, caught.value.cluster) == ("t", "c")
+
+
+def test_a_score_that_raises_is_an_error_with_names() -> None:
+    brain = engine(own(Constant("odd")), weights={"odd": 1})
+    with pytest.raises(PolicyEvaluationError, match="task t failed.*KeyError for cluster c"):
+        brain.schedule(task("t"), [view("c")], 0.0)
+
+
+# ---- registration
+
+
+class NoMondays:
+    name = "no_mondays"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
+        return Rejection("MONDAY", "it is Monday there") if "monday" in cluster.metadata.tags else None
+
+
+def test_a_users_filter_takes_part() -> None:
+    catalog = PolicyCatalog()
+    catalog.register("no_mondays", NoMondays)
+    decision = engine(catalog).schedule(task("t"), [view("a", tags=("monday",)), view("b")], 0.0)
+    assert decision.cluster == "b"
+    assert [one.code for one in decision.candidates[0].rejections] == ["MONDAY"]
+    waits = engine(catalog).schedule(task("t"), [view("a", tags=("monday",))], 0.0)
+    assert (waits.code, waits.unblocked_by) == ("MONDAY", None)
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'thing' \\(int\\) is neither"):
+        PolicyCatalog().register("thing", int)
+
+
+@pytest.mark.parametrize("name", ["load", "headroom"])
+def test_a_name_is_given_once(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"two policies named '{name}'"):
+        PolicyCatalog().register_score(name, ScoreBasedPolicy())
+
+
+def points(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    point = EntryPoint("extra", value, catalog_module.ENTRY_POINTS)
+    monkeypatch.setattr(catalog_module, "entry_points", lambda group: EntryPoints([point]).select(group=group))
+
+
+def test_policies_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "ray_multicluster_scheduler.scheduler.policy.score_based_policy"
+    points(monkeypatch, f"{module}:ScoreBasedPolicy")
+    catalog = PolicyCatalog()
+    load_entry_points(catalog)
+    assert list(catalog.chosen_scores({"extra": 1.0})) == ["extra"]
+
+
+def test_a_package_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    points(monkeypatch, "no_such_module:Thing")
+    with pytest.raises(ConfigurationError, match="'extra' \\(no_such_module:Thing\\) cannot be loaded"):
+        load_entry_points(PolicyCatalog())
+
+
+# ---- the decision as data
+
+
+def test_a_decision_says_why_and_survives_json() -> None:
+    fleet = [view("a", cordoned=True), view("b", prefer=True)]
+    decision = engine().schedule(task("t", preferred_cluster="b"), fleet, 7.0)
+    assert (decision.cluster, decision.code, decision.at, decision.task_id) == ("b", "PLACED", 7.0, "t")
+    assert decision.sentence == "b: preferred, load 9.6; 1 of 2 clusters could take it"
+    row = decision.candidates[1]
+    assert row.node_id == "n1"
+    assert row.ranks == {"preferred": 1, "tags": 0, "spares_gpus": 1}
+    assert row.raw_scores["load"] == pytest.approx(9.6)
+    assert SchedulingDecision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+
+
+def test_a_table_holds_what_every_filter_said() -> None:
+    cluster = view("a", cordoned=True, in_flight=9, max_in_flight=9, tags=())
+    decision = engine().schedule(task("t", require_tags=("x",)), [cluster], 0.0)
+    codes = [one.code for one in decision.candidates[0].rejections]
+    assert codes == ["REQUIRED_TAGS", "CORDONED", "MAX_IN_FLIGHT"]
+
+
+def test_the_reason_is_that_of_the_nearest_cluster() -> None:
+    far = view("far", cordoned=True, in_flight=9, max_in_flight=9)
+    excluded = view("excluded", dashboard=None)
+    near = view("near", in_flight=9, max_in_flight=9)
+    decision = engine().schedule(task("t"), [excluded, far, near], 0.0)
+    assert decision.code == "MAX_IN_FLIGHT"
+    assert decision.unblocked_by == "an item on near ends"
+    assert "far: it is cordoned" in decision.sentence
+    assert "excluded" not in decision.sentence
+
+
+def test_a_long_reason_is_cut() -> None:
+    fleet = [view(f"c{number}", cordoned=True) for number in range(10)]
+    assert engine().schedule(task("t"), fleet, 0.0).sentence.endswith("; and 7 more")
+
+
+def test_a_retry_does_not_wait_for_the_interval() -> None:
+    cluster = view(next_submission_at=99.0)
+    brain = engine()
+    assert brain.schedule(job("j"), [cluster], 0.0).code == "SUBMISSION_INTERVAL"
+    assert brain.schedule(job("j"), [cluster], 0.0, retry=True).cluster == "c"
+
+
+DOWN = Trouble("CLUSTER_UNREACHABLE", "down", hopeless=True)
+AWAY = Trouble("STALE_SNAPSHOT", "away")
+
+
+@pytest.mark.parametrize(
+    ("fleet", "expected"),
+    [
+        ([view("a")], Verdict.PLACED),
+        ([view("a", cordoned=True)], Verdict.WAIT),
+        ([view("a", dashboard=None)], Verdict.INFEASIBLE),
+        ([view("a", trouble=DOWN)], Verdict.UNHEALTHY),
+        ([view("a", trouble=AWAY)], Verdict.WAIT),
+        ([view("a", trouble=DOWN), view("b", dashboard=None)], Verdict.UNHEALTHY),
+        ([view("a", trouble=DOWN, dashboard=None)], Verdict.INFEASIBLE),
+        ([view("a", trouble=DOWN), view("b", trouble=AWAY)], Verdict.WAIT),
+        ([view("a", link_trouble=Trouble("LINK_FAILED", "no", hopeless=True))], Verdict.UNHEALTHY),
+        ([view("a", link_trouble=Trouble("LINK_FAILED", "no"))], Verdict.WAIT),
+        ([], Verdict.UNHEALTHY),
+    ],
+)
+def test_what_follows_from_a_decision(fleet: list[ClusterView], expected: Verdict) -> None:
+    assert verdict(engine().schedule(task("t"), fleet, 0.0)) is expected
+
+
+# ---- submission history
+
+
+def test_submission_history_of_the_kinds_that_count() -> None:
+    settings = Settings(submission_interval_s=40, submission_interval_kinds=["job", "actor"])
+    history = ClusterSubmissionHistory(settings)
+    history.record(task("t"), "a", 1.0, retry=False)
+    history.record(job("j"), "a", 2.0, retry=True)
+    assert history.next_at("a") is None
+    history.record(job("j"), "a", 3.0, retry=False)
+    assert history.next_at("a") == 43.0
+    history.record(task("x", kind="actor"), "a", 5.0, retry=False)
+    assert history.next_at("a") == 45.0
+    assert history.next_at("b") is None
+    history.forget("a")
+    assert history.next_at("a") is None
+
+
+def test_an_interval_of_zero_is_none() -> None:
+    history = ClusterSubmissionHistory(Settings(submission_interval_s=0))
+    history.record(job("j"), "a", 3.0, retry=False)
+    assert history.next_at("a") is None
