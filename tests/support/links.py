@@ -89,5 +89,5 @@ class Heard:
         return answer
 
     async def until(self, kind: str, count: int = 1) -> list[tuple[Any, ...]]:
-        await eventually(lambda: len(self.of(kind)) >= count, f"{count} × {kind}, heard {self.kinds()}")
+        await eventually(lambda: len(self.of(kind)) >= count, lambda: f"{count} × {kind}, heard {self.kinds()}")
         return self.of(kind)

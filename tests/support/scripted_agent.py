@@ -76,7 +76,10 @@ class ScriptedAgent:
 
     async def until(self, kind: str, count: int = 1) -> Message:
         """Wait for the ``count``-th message of this kind."""
-        await eventually(lambda: len(self.of(kind)) >= count, f"{count} × {kind}, heard {[x.kind for x in self.heard]}")
+        def story() -> str:
+            return f"{count} × {kind}, heard {[message.kind for message in self.heard]}"
+
+        await eventually(lambda: len(self.of(kind)) >= count, story)
         return self.of(kind)[count - 1]
 
     def calls(self) -> list[Key]:

@@ -49,10 +49,11 @@ class AgentLink:
         self._can_send = asyncio.Event()
         self._owed = Outstanding()
         self._functions_there: set[str] = set()
+        self._carriers: dict[Key, str] = {}
         self._last_contact = time.monotonic()
         self._last_snapshot: ResourceSnapshot | None = None
         self._snapshot_came = asyncio.Event()
-        self._pong: asyncio.Future[None] | None = None
+        self._pongs: dict[float, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None
         self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
@@ -100,9 +101,12 @@ class AgentLink:
 
     async def health(self, timeout: float) -> float:
         began = time.monotonic()
-        self._pong = asyncio.get_running_loop().create_future()
+        pong = self._pongs.setdefault(began, asyncio.get_running_loop().create_future())
         self._send(m.PING, {"t": began})
-        await self._answer_within(self._pong, timeout)
+        try:
+            await self._answer_within(pong, timeout)
+        finally:
+            self._pongs.pop(began, None)
         return time.monotonic() - began
 
     async def snapshot(self, timeout: float) -> ResourceSnapshot:
@@ -132,10 +136,16 @@ class AgentLink:
     # The connection -----------------------------------------------------------------------------------
 
     def welcome(self) -> dict[str, Any]:
+        """Raises PermissionError: an agent that comes back after it was declared dead must end."""
+        if self.over.is_set():
+            raise PermissionError(f"the link to cluster {self._cluster!r} is over")
         return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
 
     def admitted(self, connection: Admitted) -> None:
         """The agent dialled in, for the first time or again."""
+        if self.over.is_set():  # since it was welcomed; when it dials again it is told so
+            connection.writer.close()
+            return
         if self._serving is not None:
             self._serving.cancel()
         first = self._info is None
@@ -145,6 +155,7 @@ class AgentLink:
     async def _serve(self, connection: Admitted, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
         self._functions_there.clear()
+        self._carriers.clear()
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
@@ -177,12 +188,10 @@ class AgentLink:
             self._spawn(self._watch_the_silent())
 
     async def _read(self, connection: Admitted) -> None:
-        for message in connection.early:
-            self._hear(message)
+        self._hear_all(connection.early)
         while data := await connection.reader.read(1 << 18):
             self._last_contact = time.monotonic()
-            for message in connection.frames.feed(data):
-                self._hear(message)
+            self._hear_all(connection.frames.feed(data))
         raise ConnectionResetError("closed by the agent")
 
     async def _write(self, writer: asyncio.StreamWriter, outbox: FrameWriter) -> None:
@@ -236,15 +245,21 @@ class AgentLink:
 
     # What the agent says ------------------------------------------------------------------------------
 
+    def _hear_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                self._hear(message)
+            except (KeyError, TypeError, ValueError) as error:
+                _log.exception("a message %r of the agent of cluster %s cannot be read", message.kind, self._cluster)
+                raise FrameError(f"the message {message.kind!r} cannot be read: {error!r}") from error
+
     def _hear(self, message: Message) -> None:
         head = message.head
         match message.kind:
             case m.FINISHED:
                 self._finished(head["results"], message.blobs)
             case m.ACCEPTED:
-                for key in _keys(head):
-                    if self._owed.accepted(key):
-                        self._listener.accepted(self._cluster, *key)
+                self._accepted(_keys(head))
             case m.STARTED:
                 for task_id, attempt, at, node in head["calls"]:
                     if self._owed.started((task_id, attempt)):
@@ -259,10 +274,22 @@ class AgentLink:
             case m.PING:
                 self._send(m.PONG, head)
             case m.PONG:
-                if self._pong is not None and not self._pong.done():
-                    self._pong.set_result(None)
+                pong = self._pongs.get(head.get("t", 0.0))
+                if pong is not None and not pong.done():
+                    pong.set_result(None)
             case _:
                 _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, message.kind)
+
+    def _accepted(self, keys: list[Key]) -> None:
+        for key in keys:
+            if key in self._carriers:
+                self._functions_there.add(self._carriers.pop(key))
+            if not self._owed.accepted(key):
+                continue
+            self._listener.accepted(self._cluster, *key)
+            force = self._owed.cancel_wanted(key)
+            if force is not None:  # the first CANCEL may have overtaken the call, and was ignored then
+                self._send(m.CANCEL, {"id": key[0], "attempt": key[1], "force": force})
 
     def _finished(self, results: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
         keys = []
@@ -270,6 +297,7 @@ class AgentLink:
         for result, payload in zip(results, blobs, strict=True):
             key = (result["id"], result["attempt"])
             keys.append(key)
+            answer = _result(result, payload)
             unseen = self._owed.started(key)
             if not self._owed.settle(key):
                 continue
@@ -280,7 +308,7 @@ class AgentLink:
             if result.get("dropped"):
                 note = f"\n[{result['dropped']} characters of output were dropped here]\n"
                 self._listener.output(self._cluster, *key, "stderr", note)
-            self._listener.finished(self._cluster, _result(result, payload))
+            self._listener.finished(self._cluster, answer)
         self._send(m.ACK, {"keys": keys})
 
     def _send_again(self, keys: list[Key]) -> None:
@@ -332,10 +360,11 @@ class AgentLink:
             return
         heads: list[dict[str, Any]] = []
         blobs: list[bytes] = []
+        carried: dict[str, Key] = {}
         for call in batch:
             function_at = None
-            if call.function_digest not in self._functions_there:
-                self._functions_there.add(call.function_digest)
+            if call.function_digest not in self._functions_there and call.function_digest not in carried:
+                carried[call.function_digest] = (call.task_id, call.attempt)
                 function_at = len(blobs)
                 blobs.append(call.function)
             heads.append(
@@ -354,12 +383,19 @@ class AgentLink:
                 }
             )
             blobs.append(call.arguments)
-        self._send(m.CALLS, {"calls": heads}, blobs)
+        if self._send(m.CALLS, {"calls": heads}, blobs):
+            self._functions_there.update(carried)
+        else:
+            # Later calls may overtake this message, so they bring their function along until it is known there.
+            self._carriers.update((key, digest) for digest, key in carried.items())
 
-    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
-        if self._outbox is not None:
-            self._outbox.put(Message(kind, head, blobs))
-            self._can_send.set()
+    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool:
+        """True if no later message can overtake this one."""
+        if self._outbox is None:
+            return False
+        in_order = self._outbox.put(Message(kind, head, blobs))
+        self._can_send.set()
+        return in_order
 
     async def _answer_within(self, answer: asyncio.Future[Any], timeout: float) -> None:
         try:

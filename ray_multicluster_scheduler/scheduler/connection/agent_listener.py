@@ -31,7 +31,7 @@ class Expected(Protocol):
     """Who waits for an agent (the AgentLink)."""
 
     def welcome(self) -> dict[str, Any]:
-        """What to tell an agent that is let in."""
+        """What to tell an agent that is let in. Raises PermissionError when it is not wanted any more."""
 
     def admitted(self, connection: Admitted) -> None:
         """The agent is here; the connection now belongs to the link."""
@@ -128,11 +128,12 @@ class AgentListener:
         hello = inbox.pop(0)
         try:
             ticket, key = self._check(hello, nonce)
+            welcome = ticket.link.welcome()
         except PermissionError as error:
             _write(writer, Message(m.REJECT, {"sentence": str(error)}))
             await writer.drain()
             raise
-        answer = {**ticket.link.welcome(), "proof": m.proof(key, "control-plane", str(hello.head.get("nonce")))}
+        answer = {**welcome, "proof": m.proof(key, "control-plane", str(hello.head.get("nonce")))}
         if not hello.head.get("resume"):
             answer["secret"] = ticket.secret
         _write(writer, Message(m.WELCOME, answer))

@@ -52,6 +52,11 @@ class Outstanding:
         debt.force = debt.force or force
         return True
 
+    def cancel_wanted(self, key: Key) -> bool | None:
+        """None: its end was not asked for. Else whether by force."""
+        debt = self._debts.get(key)
+        return debt.force if debt is not None and debt.cancelled else None
+
     def settle(self, key: Key) -> bool:
         """The answer came. False when it came before (a repeat)."""
         return self._debts.pop(key, None) is not None

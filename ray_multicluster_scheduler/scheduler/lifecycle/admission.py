@@ -35,8 +35,7 @@ class Admission:
         self._core.unfinished += 1
         self._core.transition(record, TaskState.PENDING, codes.SUBMITTED, f"{task.kind} {task.name} was submitted", now)
         if not (self._refused_for_names(record, now) or self._refused_for_room(record, now)):
-            self._core.enqueue(record, codes.QUEUED, "waits to be placed", now)
-            self._scheduling.offer(record, now)
+            self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
     def unknown_name(self, task: TaskDescription) -> str | None:
         """A cluster that the item names and that nobody has."""
@@ -51,9 +50,7 @@ class Admission:
             self._cancel_attempt(record, event, now)
         else:
             message = f"{record.task.kind} {record.task.id} was cancelled while it waited: {event.reason}"
-            self._core.complete(
-                record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError"
-            )
+            self._core.complete(record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError")
 
     def queue_timeout(self, task_id: str, now: float) -> None:
         record = self._core.records[task_id]

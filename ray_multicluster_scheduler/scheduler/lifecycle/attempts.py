@@ -93,8 +93,7 @@ class Attempts:
 
     def back_off_over(self, task_id: str, now: float) -> None:
         record = self._core.records[task_id]
-        self._core.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
-        self._scheduling.offer(record, now)
+        self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
     def _live(self, task_id: str, attempt: int) -> TaskRecord | None:
         record = self._core.records.get(task_id)
@@ -169,8 +168,7 @@ class Attempts:
         """We called it back, so no budget is used; it may have started in the last moment."""
         if record.state is TaskState.RUNNING:
             self._core.transition(record, TaskState.RETRYING, codes.NOT_STARTED, ending.sentence, now)
-        self._core.enqueue(record, codes.NOT_STARTED, ending.sentence, now)
-        self._scheduling.offer(record, now)
+        self._scheduling.enqueue(record, codes.NOT_STARTED, ending.sentence, now)
 
     def _timed_out(self, record: TaskRecord, now: float) -> None:
         self._core.complete(

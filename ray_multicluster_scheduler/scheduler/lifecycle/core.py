@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
-from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
+from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup, TaskQueue
 
 
 class Core:
@@ -67,18 +67,17 @@ class Core:
         record.finished_at = now
         self.transition(record, state, code, message, now)
         self.unfinished -= 1
-        self.out.put(
-            Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step)
-        )
+        self.out.put(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
 
-    def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
-        """Let it wait for a place; each wait has its own ``queue_timeout``."""
+    def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
+        """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
         record.cluster = None
         self.transition(record, TaskState.QUEUED, code, sentence, now)
         record.queued_at = now
-        record.group = self.queue.enqueue(record.task, record.number, retry=record.retry)
+        group = record.group = self.queue.enqueue(record.task, record.number, retry=record.retry)
         if record.task.queue_timeout is not None:
             self.out.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
+        return group
 
     def leave_queue(self, record: TaskRecord) -> None:
         """It waits no longer; nothing happens if it did not."""

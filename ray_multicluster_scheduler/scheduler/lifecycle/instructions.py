@@ -110,13 +110,5 @@ class Continue:
 
 
 Instruction: TypeAlias = (
-    Persist
-    | Publish
-    | Dispatch
-    | CancelAttempt
-    | RefreshSnapshot
-    | SetTimer
-    | ClearTimer
-    | Complete
-    | Continue
+    Persist | Publish | Dispatch | CancelAttempt | RefreshSnapshot | SetTimer | ClearTimer | Complete | Continue
 )

@@ -32,11 +32,9 @@ class SchedulingPass:
         """Something changed that may unblock anyone: look at the whole queue again."""
         self._again = True
 
-    def offer(self, record: TaskRecord, now: float) -> None:
-        """An item came to the queue. If its shape is known to be blocked, that holds for it too."""
-        group = record.group
-        if group is None:
-            return
+    def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
+        """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
+        group = self._core.enqueue(record, code, sentence, now)
         if group.decision is None:
             self._walk.offer(group)
         else:

@@ -74,10 +74,11 @@ def load_entry_points(catalog: PolicyCatalog) -> None:
     """
     for point in entry_points(group=ENTRY_POINTS):
         try:
-            factory = point.load()
+            catalog.register(point.name, point.load())
+        except ConfigurationError:
+            raise
         except Exception as error:
             raise ConfigurationError(
-                f"The policy {point.name!r} ({point.value}) cannot be loaded: {error}.",
+                f"The policy {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}.",
                 next_step="repair or uninstall the package that offers it",
             ) from error
-        catalog.register(point.name, factory)

@@ -217,9 +217,9 @@ def test_sizes_that_nodes_had_are_remembered_until_the_entry_changes() -> None:
     big = ResourceSnapshot("c", 2, (NodeSnapshot("n2", {"CPU": 16.0}, {"CPU": 16.0}),), "agent", "s1")
     ledger.observe(big)
     ledger.observe(seen(3, n1=8))
-    assert ledger.bygone_nodes == ({"CPU": 16.0},)
+    assert list(ledger.bygone_nodes) == [{"CPU": 16.0}]
     ledger.forget_sizes()
-    assert ledger.bygone_nodes == ()
+    assert list(ledger.bygone_nodes) == []
 
 
 def test_remembered_sizes_are_bounded() -> None:

@@ -67,9 +67,7 @@ def test_an_equal_entry_keeps_what_is_known_a_new_address_does_not() -> None:
 
 
 def nodes(*free: dict[str, float] | None) -> list[NodeView]:
-    return [
-        NodeView(f"n{number}", {"CPU": 8.0, "GPU": 2.0}, {}, {}, one) for number, one in enumerate(free, start=1)
-    ]
+    return [NodeView(f"n{number}", {"CPU": 8.0, "GPU": 2.0}, {}, {}, one) for number, one in enumerate(free, start=1)]
 
 
 def test_a_task_fills_the_fullest_node_it_fits() -> None:

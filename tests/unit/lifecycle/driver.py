@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 T = TypeVar("T")
 
-FREE = {"resource_threshold": 1, "submission_interval_s": 0}
+FREE: dict[str, Any] = {"resource_threshold": 1, "submission_interval_s": 0}
 """Settings with the two default rules off that would get in the way of most tests."""
 
 

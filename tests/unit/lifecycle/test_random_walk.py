@@ -16,7 +16,19 @@ from tests.unit.lifecycle.fake_fleet import FakeFleet, fleet_of
 STEPS = 250
 SEEDS = range(60)
 
-DEEDS = [*3 * ["submit"], *2 * ["answer"], "mute", *5 * ["step"], "end", "link", "cancel", "old", "fleet", *2 * ["time"]]
+DEEDS = [
+    *3 * ["submit"],
+    *2 * ["answer"],
+    *5 * ["step"],
+    *2 * ["time"],
+    "mute",
+    "end",
+    "link",
+    "cancel",
+    "old",
+    "fleet",
+]
+"""What may happen next; what stands here more often happens more often."""
 
 
 def some_item(chance: Random, number: int) -> TaskDescription:
@@ -28,7 +40,7 @@ def some_item(chance: Random, number: int) -> TaskDescription:
         name=f"t{number}",
         requirements={} if kind == "job" else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0])},
         preferred_cluster=chance.choice(clusters),
-        fallback=chance.choice(["any", "any", "wait"]),  # type: ignore[arg-type]  # a literal
+        fallback=chance.choice(["any", "any", "wait"]),
         priority=chance.choice([0, 0, 1]),
         retries=chance.choice([0, 2]),
         retry_lost=chance.random() < 0.5,
@@ -42,7 +54,7 @@ def some_settings(chance: Random) -> Settings:
     return Settings(
         resource_threshold=chance.choice([1, 0.7]),  # type: ignore[arg-type]  # one number for all
         submission_interval_s=chance.choice([0, 3]),
-        execution_mode=chance.choice(["parallel", "parallel", "serial"]),  # type: ignore[arg-type]  # a literal
+        execution_mode=chance.choice(["parallel", "parallel", "serial"]),
         max_queue=chance.choice([100_000, 15]),
         breaker_failures=chance.choice([2, 5, 100]),
         breaker_recovery_s=20,

@@ -42,7 +42,12 @@ def test_each_class_uses_its_own_budget(failure: str) -> None:
 
 @pytest.mark.parametrize(
     ("failure", "error"),
-    [("user", None), ("crash", "WorkerCrashedError"), ("cluster", "ClusterLostError"), ("permanent", "TaskSubmissionError")],
+    [
+        ("user", None),
+        ("crash", "WorkerCrashedError"),
+        ("cluster", "ClusterLostError"),
+        ("permanent", "TaskSubmissionError"),
+    ],
 )
 def test_the_error_tells_whose_fault_it_was(failure: str, error: str | None) -> None:
     driver = ready(4)

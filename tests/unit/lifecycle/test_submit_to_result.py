@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
@@ -12,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Persist,
     Publish,
     RefreshSnapshot,
+    Transition,
 )
 from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
 
@@ -30,11 +34,11 @@ def test_the_whole_life_of_a_task() -> None:
     driver = ready(4)
     record = driver.submit(task("t"))
     assert driver.said(Dispatch) == [Dispatch("t", 1, 1, "a")]
-    assert record.state is TaskState.DISPATCHING
+    assert driver.state("t") is TaskState.DISPATCHING
     driver.accept("t")
-    assert record.state is TaskState.DISPATCHING
+    assert driver.states("t")[-1] == "DISPATCHING"
     driver.start("t")
-    assert record.state is TaskState.RUNNING
+    assert driver.states("t")[-1] == "RUNNING"
     driver.succeed("t")
     assert driver.states("t") == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
     assert driver.end("t") == Complete("t", TaskState.SUCCEEDED, 1, "a", None, "finished on a")
@@ -140,6 +144,17 @@ def test_plan_changes_nothing() -> None:
     assert decision.cluster == "a"
     assert list(driver.machine.records()) == []
     assert driver.machine.view("a", driver.now).in_flight == 0
+
+
+def test_a_plan_for_a_cluster_that_nobody_has_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="no cluster 'aa'.*did you mean 'a'"):
+        ready(4).machine.plan(task("t", preferred_cluster="aa"), 0.0)
+
+
+def test_transitions_survive_as_data() -> None:
+    driver = ready(4)
+    for step in driver.submit(task("t")).history:
+        assert Transition.from_dict(json.loads(json.dumps(step.to_dict()))) == step
 
 
 def test_a_job_goes_the_same_way_without_a_link() -> None:

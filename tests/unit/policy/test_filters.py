@@ -89,7 +89,13 @@ def test_fallback_wait_goes_nowhere_else() -> None:
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [("3.11.0", []), ("3.11", []), (None, []), ("3.12.1", [("PYTHON_MISMATCH", NEVER)]), ("3.1.1", [("PYTHON_MISMATCH", NEVER)])],
+    [
+        ("3.11.0", []),
+        ("3.11", []),
+        (None, []),
+        ("3.12.1", [("PYTHON_MISMATCH", NEVER)]),
+        ("3.1.1", [("PYTHON_MISMATCH", NEVER)]),
+    ],
 )
 def test_python_minor_for_what_is_pickled(version: str | None, expected: list[tuple[str, bool]]) -> None:
     cluster = view(python_version=version)

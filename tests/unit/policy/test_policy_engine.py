@@ -238,6 +238,15 @@ def test_policies_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(catalog.chosen_scores({"extra": 1.0})) == ["extra"]
 
 
+@pytest.mark.parametrize(
+    ("value", "match"), [("builtins:object", "neither a filter nor a score"), ("math:pow", "TypeError")]
+)
+def test_a_package_that_offers_something_else_is_named(monkeypatch: pytest.MonkeyPatch, value: str, match: str) -> None:
+    points(monkeypatch, value)
+    with pytest.raises(ConfigurationError, match=f"'extra'.*{match}"):
+        load_entry_points(PolicyCatalog())
+
+
 def test_a_package_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     points(monkeypatch, "no_such_module:Thing")
     with pytest.raises(ConfigurationError, match="'extra' \\(no_such_module:Thing\\) cannot be loaded"):
@@ -317,7 +326,7 @@ def test_what_follows_from_a_decision(fleet: list[ClusterView], expected: Verdic
 
 
 def test_submission_history_of_the_kinds_that_count() -> None:
-    settings = Settings(submission_interval_s=40, submission_interval_kinds=["job", "actor"])
+    settings = Settings(submission_interval_s=40, submission_interval_kinds=frozenset({"job", "actor"}))
     history = ClusterSubmissionHistory(settings)
     history.record(task("t"), "a", 1.0, retry=False)
     history.record(job("j"), "a", 2.0, retry=True)

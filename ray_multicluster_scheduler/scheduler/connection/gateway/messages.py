@@ -63,4 +63,4 @@ def proof(key: str, role: str, nonce: str) -> str:
 
 def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
     """Compare without telling by timing how much of it was right."""
-    return isinstance(given, str) and hmac.compare_digest(given, proof(key, role, nonce))
+    return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(key, role, nonce).encode())

@@ -56,4 +56,4 @@ class WorkerServer:
             writer.close()
 
     def _admits(self, head: dict[str, Any]) -> bool:
-        return hmac.compare_digest(str(head.get("secret")), self._secret)
+        return hmac.compare_digest(str(head.get("secret")).encode(), self._secret.encode())

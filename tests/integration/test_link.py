@@ -1,0 +1,189 @@
+"""The link agent on a real cluster, when the line to it or one of its ends breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from ray_multicluster_scheduler import ClusterLostError, TaskState, UnifiedScheduler, get
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+
+LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
+
+
+def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
+    """A clusters.yaml with the cluster "mac" alone."""
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    entry = next(entry for entry in whole["clusters"] if entry["name"] == "mac")
+    path = folder / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **LEASE, **settings}, "clusters": [entry]}))
+    return path
+
+
+@pytest.fixture
+def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
+    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    advertise = fleet.expose("mac", port)
+    config = _config(fleet, tmp_path, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise)
+    with UnifiedScheduler(config) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        yield scheduler
+
+
+def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path) -> None:
+    def note(path: str, number: int) -> int:
+        import time
+
+        with open(path, "a") as file:
+            file.write(f"{number} ")
+        time.sleep(0.3)
+        return number
+
+    path = tmp_path / "done"
+    handles = [line.submit_task_async(note, (str(path), number)) for number in range(20)]
+    for _ in range(2):
+        _until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
+        fleet.cut("mac")
+        time.sleep(1)
+        fleet.mend("mac")
+        time.sleep(1)
+    assert get(handles, timeout=60) == list(range(20))
+    assert sorted(map(int, path.read_text().split())) == list(range(20)), "each ran exactly once"
+    assert all(handle.attempt == 1 for handle in handles)
+
+
+def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:
+    """Half-open: bytes stop, nothing is closed. Three missed heartbeats make the cluster suspect."""
+    handle = line.submit_task_async(lambda: __import__("time").sleep(4) or "slept")
+    _until(lambda: handle.state is TaskState.RUNNING)
+    fleet.freeze("mac")
+    try:
+        _until(lambda: line.list_clusters()[0]["state"] != "UP", 10)
+    finally:
+        fleet.mend("mac")
+    assert handle.result(40) == "slept"
+    assert handle.attempt == 1
+    assert line.submit_task(len, ("again",)) == 5
+
+
+def test_an_agent_that_was_killed_is_replaced(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Its running task is lost with it, is known to be dead, and runs once more."""
+
+    def slow(path: str) -> int:
+        import time
+
+        from ray_multicluster_scheduler import current
+
+        with open(path, "a") as file:
+            file.write(f"{current().attempt} ")
+        time.sleep(3)
+        return current().attempt
+
+    path = tmp_path / "attempts"
+    with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
+        handle = scheduler.submit_task_async(slow, (str(path),))
+        _until(lambda: handle.state is TaskState.RUNNING)
+        os.kill(_agent_process(scheduler).pid, signal.SIGKILL)
+        assert handle.result(60) == 2
+        assert path.read_text() == "1 2 "
+        codes = [step["code"] for step in handle.explain()["history"]]
+        assert "CLUSTER_LOST" in " ".join(codes) or "lost" in str(handle.explain()["history"])
+
+
+def test_work_on_a_cluster_that_died_fails_with_the_true_reason(fleet: LocalFleet, tmp_path: Path) -> None:
+    with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
+        handle = scheduler.submit_task_async(lambda: __import__("time").sleep(60), lost_retries=0)
+        _until(lambda: handle.state is TaskState.RUNNING)
+        fleet.kill("mac")
+        try:
+            with pytest.raises(ClusterLostError, match="mac") as caught:
+                handle.result(60)
+            assert caught.value.task_id == handle.id
+            assert caught.value.next_step
+        finally:
+            fleet.start("mac")
+        assert scheduler.submit_task(len, ("back",)) == 4, "it is used again when it is back"
+
+
+PROGRAM = """
+    import sys, time
+    from ray_multicluster_scheduler import *
+
+    def busy(path):
+        import os, time
+        with open(path, "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(600)
+
+    initialize_scheduler_environment(sys.argv[1])
+    handle = submit_task_async(busy, (sys.argv[2],))
+    while handle.state != "RUNNING":
+        time.sleep(0.05)
+    print("READY", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_no_orphans_after_kill_9_of_the_program(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Nobody told the agent to end: its lease runs out, it ends its task and itself."""
+    program, mark = tmp_path / "program.py", tmp_path / "pid"
+    program.write_text(textwrap.dedent(PROGRAM))
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(_config(fleet, tmp_path)), str(mark)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "READY\n"
+    worker = psutil.Process(int(mark.read_text()))
+    agents = _agents(fleet)
+    assert agents
+    process.kill()
+    process.communicate()
+    began = time.monotonic()
+    _until(lambda: not worker.is_running() and not any(agent.is_running() for agent in agents), 30)
+    assert time.monotonic() - began > LEASE["lease_s"] / 2, "it lasted as long as the lease, not less"
+
+
+def _agents(fleet: LocalFleet) -> list[psutil.Process]:
+    found = []
+    for pid in fleet.processes("mac"):
+        try:
+            process = psutil.Process(pid)
+            if "ray_multicluster_scheduler.scheduler.connection.gateway" in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _agent_process(scheduler: UnifiedScheduler) -> psutil.Process:
+    runtime, _ = scheduler._started()
+    link = runtime.links.existing("mac")
+    assert link is not None
+    marked = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "ray_multicluster_scheduler.scheduler.connection.gateway" in (process.info["cmdline"] or [])
+        and link.agent in process.environ().get("RAY_JOB_CONFIG_JSON_ENV_VAR", "") + str(process.environ())
+    ]
+    assert len(marked) == 1, marked
+    return marked[0]
+
+
+def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,197 @@
+"""AgentLink when the agent does not come back, and when the link is closed: every call is answered, then silence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection import agent_link
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from tests.support.links import call
+from tests.unit.connection.conftest import Plane
+
+T1, T2, T3 = ("t1", 1), ("t2", 1), ("t3", 1)
+
+
+async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_ends(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2"), call("t3")])
+    link.cancel("t3", 1, force=False)
+    agent.accept(T1)
+    await plane.heard.until("accepted")
+    plane.job_over = "exit code 137"
+    await agent.cut()
+    await plane.heard.until("link_closed")
+    for task_id in ("t1", "t2"):
+        result = plane.heard.result(task_id)
+        assert (result.status, result.failure, result.error_type) == (
+            "failed",
+            FailureClass.CLUSTER,
+            "ClusterLostError",
+        )
+        assert "exit code 137" in result.message
+    assert plane.heard.result("t3").status == "cancelled", "what was to be cancelled is over, as asked"
+    assert plane.heard.kinds()[-1] == "link_closed"
+    assert link.over.is_set()
+
+
+async def test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.6)
+    link.submit([call("t1")])
+    await agent.cut()
+    began = time.monotonic()
+    await plane.heard.until("link_closed")
+    assert time.monotonic() - began >= 0.55
+    result = plane.heard.result("t1")
+    assert result.failure is FailureClass.CLUSTER
+    assert "for 0.6 s" in result.message
+    assert "after 0.2 s" in result.message
+
+
+async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.1)
+    agent.mute = True
+    ((_, cluster, sentence),) = await plane.heard.until("link_down")
+    assert cluster == "a"
+    assert "nothing was heard from the agent for" in sentence
+    assert not link.connected
+
+
+async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
+    link, _ = await plane.pair(heartbeat_s=0.05)
+    await asyncio.sleep(0.5)
+    assert plane.heard.kinds() == ["link_up"]
+    assert link.connected
+
+
+async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane: Plane) -> None:
+    """A connection that carries only our half: the agent hears us, and renews its lease, until we hang up."""
+    _, agent = await plane.pair(heartbeat_s=0.3, lease_s=0.4, lost_after_s=0.9)
+    agent.mute = True
+    await plane.heard.until("link_down")
+    hung_up = time.monotonic()
+    await agent.cut()
+    await plane.heard.until("link_closed")
+    assert time.monotonic() - hung_up >= 0.85
+
+
+async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
+    """Down, back for a moment, down again: the second silence counts from the second break."""
+    _, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.5, lost_after_s=1.2)
+    await agent.cut()
+    await plane.heard.until("link_down")
+    await asyncio.sleep(0.6)
+    await agent.dial()
+    await plane.heard.until("link_up", 2)
+    await agent.cut()
+    await plane.heard.until("link_down", 2)
+    second = time.monotonic()
+    await plane.heard.until("link_closed")
+    assert time.monotonic() - second >= 1.15
+
+
+async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.3, lost_after_s=0.8)
+    link.submit([call("t1")])
+    await agent.cut()
+    await plane.heard.until("link_down")
+    await agent.dial()
+    await plane.heard.until("link_up", 2)
+    await asyncio.sleep(1.0)
+    assert not link.over.is_set()
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    assert plane.heard.result("t1").status == "succeeded"
+
+
+async def test_a_dashboard_that_fails_in_a_new_way_does_not_stop_the_watch(plane: Plane) -> None:
+    asked = 0
+
+    async def broken() -> str | None:
+        nonlocal asked
+        asked += 1
+        raise RuntimeError("a defect in the look-up")
+
+    link, agent = await plane.pair(is_over=broken, heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3)
+    link.submit([call("t1")])
+    await agent.cut()
+    await plane.heard.until("link_closed")
+    assert asked > 1
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+
+
+async def test_close_tells_the_agent_and_answers_everything(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2")])
+    link.cancel("t2", 1, force=False)
+    closing = asyncio.create_task(link.close("the control plane ends"))
+    assert (await agent.until(m.CLOSE)).head == {"sentence": "the control plane ends"}
+    await agent.close()
+    await closing
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    assert "the control plane ends" in plane.heard.result("t1").message
+    assert plane.heard.result("t2").status == "cancelled"
+    assert plane.heard.kinds()[-1] == "link_closed"
+
+
+async def test_an_answer_that_comes_while_closing_still_counts(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    closing = asyncio.create_task(link.close("bye"))
+    await agent.until(m.CLOSE)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    await agent.close()
+    await closing
+    assert plane.heard.result("t1").status == "succeeded"
+
+
+async def test_close_is_idempotent_and_does_not_wait_for_ever(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.1)
+    link, _ = await plane.pair()
+    link.submit([call("t1")])
+    await asyncio.gather(link.close("one"), link.close("two"))
+    await link.close("three")
+    assert len(plane.heard.of("link_closed")) == 1
+    assert len(plane.heard.results()) == 1
+
+
+async def test_a_call_given_to_a_closed_link_is_answered_at_once(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    await agent.cut()
+    await plane.heard.until("link_down")
+    await link.close("bye")
+    link.submit([call("t1")])
+    link.cancel("t1", 1, force=False)
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+
+
+async def test_nothing_is_heard_after_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    await link.close("bye")
+    seen = list(plane.heard.events)
+    agent.accept(T1)
+    agent.start(T1)
+    agent.finish(T1)
+    agent.snapshot()
+    agent.say(m.OUTPUT, {"id": "t1", "attempt": 1, "parts": [["stdout", "late"]]})
+    await asyncio.sleep(0.1)
+    assert plane.heard.events == seen
+
+
+@pytest.mark.usefixtures("leak_check")
+async def test_a_closed_link_leaves_nothing_behind(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.05)
+    link.submit([call("t1")])
+    await agent.cut()
+    await link.close("bye")
+    await plane.port.close()
+    mine = asyncio.current_task()
+    assert [task for task in asyncio.all_tasks() if task is not mine] == []

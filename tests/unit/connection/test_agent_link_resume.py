@@ -1,0 +1,158 @@
+"""AgentLink when its connection breaks and the agent comes back: nothing is lost, nothing is run or told twice."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from tests.support.eventually import eventually
+from tests.support.links import call
+from tests.support.scripted_agent import ScriptedAgent
+from tests.unit.connection.conftest import Plane
+
+T1, T2, T3 = ("t1", 1), ("t2", 1), ("t3", 1)
+
+
+async def come_back(plane: Plane, link: AgentLink, agent: ScriptedAgent) -> list[list[object]]:
+    """After a cut: dial again; returns the keys of RESUME."""
+    agent.heard.clear()
+    ups = len(plane.heard.of("link_up"))
+    await agent.dial()
+    await plane.heard.until("link_up", ups + 1)
+    keys: list[list[object]] = (await agent.until(m.RESUME)).head["keys"]
+    return keys
+
+
+async def cut(plane: Plane, link: AgentLink, agent: ScriptedAgent) -> None:
+    downs = len(plane.heard.of("link_down"))
+    await agent.cut()
+    await plane.heard.until("link_down", downs + 1)
+    assert not link.connected
+
+
+async def test_a_first_join_resumes_nothing(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    await link.health(5)
+    assert agent.of(m.RESUME) == []
+
+
+async def test_unanswered_calls_are_listed_and_nothing_is_answered_meanwhile(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2"), call("t3")])
+    agent.accept(T1, T2, T3)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    await cut(plane, link, agent)
+    assert [event[0] for event in plane.heard.events][-1] == "link_down"
+    assert "'a'" in plane.heard.of("link_down")[0][2]
+    assert await come_back(plane, link, agent) == [["t2", 1], ["t3", 1]]
+    assert len(plane.heard.results()) == 1
+
+
+async def test_calls_that_never_arrived_are_sent_again_once(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2")])
+    agent.accept(T1)
+    await plane.heard.until("accepted")
+    await cut(plane, link, agent)
+    link.submit([call("t3", function=b"other")])
+    assert await come_back(plane, link, agent) == [["t1", 1], ["t2", 1], ["t3", 1]]
+    agent.accept(T1)
+    agent.say(m.UNKNOWN, {"keys": [["t2", 1], ["t3", 1]]})
+    await eventually(lambda: len(agent.calls()) == 2)
+    assert agent.calls() == [T2, T3]
+    (message,) = agent.of(m.CALLS)
+    carried = [message.blobs[head["fn_blob"]] for head in message.head["calls"]]
+    assert carried == [b"fn", b"other"], "a new connection knows no function"
+    agent.finish(T1, T2, T3)
+    await plane.heard.until("finished", 3)
+    assert sorted(result.task_id for result in plane.heard.results()) == ["t1", "t2", "t3"]
+
+
+async def test_a_call_that_was_cancelled_before_it_arrived_is_answered_cancelled(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    await cut(plane, link, agent)
+    link.submit([call("t1")])
+    link.cancel("t1", 1, force=False)
+    assert plane.heard.results() == [], "it may have arrived: only the agent knows"
+    assert await come_back(plane, link, agent) == [["t1", 1]]
+    assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": False}
+    agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
+    await plane.heard.until("finished")
+    assert plane.heard.result("t1").status == "cancelled"
+    await link.health(5)
+    assert agent.calls() == []
+
+
+async def test_a_cancel_during_the_cut_reaches_a_call_that_had_arrived(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2")])
+    agent.accept(T1, T2)
+    await plane.heard.until("accepted", 2)
+    await cut(plane, link, agent)
+    link.cancel("t1", 1, force=True)
+    await come_back(plane, link, agent)
+    assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": True}
+    agent.accept(T1, T2)
+    agent.finish(T1, payload=b"", status="cancelled")
+    agent.finish(T2)
+    await plane.heard.until("finished", 2)
+    assert (plane.heard.result("t1").status, plane.heard.result("t2").status) == ("cancelled", "succeeded")
+
+
+async def test_a_result_that_comes_again_after_the_reconnect_settles_once(plane: Plane) -> None:
+    """The acknowledgement was lost in the cut, so the agent sends the result again."""
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    await cut(plane, link, agent)
+    assert await come_back(plane, link, agent) == []
+    agent.finish(T1)
+    assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
+    assert len(plane.heard.results()) == 1
+
+
+async def test_an_accepted_call_that_the_agent_does_not_know_any_more_is_lost_not_run_again(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    agent.accept(T1)
+    await plane.heard.until("accepted")
+    await cut(plane, link, agent)
+    await come_back(plane, link, agent)
+    agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
+    await plane.heard.until("finished")
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+    assert agent.calls() == []
+
+
+async def test_an_agent_may_dial_again_before_we_noticed_the_break(plane: Plane) -> None:
+    """A half-open connection: the agent gave it up, we did not hear of it yet."""
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    old = agent._reading
+    await come_back(plane, link, agent)
+    agent.accept(T1)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    assert plane.heard.story("t1") == ["accepted", "finished"]
+    assert plane.heard.of("link_down") == []
+    assert link.connected
+    assert old is not None
+    await old  # the old connection was hung up by the link
+    assert await link.health(5) < 5
+
+
+async def test_a_link_survives_many_cuts(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    for number in range(5):
+        link.submit([call(f"t{number}")])
+        await cut(plane, link, agent)
+        keys = await come_back(plane, link, agent)
+        assert [f"t{number}", 1] in keys
+        unknown = [key for key in keys if tuple(key) not in agent.calls()]
+        agent.say(m.UNKNOWN, {"keys": unknown})
+        await eventually(lambda wanted=len(keys): len(agent.calls()) == wanted)
+    agent.finish(*((f"t{number}", 1) for number in range(5)))
+    await plane.heard.until("finished", 5)
+    assert all(plane.heard.story(f"t{number}").count("finished") == 1 for number in range(5))
