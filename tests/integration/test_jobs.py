@@ -100,9 +100,7 @@ class TestWhatReachesTheCluster:
             "import os\nWORD = 'hello'\ndef left_out(): return not os.path.exists('big.pkl')\n"
         )
         (tmp_path / "big.pkl").write_bytes(b"x")
-        handle = submit_job_async(
-            "python main.py", runtime_env={"working_dir": str(tmp_path), "excludes": ["*.pkl"]}
-        )
+        handle = submit_job_async("python main.py", runtime_env={"working_dir": str(tmp_path), "excludes": ["*.pkl"]})
         assert handle.result(90) == "SUCCEEDED"
         assert "helper says hello True" in handle.logs()
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 
 
-async def eventually(condition: Callable[[], object], what: Callable[[], str] | None = None, timeout: float = 10.0) -> None:
+async def eventually(
+    condition: Callable[[], object], what: Callable[[], str] | None = None, timeout: float = 10.0
+) -> None:
     """Let the loop run until the condition holds; fails the test when it never does."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -76,6 +76,7 @@ class ScriptedAgent:
 
     async def until(self, kind: str, count: int = 1) -> Message:
         """Wait for the ``count``-th message of this kind."""
+
         def story() -> str:
             return f"{count} × {kind}, heard {[message.kind for message in self.heard]}"
 
@@ -102,11 +103,14 @@ class ScriptedAgent:
             self._connection = self._reading = None
 
     async def _read(self, connection: Connection) -> None:
-        for message in connection.early:
-            self._hear(message)
-        while data := await connection.reader.read(1 << 18):
-            for message in connection.frames.feed(data):
+        try:
+            for message in connection.early:
                 self._hear(message)
+            while data := await connection.reader.read(1 << 18):
+                for message in connection.frames.feed(data):
+                    self._hear(message)
+        finally:
+            connection.writer.close()
 
     def _hear(self, message: Message) -> None:
         self.heard.append(message)

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import ParamSpec, TypeVar
 
 from ray_multicluster_scheduler.app.client_api import unified_scheduler
@@ -58,5 +57,5 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt

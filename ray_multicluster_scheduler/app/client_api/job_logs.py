@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 async def whole(runtime: Runtime, job_id: str) -> str:
     """On the loop: all output of the newest attempt; empty while none was placed."""
     record = _record(runtime, job_id)
-    if record.cluster is None or not record.accepted and record.started_at is None:
+    if record.cluster is None or (not record.accepted and record.started_at is None):
         return ""
     client = runtime.clients.client(record.cluster)
     return await client.job_logs(runtime.jobs.ray_id(job_id, record.attempt))

@@ -132,9 +132,7 @@ class Runtime:
         monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
         self.health = HealthChecker(monitor, lambda: list(clusters))
         self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
-        self.dispatcher = Dispatcher(
-            self._describe, post, self.shelf, self.links, self.jobs, monitor, self.preparation
-        )
+        self.dispatcher = Dispatcher(self._describe, post, self.shelf, self.links, self.jobs, monitor, self.preparation)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
 
@@ -199,7 +197,7 @@ class Runtime:
 def _guarded(work: Any) -> None:
     try:
         work()
-    except Exception:
+    except Exception:  # noqa: BLE001 - user code; said in the log, and the other callbacks go on
         _log.exception("a done-callback raised")
 
 

@@ -127,7 +127,8 @@ def _check_function(fn: object, name: str | None) -> str:
 def _check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise ConfigurationError(
-            f"args of {name} is {type(args).__name__}, not a tuple or list.", next_step="write args=(x,) for one argument"
+            f"args of {name} is {type(args).__name__}, not a tuple or list.",
+            next_step="write args=(x,) for one argument",
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ConfigurationError(
@@ -153,7 +154,7 @@ def _pickled(value: object, what: str) -> tuple[bytes, set[str]]:
 def _pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, set[str]]:
     try:
         return pickling.dumps_with_modules((args, kwargs))
-    except Exception:
+    except Exception:  # noqa: BLE001 - told again below, with the name of the argument
         # Find the one that is to blame; if each can be pickled by itself, blame all of them.
         for place, value in [*enumerate(args), *kwargs.items()]:
             _pickled(value, f"argument {place!r} of {name}, a {type(value).__qualname__},")
@@ -180,6 +181,7 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 def _check_job_id(submission_id: object) -> str:
     if not isinstance(submission_id, str) or not _JOB_ID.fullmatch(submission_id):
         raise ConfigurationError(
-            f"submission_id is {submission_id!r}.", next_step="use letters, digits, '_', '-' and '.', at most 128 of them"
+            f"submission_id is {submission_id!r}.",
+            next_step="use letters, digits, '_', '-' and '.', at most 128 of them",
         )
     return submission_id

@@ -284,7 +284,7 @@ _before_threads_end(_end_with_the_program)
 
 def initialize_scheduler_environment(config_file_path: str | Path | None = None) -> UnifiedScheduler:
     """Make the shared scheduler from this configuration, in place of an earlier one. Raises ConfigurationError."""
-    global _shared  # noqa: PLW0603 - the module-level verbs need one shared object
+    global _shared
     fresh = UnifiedScheduler(config_file_path)
     with _shared_lock:
         before, _shared = _shared, fresh
@@ -304,7 +304,7 @@ def get_unified_scheduler() -> UnifiedScheduler:
 
 def shutdown(*, drain: bool = False) -> None:
     """End the shared scheduler, if there is one."""
-    global _shared  # noqa: PLW0603 - the module-level verbs need one shared object
+    global _shared
     with _shared_lock:
         before, _shared = _shared, None
     if before is not None:

@@ -40,7 +40,8 @@ def parse_resources(given: Mapping[str, object] | None, *, what: str = "resource
         return {}
     if not isinstance(given, Mapping):
         raise ConfigurationError(
-            f"{what} is {type(given).__name__}, not a mapping.", next_step='give for example {"CPU": 2, "memory": "1GiB"}'
+            f"{what} is {type(given).__name__}, not a mapping.",
+            next_step='give for example {"CPU": 2, "memory": "1GiB"}',
         )
     amounts: dict[str, float] = {}
     for key, value in given.items():

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.control_plane.config.environment_spec import nor
 _INSTALLERS = ("pip", "uv", "conda")
 """Ray takes only one of them, so the caller's replaces the cluster's."""
 
+
 def merge_runtime_env(cluster_env: Mapping[str, Any], caller_env: Mapping[str, Any]) -> dict[str, Any]:
     """The cluster's, overlaid by the caller's: dicts merge, lists join, the caller wins.
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 
 AUTO = "auto"
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+_ANY = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)

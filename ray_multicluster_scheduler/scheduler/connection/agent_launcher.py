@@ -44,9 +44,7 @@ class AgentLauncher:
         self._control_plane = control_plane
         self._packages = packages
 
-    async def launch(
-        self, client: DashboardClient, python: str, link: AgentLink, invitation: JoinInvitation
-    ) -> None:
+    async def launch(self, client: DashboardClient, python: str, link: AgentLink, invitation: JoinInvitation) -> None:
         """Submit the agent's job and wait until it has joined. Raises LinkProblem, DashboardProblem."""
         package = await self._packages.ship(_OWN_PACKAGE, "py_module", _NOT_SHIPPED, client)
         await self._warn_of_foreign_agents(client)

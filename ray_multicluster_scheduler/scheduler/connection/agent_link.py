@@ -72,7 +72,9 @@ class AgentLink:
     @property
     def info(self) -> LinkInfo:
         if self._info is None:
-            raise ClusterConnectionError(f"the agent of cluster {self._cluster!r} has not joined.", cluster=self._cluster)
+            raise ClusterConnectionError(
+                f"the agent of cluster {self._cluster!r} has not joined.", cluster=self._cluster
+            )
         return self._info
 
     @property
@@ -184,6 +186,7 @@ class AgentLink:
             if self._outbox is outbox:
                 self._outbox = None
         if not self.over.is_set():
+            self._last_contact = time.monotonic()  # until now the agent may have heard us, and its lease counts from it
             self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
             self._spawn(self._watch_the_silent())
 
@@ -213,20 +216,26 @@ class AgentLink:
 
     async def _watch_the_silent(self) -> None:
         """The connection is gone: wait for the agent's return, or until it is known to be dead."""
-        deadline = self._last_contact + self._lost_after_s
         while not self.connected and not self.over.is_set():
-            sentence = await self._is_over()
+            sentence = await self._ask_whether_over()
             if self.connected:
                 return
             if sentence is not None:
                 self._end(f"the agent in cluster {self._cluster!r} has ended: {sentence}")
-            elif time.monotonic() > deadline:
+            elif time.monotonic() > self._last_contact + self._lost_after_s:
                 self._end(
                     f"nothing was heard from cluster {self._cluster!r} for {self._lost_after_s:g} s; "
                     f"what ran there has ended itself after {self._lease_s:g} s"
                 )
             else:
                 await asyncio.sleep(min(1.0, self._heartbeat_s))
+
+    async def _ask_whether_over(self) -> str | None:
+        try:
+            return await self._is_over()
+        except Exception:  # whatever it is, the end of the lease must still be seen
+            _log.exception("whether agent %s of cluster %s is over cannot be told", self._agent, self._cluster)
+            return None
 
     def _end(self, sentence: str) -> None:
         """Nothing runs behind this link any more."""

@@ -113,9 +113,7 @@ class AgentListener:
             self._open.discard(writer)
         link.admitted(admitted)
 
-    async def _admit(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Admitted, Expected]:
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Admitted, Expected]:
         nonce = secrets.token_hex(16)
         _write(writer, Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
         frames = FrameReader(MAX_HANDSHAKE_BYTES)

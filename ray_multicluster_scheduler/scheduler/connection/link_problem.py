@@ -32,9 +32,7 @@ class LinkProblem(ClusterConnectionError):
 def _rebuild(
     message: str, code: str, permanent: bool, task_id: str | None, cluster: str | None, next_step: str | None
 ) -> LinkProblem:
-    return LinkProblem(
-        message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step
-    )
+    return LinkProblem(message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step)
 
 
 def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) -> LinkProblem:

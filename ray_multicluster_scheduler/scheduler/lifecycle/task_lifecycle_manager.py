@@ -90,7 +90,7 @@ class TaskLifecycleManager:
             for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
                 event = self._inbox.popleft()
                 self._carry_out(self.machine.handle(event, self._clock.now()), orders)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a defect of ours: nothing is driven any more, everybody is told
             _log.exception("the scheduler has a defect and stops")
             if self._failure is not None:
                 self._failure(error)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
+
 
 class TestMerge:
     def test_dicts_merge_lists_join_and_the_caller_wins(self) -> None:

@@ -30,6 +30,17 @@ def test_resources_peak_on_their_own() -> None:
     assert history.peak(9, 12) == {"CPU": 4, "GPU": 1}
 
 
+def test_what_was_ours_all_along_is_added_from_then_on() -> None:
+    history = UsageHistory()
+    history.record(10, {"CPU": 2})
+    history.record(20, {"CPU": 1})
+    history.backdate(20, {"CPU": 4})
+    history.backdate(15, {"GPU": 1})
+    assert history.peak(11, 14) == {"CPU": 2}
+    assert history.peak(16, 19) == {"CPU": 2, "GPU": 1}
+    assert history.peak(21, 30) == {"CPU": 5, "GPU": 1}
+
+
 def test_memory_is_bounded_and_the_horizon_is_kept() -> None:
     history = UsageHistory()
     for step in range(100_000):

@@ -51,7 +51,9 @@ def test_messages_survive_any_cutting_of_the_stream(messages: list[Message], cut
     assert came == messages
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES])
+@pytest.mark.parametrize(
+    "size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
+)
 def test_attachments_are_exact_around_the_chunk_size(size: int) -> None:
     blobs = (bytes(range(256)) * (size // 256) + b"x" * (size % 256), b"", b"the end")
     (came,) = FrameReader().feed(wire(Message("calls", {"a": 1}, blobs)))

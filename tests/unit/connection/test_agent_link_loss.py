@@ -80,7 +80,7 @@ async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane
 
 async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
     """Down, back for a moment, down again: the second silence counts from the second break."""
-    _, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.5, lost_after_s=1.2)
+    _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=1.2)
     await agent.cut()
     await plane.heard.until("link_down")
     await asyncio.sleep(0.6)
@@ -149,9 +149,7 @@ async def test_an_answer_that_comes_while_closing_still_counts(plane: Plane) -> 
     assert plane.heard.result("t1").status == "succeeded"
 
 
-async def test_close_is_idempotent_and_does_not_wait_for_ever(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_is_idempotent_and_does_not_wait_for_ever(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.1)
     link, _ = await plane.pair()
     link.submit([call("t1")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, SetTimer
 from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
@@ -374,6 +374,7 @@ def test_events_of_an_old_attempt_change_nothing() -> None:
         events.DispatchAccepted("t", 1),
         events.Started("t", 1, driver.now),
         events.AttemptFinished("t", 1, "succeeded"),
+        events.DispatchRefused("t", 1, FailureClass.CLUSTER, "NO", "not taken"),
     ):
         assert driver.send(late) == []
     assert driver.state("t") is TaskState.DISPATCHING

@@ -51,6 +51,19 @@ def test_the_next_submission_asks_again_before_it_fails() -> None:
     assert driver.state("t2") is TaskState.DISPATCHING
 
 
+def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t1"))
+    driver.no_answer("a")
+    driver.submit(task("t2"), after=1)
+    assert driver.asked() == ["a"]
+    driver.submit(task("t3", cpus=2), after=1)
+    assert driver.asked() == []
+    assert driver.state("t3") is TaskState.QUEUED
+    driver.no_answer("a")
+    assert {driver.end("t2").error, driver.end("t3").error} == {"NoHealthyClusterError"}
+
+
 def test_but_not_while_the_breaker_is_open() -> None:
     driver = Driver(cluster("a"), breaker_failures=2)
     for number in range(2):

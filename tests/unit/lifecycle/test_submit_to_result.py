@@ -109,6 +109,10 @@ def test_forgetting_frees_id_and_key_but_only_when_it_is_over() -> None:
     assert driver.machine.id_for_key("ann", "k") is None
     with pytest.raises(KeyError):
         driver.machine.forget("t")
+    driver.submit(task("no key"))
+    driver.succeed("no key")
+    driver.machine.forget("no key")
+    assert list(driver.machine.records()) == []
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,7 @@ def look() -> dict[str, Any]:
         left = _visible(free[node_id]) if node_id in free else None
         # Ray leaves out what is used up entirely; a name that is missing here is zero, not unknown.
         known = None if left is None else {name: left.get(name, 0.0) for name in total}
-        nodes.append(
-            {"node_id": node_id, "total": total, "free": known, "is_head": _HEAD_MARK in node["Resources"]}
-        )
+        nodes.append({"node_id": node_id, "total": total, "free": known, "is_head": _HEAD_MARK in node["Resources"]})
     return {"nodes": sorted(nodes, key=lambda node: str(node["node_id"]))}
 
 
