@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ray_multicluster_scheduler import (
     RemoteError,
@@ -89,6 +90,30 @@ class TestWhatReachesRay:
         home = next(c.home_dir for c in scheduler.config.clusters if c.name == "mac")
         assert handle.result(60) == (f"{home}/data.csv", {"note": f"see {mine}"})
         assert handle.explain()["converted_paths"] == [[mine, f"{home}/data.csv"]]
+
+
+def test_each_cluster_brings_its_own_environment(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Tasks and jobs get the chosen cluster's runtime_env, overlaid by the caller's."""
+
+    def look() -> tuple[str | None, str | None]:
+        import os
+
+        return os.environ.get("WHERE"), os.environ.get("COLOUR")
+
+    config = yaml.safe_load(Path(fleet.config_path).read_text())
+    for entry in config["clusters"]:
+        entry["runtime_env"] = {"env_vars": {"WHERE": f"on {entry['name']}", "COLOUR": "grey"}}
+    path = tmp_path / "clusters.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with UnifiedScheduler(path) as scheduler:
+        for cluster in ("linux", "mac"):
+            place = {"preferred_cluster": cluster, "fallback": "wait"}
+            assert scheduler.submit_task(look, **place) == (f"on {cluster}", "grey")
+            blue = {"env_vars": {"COLOUR": "blue"}}
+            assert scheduler.submit_task(look, runtime_env=blue, **place) == (f"on {cluster}", "blue")
+            job = scheduler.submit_job_async("echo $WHERE $COLOUR", runtime_env=blue, **place)
+            job.result(90)
+            assert f"on {cluster} blue" in job.logs()
 
 
 class TestWhatComesBack:

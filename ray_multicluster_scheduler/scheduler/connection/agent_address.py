@@ -48,7 +48,8 @@ def is_loopback(host: str) -> bool:
 
 def _split(text: str, key: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text else (text, "", "0")
-    if not host or not port.isdigit() or int(port) > 65535:
+    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))  # where would its port begin?
+    if not host or bare_ipv6 or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{key} is {text!r}.", next_step=f"give {key} as host:port, or auto")
     return host.strip("[]"), int(port)
 

@@ -31,4 +31,7 @@ class ConnectionLifecycleManager:
             for link in self._links.links():
                 if link.idle_s > self._idle_s:
                     _log.info("the agent of cluster %s was idle for %.0f s and is ended", link.cluster, link.idle_s)
-                    await self._links.close_link(link.cluster, "it was idle")
+                    try:
+                        await self._links.close_link(link.cluster, "it was idle")
+                    except Exception:  # the other links still have to be watched
+                        _log.exception("the idle agent of cluster %s could not be ended", link.cluster)

@@ -75,4 +75,5 @@ def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) 
 
 
 def _after(word: str, log: str) -> str:
-    return log.split(word, 1)[1].strip().splitlines()[0].strip().rstrip(".")
+    first_line = log.split(word, 1)[1].strip().partition("\n")[0]
+    return first_line.strip().rstrip(".") or "its log says no more"

@@ -1,0 +1,22 @@
+"""The envelope of a call's answer: head and payload come back as they went in."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack, unpack
+
+HEADS = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text()))
+
+
+@given(HEADS, st.binary())
+def test_round_trip(head: dict[str, object], payload: bytes) -> None:
+    came, view = unpack(pack(head, payload))
+    assert (came, bytes(view)) == (head, payload)
+
+
+def test_the_payload_is_a_view_and_not_a_copy() -> None:
+    data = pack({"status": "succeeded"}, b"x" * 1_000_000)
+    _, view = unpack(data)
+    assert view.obj is data

@@ -1,0 +1,119 @@
+"""FakeLink keeps the promises of cluster_link.py, so that what is tested with it holds with a real link."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink
+from tests.support.fake_link import FakeLink, success
+from tests.support.links import Heard, call, idle_snapshot
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["submit", "accept", "start", "finish", "fail", "cancel", "print", "down", "up", "lose"]),
+        st.sampled_from(["t1", "t2", "t3"]),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_the_promises_hold(steps: list[tuple[str, str]]) -> None:
+    async def play() -> tuple[Heard, FakeLink]:
+        heard = Heard()
+        link = FakeLink("a", heard)
+        for step, task_id in steps:
+            match step:
+                case "submit" if all(task_id != one.task_id for one in link.calls):
+                    link.submit([call(task_id)])
+                case "cancel":
+                    link.cancel(task_id, 1, force=False)
+                case "print":
+                    link.print(task_id, "text")
+                case "accept" | "start" | "finish" | "fail":
+                    getattr(link, step)(task_id)
+                case "down" | "up" if not link.closed:
+                    getattr(link, step)()
+                case "lose":
+                    link.lose()
+            await asyncio.sleep(0)
+        await link.close("over")
+        return heard, link
+
+    heard, link = asyncio.run(play())
+    for sent in link.calls:
+        story = [kind for kind in heard.story(sent.task_id) if kind != "output"]
+        assert story.count("finished") == 1
+        assert story[-1] == "finished"
+        assert story.count("accepted") <= 1
+        assert story.count("started") <= 1
+    assert heard.kinds().count("link_closed") == 1
+    after = heard.events[heard.kinds().index("link_closed") + 1 :]
+    assert all(event[0] == "finished" for event in after), "only the answers to calls that came too late"
+    assert link.unanswered == []
+
+
+async def test_calls_answer_themselves_when_asked_to() -> None:
+    heard = Heard()
+    link: ClusterLink = FakeLink("a", heard, answer=success)
+    link.submit([call("t1", arguments=b"x"), call("t2")])
+    assert heard.events == [], "as with a real link, nothing comes back inside submit"
+    await heard.until("finished", 2)
+    assert heard.story("t1") == ["accepted", "started", "finished"]
+    assert heard.result("t1").payload == b"x"
+
+
+async def test_calls_end_on_command() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard)
+    link.submit([call("t1"), call("t2")])
+    link.accept("t1")
+    link.start("t1", node_id="n5")
+    link.print("t1", "hello", stream="stderr")
+    link.fail("t1", FailureClass.CRASH, message="killed")
+    assert heard.story("t1") == ["accepted", "started", "output", "finished"]
+    assert (heard.result("t1").failure, heard.result("t1").message) == (FailureClass.CRASH, "killed")
+    assert link.unanswered == [("t2", 1)]
+
+
+async def test_cancel_is_obeyed_or_only_noted() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard, obeys_cancel=False)
+    link.submit([call("t1")])
+    link.cancel("t1", 1, force=True)
+    link.cancel("unknown", 1, force=True)
+    await asyncio.sleep(0)
+    assert (link.cancelled, heard.results()) == ([("t1", 1, True)], [])
+    link.obeys_cancel = True
+    link.cancel("t1", 1, force=False)
+    await heard.until("finished")
+    assert heard.result("t1").status == "cancelled"
+
+
+async def test_health_and_snapshot_answer_or_time_out() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard, snapshot=idle_snapshot("a", 16))
+    assert await link.health(1) < 1
+    assert (await link.snapshot(1)).total() == {"CPU": 16}
+    assert len(heard.of("snapshot")) == 1
+    link.answers = False
+    for ask in (link.health, link.snapshot):
+        with pytest.raises(ClusterConnectionError, match=r"within 0.01 s"):
+            await ask(0.01)
+
+
+async def test_a_lost_cluster_answers_everything_once() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard)
+    link.submit([call("t1")])
+    link.lose("power cut")
+    await link.close("again")
+    link.submit([call("t2")])
+    assert [heard.result(task_id).failure for task_id in ("t1", "t2")] == [FailureClass.CLUSTER] * 2
+    assert heard.kinds() == ["finished", "link_closed", "finished"]

@@ -1,0 +1,232 @@
+"""The line between a worker and its agent: real sockets, the channel's own thread, and the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ray_multicluster_scheduler.common.frames import FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import channel as channel_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
+    REPORT_AFTER_S,
+    Line,
+    Running,
+    WorkerChannel,
+    channel_for,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
+from tests.support.eventually import eventually
+
+
+@dataclass
+class AgentSide:
+    """The agent's end, and what it heard."""
+
+    server: WorkerServer
+    line: Line
+    heard: list[Message] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Message]:
+        return [message for message in self.heard if message.kind == kind]
+
+    def text(self) -> str:
+        return "".join(text for message in self.of("output") for _, text in message.head["parts"])
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[AgentSide]:
+    heard: list[Message] = []
+    server = WorkerServer(heard.append)
+    line = await server.start("127.0.0.1", 30.0)
+    yield AgentSide(server, line, heard)
+    assert server._server is not None
+    server._server.close()
+    for worker in list(server._workers):
+        worker.close()
+
+
+async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, str]]:
+    """End a call, and let the channel's thread hang up before the test ends."""
+    rest = channel.end(running)
+    await eventually(lambda: channel._socket is None)
+    return rest
+
+
+async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = channel.begin("t1", 1, "n1")
+    for word in ("a", " ", "b", "\n"):
+        channel.write(running, "stdout", word)
+    channel.write(running, "stderr", "oh\n")
+    channel.write(running, "stdout", "c\n")
+    rest = channel.end(running)
+    assert rest == [("stdout", "a b\n"), ("stderr", "oh\n"), ("stdout", "c\n")]
+    assert running.chunks == 0
+    await asyncio.sleep(2 * REPORT_AFTER_S)
+    assert agent.heard == []
+
+
+async def test_a_call_that_takes_longer_is_reported_as_started_once(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = channel.begin("t1", 3, "n7")
+    await eventually(lambda: agent.of("started"))
+    assert time.monotonic() - running.began >= REPORT_AFTER_S
+    await asyncio.sleep(0.1)
+    (message,) = agent.of("started")
+    assert message.head == {"id": "t1", "attempt": 3, "at": running.started_at, "node": "n7"}
+    assert await finished(channel, running) == []
+
+
+async def test_output_of_a_running_call_arrives_joined_and_in_order(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = channel.begin("t1", 1, "n1")
+    expected = ""
+    for number in range(200):
+        stream = "stderr" if number % 10 == 0 else "stdout"
+        channel.write(running, stream, f"{number} ")
+        expected += f"{number} "
+        if number % 50 == 49:
+            await asyncio.sleep(0.05)
+    await eventually(lambda: agent.of("output"))
+    rest = await finished(channel, running)
+    await eventually(lambda: len(agent.of("output")) == running.chunks)
+    assert agent.text() + "".join(text for _, text in rest) == expected
+    assert running.chunks < 50, "words are joined, not sent one by one"
+    first_parts = agent.of("output")[0].head["parts"]
+    assert [part[0] for part in first_parts[:2]] == ["stderr", "stdout"]
+
+
+async def test_output_that_nobody_takes_is_counted_and_dropped() -> None:
+    channel = WorkerChannel(Line("127.0.0.1", 1, "s", 30.0))
+    running = channel.begin("t1", 1, "n1")
+    channel.write(running, "stdout", "x" * (channel_module.MAX_UNSENT_CHARS - 1))
+    channel.write(running, "stdout", "yy")
+    channel.write(running, "stdout", "z")
+    rest = await finished(channel, running)
+    assert running.dropped == 2
+    assert rest[0][1].endswith("xz")
+
+
+async def test_the_start_of_the_next_call_is_reported_as_promptly(agent: AgentSide) -> None:
+    """A worker that ran a long call, was idle for a moment, and gets another one."""
+    channel = WorkerChannel(agent.line)
+    first = channel.begin("t1", 1, "n1")
+    await eventually(lambda: agent.of("started"))
+    await asyncio.sleep(1.1)
+    channel.end(first)
+    await asyncio.sleep(0.2)
+    second = channel.begin("t2", 1, "n1")
+    await eventually(lambda: len(agent.of("started")) == 2)
+    assert time.monotonic() - second.began < 0.6
+    await finished(channel, second)
+
+
+async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = channel.begin("t1", 1, "n1")
+    channel.write(running, "stdout", "before ")
+    await eventually(agent.text)
+    for worker in list(agent.server._workers):
+        worker.transport.abort()
+    await eventually(lambda: channel._socket is None)
+    channel.write(running, "stdout", "after")
+    await eventually(lambda: agent.text() == "before after")
+    assert len(agent.of("started")) == 1
+    await finished(channel, running)
+
+
+async def test_a_process_without_the_secret_is_not_heard(agent: AgentSide) -> None:
+    channel = WorkerChannel(replace(agent.line, secret="guess"))
+    running = channel.begin("t1", 1, "n1")
+    channel.write(running, "stdout", "let me in")
+    await asyncio.sleep(0.3)
+    assert agent.heard == []
+    assert agent.server._workers == set()
+    await finished(channel, running)
+
+
+@pytest.mark.parametrize(
+    "first", [("hello", {"secret": "é"}), ("hello", {}), ("started", {"id": "t1", "attempt": 1}), ("noise", None)]
+)
+async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict[str, object] | None]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.line.port)
+    kind, head = first
+    frames = FrameWriter()
+    frames.put(Message(kind, head or {}))
+    frames.put(Message("output", {"id": "t1", "attempt": 1, "parts": [["stdout", "x"]]}))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n" if head is None else frames.take())
+    try:
+        assert await asyncio.wait_for(reader.read(100), 5) == b""
+    except ConnectionResetError:
+        pass
+    writer.close()
+    assert agent.heard == []
+
+
+async def test_the_agents_word_renews_the_lease(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = channel.begin("t1", 1, "n1")
+    await eventually(lambda: agent.server._workers)
+    agent.server.renew_leases(500.0)
+    await eventually(lambda: channel._lease_until > time.monotonic() + 400)
+    await finished(channel, running)
+
+
+def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "_channel", None)
+    line = Line("127.0.0.1", 1, "s", 30.0)
+    assert channel_for(line) is channel_for(Line("127.0.0.1", 1, "s", 30.0))
+    assert channel_for(replace(line, port=2)) is not channel_for(line)
+
+
+WORKER = """
+import sys, time
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, WorkerChannel
+host, port, secret, lease_s, seconds = sys.argv[1:]
+channel = WorkerChannel(Line(host, int(port), secret, float(lease_s)))
+running = channel.begin("t1", 2, "n1")
+time.sleep(float(seconds))
+channel.end(running)
+print("ran to its end")
+"""
+
+
+async def worker(line: Line, seconds: float) -> asyncio.subprocess.Process:
+    arguments = [line.host, str(line.port), line.secret, str(line.lease_s), str(seconds)]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+async def test_a_worker_whose_agent_is_silent_ends_itself(agent: AgentSide) -> None:
+    process = await worker(replace(agent.line, lease_s=0.5), 30)
+    _, stderr = await asyncio.wait_for(process.communicate(), 15)
+    assert process.returncode == 75
+    assert b"no contact with the agent for 0.5 s; task t1 (attempt 2) will be run elsewhere" in stderr
+    assert agent.of("started"), "it was connected; only no word of the lease came"
+
+
+async def test_a_worker_that_cannot_reach_its_agent_ends_itself() -> None:
+    process = await worker(Line("127.0.0.1", 1, "s", 0.5), 30)
+    await asyncio.wait_for(process.communicate(), 15)
+    assert process.returncode == 75
+
+
+async def test_a_worker_whose_lease_is_renewed_runs_to_its_end(agent: AgentSide) -> None:
+    process = await worker(replace(agent.line, lease_s=1.0), 2.5)
+
+    async def renew() -> None:
+        while True:
+            agent.server.renew_leases(1.0)
+            await asyncio.sleep(0.1)
+
+    renewing = asyncio.create_task(renew())
+    stdout, _ = await asyncio.wait_for(process.communicate(), 20)
+    renewing.cancel()
+    assert (process.returncode, stdout) == (0, b"ran to its end\n")
