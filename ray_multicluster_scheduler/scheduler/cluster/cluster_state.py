@@ -186,14 +186,16 @@ class ClusterState:
 
     def _snapshot_age(self, now: float) -> Trouble | None:
         if self.snapshot_heard_at is None:
-            return Trouble(reasons.CLUSTER_UNKNOWN, "there is no snapshot of it yet; it is being asked")
+            sentence = "there is no snapshot of it yet; it is being asked"
+            return Trouble(reasons.CLUSTER_UNKNOWN, sentence, being_asked=True)
         if self.pushed():
             return None
         age = now - self.snapshot_heard_at
         if age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s:
             return None
         tail = f": {self.refresh_failed.sentence}" if self.refresh_failed else "; it is being asked"
-        return Trouble(reasons.STALE_SNAPSHOT, f"its last snapshot is {age:.0f} s old{tail}")
+        sentence = f"its last snapshot is {age:.0f} s old{tail}"
+        return Trouble(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failed is None)
 
     def pushed(self) -> bool:
         """Does its link keep us informed of every change, and has it begun to?"""

@@ -15,12 +15,16 @@ LinkState = Literal["none", "up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that keeps a cluster from taking work. ``hopeless``: waiting will not mend it."""
+    """Something that keeps a cluster from taking work.
+
+    ``hopeless``: waiting will not mend it. ``being_asked``: nothing is known to be wrong, and an answer is on its way.
+    """
 
     code: str
     sentence: str
     hopeless: bool = False
     at: float = 0.0
+    being_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,16 @@ from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
-from ray_multicluster_scheduler.scheduler.policy.reasons import NO_CLUSTERS, PLACED, unblocked_by
+from ray_multicluster_scheduler.scheduler.policy.reasons import BETTER_IS_ASKED, NO_CLUSTERS, PLACED, unblocked_by
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
-from ray_multicluster_scheduler.scheduler.policy.verdict import telling_row, waiting_sentence
+from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
 
 _TIE_DIGITS = 9
 
-RANKS: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy(), GpuAvoidancePolicy())
+WISHES: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
+"""What the item itself asked for: can be told before anything is known of the cluster's load."""
+
+RANKS: tuple[Rank, ...] = (*WISHES, GpuAvoidancePolicy())
 """Compared in this order, each one strictly before the next and before every score."""
 
 
@@ -51,7 +54,8 @@ class PolicyEngine:
         Raises PolicyEvaluationError when a policy raises.
         """
         filters = self._filters_for_retries if retry else self._filters
-        rows = tuple(self._report(task_desc, view, filters) for view in cluster_views)
+        views = list(cluster_views)
+        rows = tuple(self._report(task_desc, view, filters) for view in views)
         feasible = [row for row in rows if row.feasible]
         if not rows:
             return SchedulingDecision(task_desc.id, now, None, NO_CLUSTERS, "no cluster is configured")
@@ -61,6 +65,12 @@ class PolicyEngine:
             sentence = waiting_sentence(rows)
             return SchedulingDecision(task_desc.id, now, None, code, sentence, rows, unblocked_by(code, row.cluster))
         best = self._best(feasible)
+        better = _better_that_is_being_asked(task_desc, views, rows, best)
+        if better is not None:
+            sentence = f"{better} is a better match than {best.cluster} and is being asked what is free"
+            return SchedulingDecision(
+                task_desc.id, now, None, BETTER_IS_ASKED, sentence, rows, unblocked_by(BETTER_IS_ASKED, better)
+            )
         sentence = self._why(best, len(feasible), len(rows))
         return SchedulingDecision(task_desc.id, now, best.cluster, PLACED, sentence, rows)
 
@@ -115,6 +125,19 @@ def _rejections(task: TaskDescription, view: ClusterView, filters: Iterable[Filt
             raise _evaluation_error(f"the filter {one.name!r}", task, view, error) from error
         if rejection is not None:
             yield rejection
+
+
+def _better_that_is_being_asked(
+    task: TaskDescription, views: Sequence[ClusterView], rows: Sequence[CandidateReport], best: CandidateReport
+) -> str | None:
+    """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
+    reached = tuple(best.ranks[rank.name] for rank in WISHES)
+    for view, row in zip(views, rows, strict=True):
+        if view.trouble is None or not view.trouble.being_asked or hopeless(row):
+            continue
+        if tuple(rank.rank(task, view) for rank in WISHES) > reached:
+            return view.name
+    return None
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:

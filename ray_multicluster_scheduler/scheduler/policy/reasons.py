@@ -28,6 +28,8 @@ SERIAL = "SERIAL"
 MAX_RUNNING_JOBS = "MAX_RUNNING_JOBS"
 MAX_IN_FLIGHT = "MAX_IN_FLIGHT"
 
+BETTER_IS_ASKED = "BETTER_IS_ASKED"
+
 PLACED = "PLACED"
 NO_CLUSTERS = "NO_CLUSTERS"
 
@@ -68,6 +70,7 @@ UNBLOCKED_BY: dict[str, str] = {
     SERIAL: "what runs on {cluster} ends (execution_mode is serial)",
     MAX_RUNNING_JOBS: "a job on {cluster} ends",
     MAX_IN_FLIGHT: "an item on {cluster} ends",
+    BETTER_IS_ASKED: "{cluster} answers, or is found not to",
 }
 
 

@@ -344,3 +344,33 @@ def test_an_interval_of_zero_is_none() -> None:
     history = ClusterSubmissionHistory(Settings(submission_interval_s=0))
     history.record(job("j"), "a", 3.0, retry=False)
     assert history.next_at("a") is None
+
+
+# ---- a better cluster whose answer is on its way
+
+
+ASKED = Trouble("CLUSTER_UNKNOWN", "there is no snapshot of it yet; it is being asked", being_asked=True)
+
+
+@pytest.mark.parametrize("wish", [{"preferred_cluster": "a"}, {"tags": ("fast",)}])
+def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any]) -> None:
+    wanted = view("a", tags=("fast",), trouble=ASKED)
+    decision = engine().schedule(task("t", **wish), [wanted, view("b", node({"CPU": 8}))], 0.0)
+    assert (decision.cluster, decision.code) == (None, "BETTER_IS_ASKED")
+    assert decision.sentence == "a is a better match than b and is being asked what is free"
+    assert verdict(decision) is Verdict.WAIT
+
+
+@pytest.mark.parametrize(
+    ("trouble", "wish"),
+    [
+        (Trouble("STALE_SNAPSHOT", "it did not answer"), {"preferred_cluster": "a"}),
+        (ASKED, {}),
+        (ASKED, {"preferred_cluster": "a", "deny_clusters": ("a",)}),
+        (ASKED, {"preferred_cluster": "b"}),
+    ],
+    ids=["it failed to answer", "no wish", "excluded for good", "the best is there"],
+)
+def test_and_not_where_nothing_is_won_by_it(trouble: Trouble, wish: dict[str, Any]) -> None:
+    other = view("a", trouble=trouble)
+    assert engine().schedule(task("t", **wish), [other, view("b", node({"CPU": 8}))], 0.0).cluster == "b"

@@ -84,6 +84,7 @@ class WorkerChannel:
         """The call is over; returns the output that was not sent yet and goes with the result."""
         with self._lock:
             self._running = None
+            self._last_activity = time.monotonic()
             rest, running.unsent = running.unsent, []
         return _joined(rest)
 
@@ -106,6 +107,7 @@ class WorkerChannel:
                 self._wake.clear()
                 if self._running is None:
                     self._hang_up()
+                    self._next_connect = 0.0  # nothing failed: the next call need not wait
                     continue
                 self._wake.set()
             self._tick()
@@ -160,6 +162,7 @@ class WorkerChannel:
         except OSError:
             with self._lock:
                 running.unsent = parts + running.unsent
+                running.unsent_chars += sum(len(text) for _, texts in parts for text in texts)
                 running.chunks -= bool(parts)
             self._hang_up()
 

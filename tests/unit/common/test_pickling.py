@@ -1,0 +1,163 @@
+"""Pickles cross between two copies of cloudpickle, and say which modules they need."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import json
+import math
+import pickle
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from ray_multicluster_scheduler.common import pickling
+
+MODULE = """
+import enum
+
+class Shape(enum.Enum):
+    ROUND = 1
+
+class Thing:
+    def __init__(self, x): self.x = x
+    def method(self): return self.x
+    @staticmethod
+    def make(): return Thing(0)
+
+class Child(Thing):
+    pass
+
+CONSTANT = 5
+
+def plain(x): return x + 1
+
+def uses_plain(x): return plain(x)
+
+def outer(y):
+    def inner(x): return x + y
+    return inner
+
+def outer_using_plain():
+    def inner(x): return plain(x)
+    return inner
+
+square = lambda x: x * x
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """A user's own importable module."""
+    (tmp_path / "users_own_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("users_own_module")
+    del sys.modules["users_own_module"]
+
+
+def own(value: object) -> set[str]:
+    """The modules it needs, without the standard library's."""
+    data, modules = pickling.dumps_with_modules(value)
+    assert isinstance(data, bytes)
+    return {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "m.plain",
+        "m.uses_plain",
+        "m.square",
+        "m.Thing",
+        "m.Child",
+        "m.Thing(1)",
+        "m.Thing(1).method",
+        "m.Thing.make",
+        "m.Shape.ROUND",
+        "m",
+        "((1, [{'x': m.Thing(1)}]), {})",
+        "((m.plain,), {})",
+        "functools.partial(m.plain, 1)",
+        "m.outer_using_plain()",
+        "lambda: m.plain(1)",
+    ],
+)
+def test_what_goes_by_name_names_its_module(mine: types.ModuleType, expression: str) -> None:
+    import functools
+
+    value = eval(expression, {"m": mine, "functools": functools, "__name__": "__main__"})
+    assert "users_own_module" in own(value)
+
+
+@pytest.mark.parametrize("expression", ["m.outer(3)", "((1, 'text', [2.5]), {'a': None})", "m.CONSTANT"])
+def test_what_goes_by_value_needs_no_module(mine: types.ModuleType, expression: str) -> None:
+    assert own(eval(expression, {"m": mine})) == set()
+
+
+def test_the_standard_library_is_named_too() -> None:
+    _, modules = pickling.dumps_with_modules((math, collections.OrderedDict, json.dumps))
+    assert {"math", "collections", "json"} <= modules
+
+
+def test_main_goes_by_value(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys
+        from ray_multicluster_scheduler.common import pickling
+        class Mine: pass
+        def f(x): return Mine
+        data, modules = pickling.dumps_with_modules((f, Mine, Mine()))
+        again, _, thing = pickling.loads(data)
+        assert again(1) is Mine and type(thing) is Mine
+        print(sorted(name for name in modules if name not in sys.stdlib_module_names))
+        """)
+    )
+    root = Path(pickling.__file__).parents[2]
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={"PYTHONPATH": str(root)})
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_round_trip_of_a_closure_and_of_data() -> None:
+    base = 10
+    assert pickling.loads(pickling.dumps(lambda x: x + base))(5) == 15
+    assert pickling.loads(memoryview(pickling.dumps({"a": [1, 2]}))) == {"a": [1, 2]}
+    data, _ = pickling.dumps_with_modules(lambda x: x * base)
+    assert pickling.loads(data)(2) == 20
+
+
+def test_a_pickle_that_a_cluster_wrote_loads_here() -> None:
+    """Ray's copy of cloudpickle goes by another name, which nobody has here."""
+    here = cloudpickle.dumps(lambda x: x + 1, protocol=2)  # text opcodes, so that names can be exchanged
+    there = here.replace(b"ccloudpickle", b"cray.cloudpickle")
+    assert b"ray.cloudpickle" in there
+    with pytest.raises(ModuleNotFoundError):
+        pickle.loads(there)
+    assert pickling.loads(there)(1) == 2
+
+
+def test_inside_a_cluster_the_names_are_mapped_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, copy = types.ModuleType("ray"), types.ModuleType("ray.cloudpickle")
+    inner = types.ModuleType("ray.cloudpickle.cloudpickle")
+    inner.__dict__.update(cloudpickle.cloudpickle.__dict__)
+    copy.__dict__.update({"dumps": lambda value, protocol: b"by ray's copy", "cloudpickle": inner})
+    for name, module in {"ray": ray, "ray.cloudpickle": copy, "ray.cloudpickle.cloudpickle": inner}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    here = cloudpickle.dumps(lambda x: x + 1)
+    monkeypatch.setitem(sys.modules, "cloudpickle.cloudpickle", None)  # a cluster does not have it
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    assert pickling.loads(here)(1) == 2
+    assert pickling.dumps(1) == b"by ray's copy"
+
+
+def test_modules_whose_names_only_look_alike_are_left_alone() -> None:
+    with pytest.raises(ModuleNotFoundError, match="cloudpickle_of_mine"):
+        pickling.loads(b"ccloudpickle_of_mine\nx\n.")
+    with pytest.raises(ModuleNotFoundError, match="ray"):
+        pickling.loads(b"cray.cloudpickler\nx\n.")
