@@ -8,6 +8,7 @@ an instance of a class from the caller's ``__main__`` comes back as an instance 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import pickle
@@ -42,24 +43,33 @@ def dumps(value: object) -> bytes:
 
 def dumps_with_modules(value: object) -> tuple[bytes, set[str]]:
     """Pickle on our side, and name the modules that the other side must be able to import for it."""
-    import cloudpickle  # noqa: PLC0415 - a cluster, where this module is loaded too, does not have it
-
     modules: set[str] = set()
+    buffer = io.BytesIO()
+    _recorder()(buffer, modules).dump(value)
+    return buffer.getvalue(), modules
+
+
+@functools.cache
+def _recorder() -> Callable[[io.BytesIO, set[str]], pickle.Pickler]:
+    """The class that writes down what goes by name. Made late: a cluster, which loads this module, has no cloudpickle."""
+    import cloudpickle  # noqa: PLC0415
 
     class Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+        def __init__(self, buffer: io.BytesIO, modules: set[str]) -> None:
+            super().__init__(buffer, protocol=5)
+            self._modules = modules
+
         def reducer_override(self, obj: Any) -> Any:
             reduced = super().reducer_override(obj)
             if reduced is NotImplemented:
                 # Functions and classes that cloudpickle does not take apart go by name; so do modules.
                 if isinstance(obj, (types.FunctionType, type)):
-                    modules.add(obj.__module__)
+                    self._modules.add(obj.__module__)
                 elif isinstance(obj, types.ModuleType):
-                    modules.add(obj.__name__)
+                    self._modules.add(obj.__name__)
             return reduced
 
-    buffer = io.BytesIO()
-    Recorder(buffer, protocol=5).dump(value)
-    return buffer.getvalue(), modules
+    return Recorder
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import getpass
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,6 +131,7 @@ def _seconds(value: object, what: str) -> float | None:
     return float(value)
 
 
+@functools.cache
 def _user() -> str:
     try:
         return getpass.getuser()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import site
 import sys
 import sysconfig
@@ -30,11 +31,15 @@ def _own_place(top: str) -> Path | None:
     if top in ("__main__", "__mp_main__", _OURS) or top in sys.stdlib_module_names:
         return None
     module = sys.modules.get(top)
-    file = getattr(module, "__file__", None)
+    return _place(getattr(module, "__file__", None), tuple(getattr(module, "__path__", ())))
+
+
+@functools.cache
+def _place(file: str | None, folders: tuple[str, ...]) -> Path | None:
+    """What to ship, by where the module was loaded from."""
     if file is None:
         # A namespace package has folders only; a built-in or a notebook's module has neither.
-        folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-        return folders[0] if len(folders) == 1 and not _installed(folders[0]) else None
+        return Path(folders[0]) if len(folders) == 1 and not _installed(Path(folders[0])) else None
     path = Path(file).resolve()
     if _installed(path):
         return None

@@ -42,9 +42,7 @@ class OutputStore:
     def close(self, task_id: str, attempt: int) -> None:
         """This attempt prints no more."""
         with self._changed:
-            output = self._outputs.get((task_id, attempt))
-            if output is not None:
-                output.closed = True
+            self._output(task_id, attempt).closed = True  # also when it printed nothing, or followers would wait
             self._changed.notify_all()
 
     def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
@@ -61,9 +59,10 @@ class OutputStore:
     def follow(self, task_id: str, attempt: int) -> Iterator[str]:
         """Pieces as they come, until the attempt is over."""
         position = 0
+        with self._changed:
+            output = self._output(task_id, attempt)
         while True:
             with self._changed:
-                output = self._output(task_id, attempt)
                 while not output.closed and len(output.parts) <= position:
                     self._changed.wait()
                 pieces = [text for _, text in output.parts[position:]]
@@ -79,5 +78,7 @@ class OutputStore:
         if output is None:
             output = self._outputs[key] = _Output()
             while len(self._outputs) > self._max_items:
-                self._outputs.popitem(last=False)
+                _, oldest = self._outputs.popitem(last=False)
+                oldest.closed = True
+                self._changed.notify_all()
         return output
