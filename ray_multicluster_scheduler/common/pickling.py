@@ -51,8 +51,8 @@ def dumps_with_modules(value: object) -> tuple[bytes, set[str]]:
 
 @functools.cache
 def _recorder() -> Callable[[io.BytesIO, set[str]], pickle.Pickler]:
-    """The class that writes down what goes by name. Made late: a cluster, which loads this module, has no cloudpickle."""
-    import cloudpickle  # noqa: PLC0415
+    """The class that writes down what goes by name."""
+    import cloudpickle  # noqa: PLC0415 - a cluster, which loads this module too, does not have it
 
     class Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
         def __init__(self, buffer: io.BytesIO, modules: set[str]) -> None:

@@ -103,6 +103,14 @@ CASES = [
         about="task",
     ),
     Case(
+        "a score that nobody knows",
+        ConfigurationError,
+        "loud",
+        "load",
+        settings={"weights": {"loud": 1}},
+        about="nothing",
+    ),
+    Case(
         "the dashboard is down",
         NoHealthyClusterError,
         "nobody listens|refused",

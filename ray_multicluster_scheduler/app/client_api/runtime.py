@@ -29,6 +29,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog, load_entry_points
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
@@ -58,7 +60,11 @@ class Runtime:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="rmcs-control-plane", daemon=True)
         self._thread.start()
-        self.run(self._build())
+        try:
+            self.run(self._build())
+        except BaseException:
+            self._end_thread()
+            raise
 
     # From any thread ------------------------------------------------------------------------------------
 
@@ -98,6 +104,9 @@ class Runtime:
         if not self._thread.is_alive():
             return
         self.run(self._close())
+        self._end_thread()
+
+    def _end_thread(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self._callbacks.shutdown(wait=False)
@@ -116,8 +125,12 @@ class Runtime:
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
         clusters = {cluster.name: cluster for cluster in self.config.clusters}
+        catalog = PolicyCatalog()
+        load_entry_points(catalog)
         self.machine = SchedulerMachine(
-            settings, [cluster.metadata() for cluster in self.config.clusters], local_python=platform.python_version()
+            settings,
+            [cluster.metadata() for cluster in self.config.clusters],
+            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
         )
         self.manager = TaskLifecycleManager(self.machine, MemoryTransitionLog(), self.clock, self)
         post = self.manager.post

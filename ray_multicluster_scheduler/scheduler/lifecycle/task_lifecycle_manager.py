@@ -64,6 +64,7 @@ class TaskLifecycleManager:
         self._scheduled = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
+        self._broken = False
 
     def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
         """Wire the hands in; ``on_failure`` hears of a defect in the machine, after which nothing is driven."""
@@ -85,6 +86,8 @@ class TaskLifecycleManager:
     def _turn(self) -> None:
         """Handle what waits, a bounded number of events; then let the loop do its other work."""
         self._scheduled = False
+        if self._broken:
+            return
         orders: list[Dispatch] = []
         try:
             for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
@@ -92,6 +95,7 @@ class TaskLifecycleManager:
                 self._carry_out(self.machine.handle(event, self._clock.now()), orders)
         except Exception as error:  # noqa: BLE001 - a defect of ours: nothing is driven any more, everybody is told
             _log.exception("the scheduler has a defect and stops")
+            self._broken = True
             if self._failure is not None:
                 self._failure(error)
             return

@@ -394,3 +394,11 @@ def test_repeated_events_change_nothing() -> None:
     assert driver.send(events.AttemptFinished("t", 1, "succeeded")) == []
     assert driver.send(events.AttemptFinished("t", 1, "failed")) == []
     assert [one.transition.number for one in driver.said(Persist, ever=True)] == list(range(1, 6))
+
+
+def test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s() -> None:
+    driver = Driver(cluster("a"), snapshot_interval_s=2)
+    driver.submit(task("t", 4))
+    driver.snapshot("a", 4)
+    driver.submit(task("waits", 4))
+    assert SetTimer("refresh:a", driver.now + 2) in driver.said(SetTimer, ever=True)

@@ -60,14 +60,15 @@ class Journal(MemoryTransitionLog):
         return [what for line, what in self.lines if line == kind]
 
 
-def make(cpus: float = 4, **settings: Any) -> tuple[TaskLifecycleManager, Journal, list[BaseException]]:
-    """A manager with one idle cluster, a."""
+def make(cpus: float | None = 4, **settings: Any) -> tuple[TaskLifecycleManager, Journal, list[BaseException]]:
+    """A manager with one idle cluster, a; with ``cpus=None`` it was not seen yet."""
     journal, failures, clock = Journal(), list[BaseException](), SystemClock()
     machine = SchedulerMachine(Settings(**{**FREE, **settings}), [cluster("a")])
     manager = TaskLifecycleManager(machine, journal, clock, journal)
     manager.use(journal, failures.append)
     manager.post(events.LinkUp("a", "3.11.9", "2.60.0", "s1"))
-    manager.post(events.SnapshotTaken(snapshot("a", clock.now(), cpus)))
+    if cpus is not None:
+        manager.post(events.SnapshotTaken(snapshot("a", clock.now(), cpus)))
     return manager, journal, failures
 
 
@@ -144,12 +145,25 @@ async def test_after_stop_timers_none_fires() -> None:
     assert journal.of("completed") == []
 
 
-async def test_what_one_call_leaves_over_is_continued() -> None:
-    """More items than the machine takes in one call are all placed, without another event."""
-    manager, journal, _ = make(cpus=2000)
-    for number in range(1500):
+async def test_what_one_call_leaves_over_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One snapshot makes room for more items than the machine places in one call."""
+    manager, journal, _ = make(cpus=None)
+    for number in range(500):
         manager.post(events.Submitted(task(f"t{number}")))
-    await eventually(lambda: len(journal.of("dispatch")) == 1500)
+    await eventually(lambda: len({task_id for task_id, _ in journal.of("durable")}) == 500)
+    assert journal.of("dispatch") == []
+    turns = 0
+    handle = manager.machine.handle
+
+    def counted(event: events.Event, now: float) -> Any:
+        nonlocal turns
+        turns += 1
+        return handle(event, now)
+
+    monkeypatch.setattr(manager.machine, "handle", counted)
+    manager.post(events.SnapshotTaken(snapshot("a", SystemClock().now(), 600)))
+    await eventually(lambda: len(journal.of("dispatch")) == 500)
+    assert turns > 1
     manager.stop_timers()
 
 
@@ -204,11 +218,7 @@ async def test_an_attempt_reaches_the_hands_before_its_end_is_asked_for() -> Non
 
 
 async def test_a_cluster_that_was_not_seen_is_looked_at() -> None:
-    journal = Journal()
-    manager = TaskLifecycleManager(
-        SchedulerMachine(Settings(**FREE), [cluster("a")]), journal, SystemClock(), journal
-    )
-    manager.use(journal, lambda error: None)
+    manager, journal, _ = make(cpus=None)
     manager.post(events.Submitted(task("t1")))
     await eventually(lambda: journal.of("refresh"))
     assert journal.of("refresh") == ["a"]

@@ -1,0 +1,104 @@
+"""A key that is accepted changes behaviour: each one names the test that shows it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+
+TESTS = Path(__file__).resolve().parents[2]
+
+SETTINGS = {
+    "resource_threshold": (
+        "unit/lifecycle/test_scheduling_pass.py",
+        "test_thirty_tasks_of_two_cpus_on_sixteen_and_eight_cores_in_one_pass",
+    ),
+    "threshold_on": ("unit/policy/test_filters.py", "test_what_the_threshold_looks_at"),
+    "submission_interval_s": (
+        "unit/lifecycle/test_scheduling_pass.py",
+        "test_the_submission_interval_wakes_the_queue_by_itself",
+    ),
+    "submission_interval_kinds": (
+        "unit/lifecycle/test_scheduling_pass.py",
+        "test_the_interval_holds_for_the_kinds_that_are_named",
+    ),
+    "execution_mode": ("unit/lifecycle/test_scheduling_pass.py", "test_serial_mode_runs_one_item_per_cluster_in_order"),
+    "max_queue": ("unit/lifecycle/test_submit_to_result.py", "test_a_full_queue_refuses_loudly"),
+    "retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
+    "crash_retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
+    "lost_retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
+    "retry_backoff": ("unit/lifecycle/test_retry.py", "test_the_timer_is_set_to_the_back_off"),
+    "breaker_failures": ("unit/lifecycle/test_fleet_events.py", "test_the_breaker_opens_and_a_snapshot_is_the_probe"),
+    "breaker_recovery_s": ("unit/lifecycle/test_no_place.py", "test_a_link_that_failed_is_tried_again_after_a_while"),
+    "heartbeat_s": ("unit/connection/test_agent_link_loss.py", "test_missed_heartbeats_break_the_connection"),
+    "lease_s": ("integration/test_link.py", "test_no_orphans_after_kill_9_of_the_program"),
+    "lost_after_s": (
+        "unit/connection/test_agent_link_loss.py",
+        "test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over",
+    ),
+    "start_grace_s": (
+        "unit/lifecycle/test_timeouts.py",
+        "test_what_does_not_start_in_time_is_called_back_and_placed_again",
+    ),
+    "snapshot_interval_s": (
+        "unit/lifecycle/test_fleet_events.py",
+        "test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s",
+    ),
+    "combine": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
+    "weights": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
+    "agent_listen": ("integration/test_link.py", "line"),
+    "agent_advertise": ("integration/test_link.py", "line"),
+    "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
+}
+CLUSTERS = {
+    "name": ("unit/config/test_cluster_config.py", "test_metadata_carries_every_key_that_is_no_secret"),
+    "head_address": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_nothing_gets_there"),
+    "dashboard": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_nothing_gets_there"),
+    "prefer": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
+    "weight": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
+    "tags": ("unit/policy/test_policy_engine.py", "test_preferred_before_tags_before_load"),
+    "home_dir": ("integration/test_tasks.py", "test_a_path_under_the_submitters_home_follows_the_task"),
+    "python": ("unit/connection/test_link_problem.py", "test_the_log_tells_what_to_change"),
+    "runtime_env": ("integration/test_tasks.py", "test_each_cluster_brings_its_own_environment"),
+    "auth_token": (
+        "unit/connection/test_job_client_pool.py",
+        "test_token_of_the_configuration_is_used_and_close_leaves_nothing",
+    ),
+    "auth_token_path": ("integration/test_local_fleet.py", "test_two_clusters_side_by_side_each_as_described"),
+    "tls": ("unit/connection/test_dashboard_problems.py", "test_tls"),
+    "max_running_jobs": ("unit/policy/test_filters.py", "test_max_running_jobs"),
+    "max_in_flight": ("unit/policy/test_filters.py", "test_max_in_flight"),
+    "carrier": ("unit/policy/test_filters.py", "test_the_ray_client_carrier_does_not_carry_tasks_yet"),
+    "autoscaling": ("unit/policy/test_filters.py", "test_a_node_that_may_still_appear"),
+    "max_node": ("unit/policy/test_filters.py", "test_a_node_that_may_still_appear"),
+}
+
+
+def test_no_key_is_without_its_test() -> None:
+    assert set(SETTINGS) == set(Settings.model_fields)
+    assert set(CLUSTERS) == set(ClusterConfig.model_fields)
+
+
+@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items()])
+def test_the_named_test_is_there_and_speaks_of_the_key(key: str, test: tuple[str, str]) -> None:
+    file, name = test
+    source = _functions(TESTS / file).get(name)
+    assert source is not None, f"{test} does not exist"
+    assert re.search(rf"\b{key}\b", source), f"{test} says nothing of {key}"
+
+
+@cache
+def _functions(path: Path) -> dict[str, str]:
+    """Every function of a test file with its decorators, as text."""
+    lines = path.read_text().splitlines()
+    found = {}
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
