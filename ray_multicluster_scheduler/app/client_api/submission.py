@@ -7,6 +7,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, common_fields
@@ -51,17 +52,17 @@ class Submission:
         function, function_modules = _pickled(fn, f"the function {name}")
         arguments, argument_modules = _pickled_arguments(positional, named, name)
         fields["runtime_env"] = _with_modules(fields["runtime_env"], function_modules | argument_modules)
-        return TaskDescription(
+        task = TaskDescription(
             id=self._new_id("task"),
             kind="task",
             name=name,
             requirements=needs,
-            function_digest=self._shelf.put(function),
-            arguments_digest=self._shelf.put(arguments),
             home_paths=find_home_paths((positional, named), self._homes),
             submitted_at=self._clock.now(),
             **fields,
         )
+        # Only now that nothing can be refused any more: nobody would take it off the shelf.
+        return replace(task, function_digest=self._shelf.put(function), arguments_digest=self._shelf.put(arguments))
 
     def job(
         self,

@@ -59,6 +59,7 @@ class AgentLink:
         self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         self.closing = False
+        self.hung_up = False
         self.last_used = time.monotonic()
 
     @property
@@ -128,6 +129,7 @@ class AgentLink:
                 async with asyncio.timeout(_CLOSE_PATIENCE_S):
                     while self.connected:
                         await asyncio.sleep(0.02)
+                self.hung_up = True
             except TimeoutError:
                 _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
         self._end(sentence)
@@ -233,7 +235,7 @@ class AgentLink:
     async def _ask_whether_over(self) -> str | None:
         try:
             return await self._is_over()
-        except Exception:  # whatever it is, the end of the lease must still be seen
+        except Exception:  # noqa: BLE001 - whatever it is, the end of the lease must still be seen
             _log.exception("whether agent %s of cluster %s is over cannot be told", self._agent, self._cluster)
             return None
 

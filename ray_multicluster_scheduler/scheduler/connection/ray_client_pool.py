@@ -44,6 +44,7 @@ class RayClientPool:
         self._identity: TlsIdentity | None = None
         self._links: dict[str, AgentLink] = {}
         self._starting: dict[str, asyncio.Task[AgentLink]] = {}
+        self._farewells: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
 
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
@@ -77,14 +78,15 @@ class RayClientPool:
         """End this cluster's agent."""
         link = self.existing(cluster)
         if link is not None:
-            await self._close(link, sentence)
+            await link.close(sentence)
 
     async def close(self, sentence: str = "the control plane ends") -> None:
         """End every agent, answer every call, close the port."""
         for starting in list(self._starting.values()):
             starting.cancel()
         await asyncio.gather(*self._starting.values(), return_exceptions=True)
-        await asyncio.gather(*(self._close(link, sentence) for link in self.links()))
+        await asyncio.gather(*(link.close(sentence) for link in self.links()))
+        await asyncio.gather(*self._farewells)
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
@@ -123,10 +125,20 @@ class RayClientPool:
             await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
         except BaseException:
             port.forget(agent)
-            await self._abandon(cluster, link)
+            await self._abandon(link)
             raise
         self._links[cluster] = link
+        farewell = asyncio.create_task(self._after(link, port))
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
         return link
+
+    async def _after(self, link: AgentLink, port: AgentListener) -> None:
+        """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
+        await link.over.wait()
+        port.forget(link.agent)
+        if not link.hung_up:
+            await self._stop_job(link)
 
     def _port(self, address: AgentAddress) -> AgentListener:
         place = (address.host, address.port)
@@ -154,19 +166,10 @@ class RayClientPool:
 
         return ask
 
-    async def _close(self, link: AgentLink, sentence: str) -> None:
-        hung_up = link.connected
-        await link.close(sentence)
-        for port in self._ports.values():
-            port.forget(link.agent)
-        if not hung_up:
-            await self._stop_job(link)
-
-    async def _abandon(self, cluster: str, link: AgentLink) -> None:
+    async def _abandon(self, link: AgentLink) -> None:
         """A launch failed or was cancelled: leave no agent behind, however far it got."""
-        if link.connected:
-            await link.close("the launch was given up")
-        else:
+        await link.close("the launch was given up")
+        if not link.hung_up:
             await self._stop_job(link)
 
     async def _stop_job(self, link: AgentLink) -> None:

@@ -18,7 +18,13 @@ import ray
 from ray_multicluster_scheduler.common.frames import FrameError, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import CallRecord, Calls, Key
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import FIRST_JOIN_S, Connection, Join, dial
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import (
+    FIRST_JOIN_S,
+    CannotDial,
+    Connection,
+    Join,
+    dial,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 
@@ -66,6 +72,8 @@ class Agent:
         while True:
             await self._serve(connection, probe)
             until = self._last_contact + self._lease_s
+            if time.monotonic() > until:
+                raise CannotDial(f"the control plane was not heard for {self._lease_s:g} s: the lease is over")
             connection = await dial(self._join, who, self._secret, until)
 
     async def _serve(self, connection: Connection, probe: Probe) -> None:

@@ -57,8 +57,12 @@ class Probe:
     def _loop(self) -> None:
         while True:
             self._now.clear()
-            seen = look()
-            if seen != self._last:
-                self._last = seen
-                self._tell(seen)
+            try:
+                seen = look()
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head is in trouble; look again
+                print(f"rmcs agent: the cluster's resources cannot be read: {error}", flush=True)
+            else:
+                if seen != self._last:
+                    self._last = seen
+                    self._tell(seen)
             self._now.wait(BUSY_INTERVAL_S if self._busy() else QUIET_INTERVAL_S)

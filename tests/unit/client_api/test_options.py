@@ -1,0 +1,89 @@
+"""Options of the verbs: checked before anything is sent, with the key's name in the error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, common_fields
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config import Settings
+
+
+def fields(known: type = ItemOptions, tags: object = None, settings: Settings | None = None, **options: Any) -> Any:
+    return common_fields(options, known, settings or Settings(), tags)
+
+
+def test_defaults_come_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "alice")
+    made = fields(settings=Settings(retries=2, crash_retries=5, lost_retries=0))
+    assert (made["retries"], made["crash_retries"], made["lost_retries"]) == (2, 5, 0)
+    assert (made["priority"], made["fallback"], made["owner"], made["preferred_cluster"]) == (0, "any", "alice", None)
+    assert made["allow_clusters"] is None
+    assert made["retry_on"] is None
+
+
+def test_what_the_caller_says_wins_and_none_means_not_said() -> None:
+    made = fields(settings=Settings(retries=2), retries=0, priority=None, owner="team", queue_timeout=5)
+    assert (made["retries"], made["priority"], made["owner"], made["queue_timeout"]) == (0, 0, "team", 5.0)
+
+
+def test_the_cluster_context_is_used_unless_one_is_named() -> None:
+    with ClusterContextManager.use("mac"):
+        assert fields()["preferred_cluster"] == "mac"
+        assert fields(preferred_cluster="linux")["preferred_cluster"] == "linux"
+
+
+def test_lists_become_tuples_and_classes_become_names() -> None:
+    made = fields(tags=["gpu"], require_tags=("x",), retry_on=[ValueError, "MyError"], no_retry_on=KeyError)
+    assert (made["tags"], made["require_tags"]) == (("gpu",), ("x",))
+    assert (made["retry_on"], made["no_retry_on"]) == (("ValueError", "MyError"), ("KeyError",))
+    assert fields(allow_clusters=[])["allow_clusters"] == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "hint"),
+    [
+        ({"retris": 3}, "'retris'", "did you mean retries"),
+        ({"zzz": 3}, "'zzz'", "known options: "),
+        ({"retry_lost": True}, "'retry_lost'", ""),
+        ({"tags": "gpu"}, "tags", 'tags=["gpu"]'),
+        ({"tags": 5}, "tags", "gpu"),
+        ({"require_tags": ["", "x"]}, "require_tags", "text"),
+        ({"deny_clusters": [1]}, "deny_clusters", "text"),
+        ({"priority": 1.5}, "priority", "whole number"),
+        ({"priority": True}, "priority", "whole number"),
+        ({"retries": "3"}, "retries", "whole number"),
+        ({"run_timeout": 0}, "run_timeout", "above 0"),
+        ({"run_timeout": "1"}, "run_timeout", "above 0"),
+        ({"queue_timeout": float("nan")}, "queue_timeout", "above 0"),
+        ({"retry_on": [5]}, "retry_on", "text"),
+        ({"runtime_env": ["numpy"]}, "runtime_env", "pip"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        fields(**options)
+    assert hint in str(caught.value.next_step)
+
+
+def test_jobs_have_one_option_more() -> None:
+    assert fields(JobOptions, retry_lost=True)["retry_lost"] is True
+    with pytest.raises(ConfigurationError, match="retry_lst") as caught:
+        fields(JobOptions, retry_lst=True)
+    assert "retry_lost" in str(caught.value.next_step)
+
+
+def test_relative_folders_are_relative_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"working_dir": "src", "py_modules": [Path("lib"), "s3://bucket/x.zip", "/abs"], "pip": ["numpy"]}
+    made = absolute_paths(given)
+    assert made["working_dir"] == str(tmp_path / "src")
+    assert made["py_modules"] == [str(tmp_path / "lib"), "s3://bucket/x.zip", "/abs"]
+    assert made["pip"] == ["numpy"]
+    assert given["working_dir"] == "src", "the caller's own is not changed"
+    assert absolute_paths({"working_dir": "https://x/y.zip"}) == {"working_dir": "https://x/y.zip"}
+    assert absolute_paths({"working_dir": "~/x"})["working_dir"] == str(Path("~/x").expanduser())
