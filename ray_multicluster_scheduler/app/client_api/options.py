@@ -38,8 +38,18 @@ class ItemOptions(TypedDict, total=False):
 
 
 class JobOptions(ItemOptions, total=False):
-    """What only jobs have: ``retry_lost`` allows a second run of a job whose cluster was lost with it."""
+    """What only jobs have.
 
+    ``resource_requirements`` is the footprint of the whole job, used for placement; ``entrypoint_resources`` is what
+    Ray holds for the entrypoint process (default: nothing). ``retry_lost`` allows a second run of a job whose cluster
+    was lost with it.
+    """
+
+    submission_id: str | None
+    metadata: Mapping[str, str] | None
+    resource_requirements: Mapping[str, Any] | None
+    entrypoint_resources: Mapping[str, Any] | None
+    tags: Sequence[str] | None
     retry_lost: bool
 
 

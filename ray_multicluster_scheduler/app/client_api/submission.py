@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, common_fields
 from ray_multicluster_scheduler.app.client_api.user_modules import modules_to_ship
@@ -40,7 +40,7 @@ class Submission:
         kwargs: Mapping[str, Any] | None = None,
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[ItemOptions],
     ) -> TaskDescription:
         """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
         name = _check_function(fn, options.get("name"))
@@ -64,33 +64,24 @@ class Submission:
         # Only now that nothing can be refused any more: nobody would take it off the shelf.
         return replace(task, function_digest=self._shelf.put(function), arguments_digest=self._shelf.put(arguments))
 
-    def job(
-        self,
-        entrypoint: str,
-        *,
-        submission_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        entrypoint_resources: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        **options: Any,
-    ) -> TaskDescription:
+    def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:
         """Raises ConfigurationError for a wrong argument."""
         if not isinstance(entrypoint, str) or not entrypoint.strip():
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
-        fields = common_fields(options, JobOptions, self._settings, tags)
+        fields = common_fields(options, JobOptions, self._settings, options.get("tags"))
+        submission_id = options.get("submission_id")
         job = JobDescription(
             entrypoint=entrypoint,
-            metadata=_check_metadata(metadata),
-            entrypoint_resources=parse_resources(entrypoint_resources, what="entrypoint_resources"),
+            metadata=_check_metadata(options.get("metadata")),
+            entrypoint_resources=parse_resources(options.get("entrypoint_resources"), what="entrypoint_resources"),
         )
         return TaskDescription(
             id=_check_job_id(submission_id) if submission_id is not None else self._new_id("job"),
             kind="job",
             name=options.get("name") or entrypoint,
-            requirements=parse_resources(resource_requirements),
+            requirements=parse_resources(options.get("resource_requirements")),
             job=job,
             submitted_at=self._clock.now(),
             **fields,

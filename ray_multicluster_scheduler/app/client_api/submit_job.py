@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED
 from concurrent.futures import wait as wait_futures
 from typing import Any, Literal, Unpack, overload
@@ -18,52 +18,19 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Task
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED", "EXPIRED"})
 
 
-def submit_job(
-    entrypoint: str,
-    *,
-    submission_id: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    resource_requirements: Mapping[str, Any] | None = None,
-    entrypoint_resources: Mapping[str, Any] | None = None,
-    tags: Sequence[str] | None = None,
-    **options: Unpack[JobOptions],
-) -> str:
+def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:
     """Submit a Ray job to the best cluster; returns its id, which stays the same to the end.
 
-    ``resource_requirements`` is the footprint of the whole job, used for placement; ``entrypoint_resources`` is
-    what Ray holds for the entrypoint process (default: nothing).
+    Options are those of :class:`JobOptions`: ``submission_id``, ``metadata``, ``resource_requirements``,
+    ``entrypoint_resources``, ``runtime_env``, ``tags``, ``preferred_cluster``, ``priority``, ``retries`` and so on.
+    Raises ConfigurationError, NoFeasibleClusterError, QueueFullError.
     """
-    return get_unified_scheduler().submit_job(
-        entrypoint,
-        submission_id=submission_id,
-        metadata=metadata,
-        resource_requirements=resource_requirements,
-        entrypoint_resources=entrypoint_resources,
-        tags=tags,
-        **options,
-    )
+    return get_unified_scheduler().submit_job(entrypoint, **options)
 
 
-def submit_job_async(
-    entrypoint: str,
-    *,
-    submission_id: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    resource_requirements: Mapping[str, Any] | None = None,
-    entrypoint_resources: Mapping[str, Any] | None = None,
-    tags: Sequence[str] | None = None,
-    **options: Unpack[JobOptions],
-) -> JobHandle:
+def submit_job_async(entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
     """The same, as a handle; its result is the job's last status word."""
-    return get_unified_scheduler().submit_job_async(
-        entrypoint,
-        submission_id=submission_id,
-        metadata=metadata,
-        resource_requirements=resource_requirements,
-        entrypoint_resources=entrypoint_resources,
-        tags=tags,
-        **options,
-    )
+    return get_unified_scheduler().submit_job_async(entrypoint, **options)
 
 
 def get_job_status(job_id: str) -> str:

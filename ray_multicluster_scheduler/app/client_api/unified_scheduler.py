@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import sys
 import threading
@@ -70,37 +71,20 @@ class UnifiedScheduler:
         task = submission.task(fn, args, kwargs, resource_requirements, tags, **options)
         return TaskHandle(self._submit(runtime, task), self)
 
-    def submit_job(self, entrypoint: str, **options: Any) -> str:
+    def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
+        runtime, _ = self._started()
         handle._item.accepted.wait(_ACCEPT_TIMEOUT_S)
+        runtime.run(asyncio.sleep(0))  # the turn that accepted it may also have refused it: let it end
         if handle.done() and handle.attempt == 0 and (error := handle.exception()) is not None:
             raise error
         return handle.id
 
-    def submit_job_async(
-        self,
-        entrypoint: str,
-        *,
-        submission_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        resource_requirements: Mapping[str, Any] | None = None,
-        entrypoint_resources: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        **options: Unpack[JobOptions],
-    ) -> JobHandle:
+    def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
         runtime, submission = self._started()
-        task = submission.job(
-            entrypoint,
-            submission_id=submission_id,
-            metadata=metadata,
-            resource_requirements=resource_requirements,
-            entrypoint_resources=entrypoint_resources,
-            tags=tags,
-            **options,
-        )
-        return JobHandle(self._submit(runtime, task), self)
+        return JobHandle(self._submit(runtime, submission.job(entrypoint, **options)), self)
 
     def plan(self, resource_requirements: Mapping[str, Any] | None = None, **options: Any) -> SchedulingDecision:
         """Where a task like this would go now, and why; nothing is submitted."""

@@ -8,7 +8,7 @@ Promises of every link:
 * each call given to :meth:`ClusterLink.submit` gets exactly one ``finished``, also when the cluster is
   lost: then it comes when the attempt is *known* to be dead, and says so;
 * ``accepted`` and ``started`` come at most once per call, and never after its ``finished``;
-* after ``link_closed`` nothing comes any more.
+* after ``link_closed`` nothing comes any more, but the answer to a call that is submitted even then.
 """
 
 from __future__ import annotations

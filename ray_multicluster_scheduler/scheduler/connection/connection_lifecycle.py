@@ -33,5 +33,5 @@ class ConnectionLifecycleManager:
                     _log.info("the agent of cluster %s was idle for %.0f s and is ended", link.cluster, link.idle_s)
                     try:
                         await self._links.close_link(link.cluster, "it was idle")
-                    except Exception:  # the other links still have to be watched
+                    except Exception:  # noqa: BLE001 - the other links still have to be watched
                         _log.exception("the idle agent of cluster %s could not be ended", link.cluster)

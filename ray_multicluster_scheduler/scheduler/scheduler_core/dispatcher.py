@@ -101,13 +101,16 @@ class Dispatcher:
         except SchedulerError as error:
             self._refuse_waiting(cluster, error)
             return
+        except Exception as error:
+            self._refuse_waiting(cluster, error)
+            raise
         self._send(link, self._waiting.pop(cluster))
 
-    def _refuse_waiting(self, cluster: str, error: SchedulerError) -> None:
+    def _refuse_waiting(self, cluster: str, error: Exception) -> None:
         code, permanent = "LINK_FAILED", False
         if isinstance(error, (LinkProblem, DashboardProblem)):
             code, permanent = error.code, error.permanent
-        sentence = str(error)
+        sentence = _sentence(error)
         self._post(LinkFailed(cluster, code, sentence, permanent))
         for order in self._waiting.pop(cluster):
             self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, code, sentence))
@@ -133,6 +136,9 @@ class Dispatcher:
             failure = FailureClass.CLUSTER if isinstance(error, DashboardProblem) else FailureClass.PERMANENT
             self._post(DispatchRefused(*key, failure, "PREPARATION_FAILED", str(error)))
             return
+        except Exception as error:
+            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error)))
+            raise
         finally:
             self._preparing.discard(key)
         if key in self._cancelled:
@@ -183,3 +189,8 @@ class Dispatcher:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a dispatch has a defect", "exception": error, "task": task}
             )
+
+
+def _sentence(error: Exception) -> str:
+    """A defect has no sentence of its own; its class says more than its text."""
+    return str(error) if isinstance(error, SchedulerError) else f"{type(error).__name__}: {error}"

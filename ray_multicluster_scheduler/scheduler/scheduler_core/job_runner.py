@@ -123,11 +123,15 @@ class JobRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: Prepared) -> None:
-        """A submit whose fate is unknown is repeated under the same id until it is known."""
+        """A submit whose fate is unknown is repeated under the same id until it is known.
+
+        A dashboard that went down meanwhile does not tell: the job may run there, and must not run elsewhere too.
+        """
         if task.job is None:
             raise TypeError(f"{task.id} is not a job")
         own = task.job.entrypoint_resources
         custom = {name: amount for name, amount in own.items() if name not in ("CPU", "GPU", "memory")}
+        in_doubt = False
         while True:
             try:
                 await self._clients.client(order.cluster).submit_job(
@@ -147,7 +151,8 @@ class JobRunner:
                 )
                 return
             except DashboardProblem as problem:
-                if not problem.ambiguous:
+                in_doubt = in_doubt or problem.ambiguous
+                if not in_doubt:
                     raise
                 _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, problem)
                 await asyncio.sleep(_SETTLE_PAUSE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ def fields(known: type = ItemOptions, tags: object = None, settings: Settings | 
     return common_fields(options, known, settings or Settings(), tags)
 
 
-def test_defaults_come_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "alice")
+def test_defaults_come_from_the_settings_and_the_owner_is_who_runs_the_program() -> None:
     made = fields(settings=Settings(retries=2, crash_retries=5, lost_retries=0))
     assert (made["retries"], made["crash_retries"], made["lost_retries"]) == (2, 5, 0)
-    assert (made["priority"], made["fallback"], made["owner"], made["preferred_cluster"]) == (0, "any", "alice", None)
+    assert (made["priority"], made["fallback"], made["owner"], made["preferred_cluster"]) == (
+        0,
+        "any",
+        getpass.getuser(),
+        None,
+    )
     assert made["allow_clusters"] is None
     assert made["retry_on"] is None
 

@@ -57,7 +57,9 @@ def test_ids_are_different_and_say_whose_they_are() -> None:
         ({"num_cpus": 0.5}, {"CPU": 0.5}),
     ],
 )
-def test_a_task_needs_one_cpu_unless_it_says_otherwise(needs: dict[str, Any] | None, expected: dict[str, float]) -> None:
+def test_a_task_needs_one_cpu_unless_it_says_otherwise(
+    needs: dict[str, Any] | None, expected: dict[str, float]
+) -> None:
     assert make()[0].task(local_function(), resource_requirements=needs).requirements == expected
 
 
@@ -114,7 +116,12 @@ def captures_a_lock() -> Callable[[], bool]:
         ({"args": 5}, ConfigurationError, "args of .* is int", "args=(x,)"),
         ({"args": "text"}, ConfigurationError, "args of .* is str", "args=(x,)"),
         ({"kwargs": [1]}, ConfigurationError, "kwargs of .* is list", "kwargs="),
-        ({"args": (1, LOCK)}, TaskSubmissionError, "argument 1 of .*, a lock, cannot be pickled", "inside the function"),
+        (
+            {"args": (1, LOCK)},
+            TaskSubmissionError,
+            "argument 1 of .*, a lock, cannot be pickled",
+            "inside the function",
+        ),
         ({"kwargs": {"b": LOCK}}, TaskSubmissionError, "argument 'b' of .*, a lock,", "inside the function"),
         ({"fn": captures_a_lock()}, TaskSubmissionError, "the function .* cannot be pickled", "capturing"),
         ({"resource_requirements": {"CPU": -1}}, ConfigurationError, "CPU", "0 or more"),

@@ -32,7 +32,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in names:
         importlib.import_module(name)
     yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("lone_module_x", "package_x", "namespace_x")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("lone_module_x", "package_x", "namespace_x")
+    ]:
         del sys.modules[name]
 
 

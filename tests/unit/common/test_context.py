@@ -30,10 +30,13 @@ def test_set_get_clear_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_with_form_nests_and_restores_after_an_error() -> None:
+    def fails() -> None:
+        with ClusterContextManager.use("b"):
+            raise ValueError(ClusterContextManager.get())
+
     with ClusterContextManager.use("a"):
-        with pytest.raises(ValueError), ClusterContextManager.use("b"):
-            assert ClusterContextManager.get() == "b"
-            raise ValueError
+        with pytest.raises(ValueError, match="^b$"):
+            fails()
         assert ClusterContextManager.get() == "a"
     assert ClusterContextManager.get() is None
 

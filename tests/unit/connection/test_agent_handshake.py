@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection import agent_listener
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import TOKEN_LIFETIME_S, AgentListener
+from ray_multicluster_scheduler.scheduler.connection.gateway import dial as dialling
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join, Rejected, dial
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
@@ -275,7 +276,7 @@ async def test_closing_the_port_hangs_up_on_half_open_connections(plane: Plane) 
         await asyncio.open_connection("127.0.0.1", plane.number)
 
 
-async def test_the_pinned_certificate_is_trusted_and_no_other() -> None:
+async def test_the_pinned_certificate_is_trusted_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, other = make_identity(), make_identity()
     plane = Plane(AgentListener("127.0.0.1", 0, FakeClock(), ours.context), 0, FakeClock())
     plane.number = await plane.port.start()
@@ -284,8 +285,10 @@ async def test_the_pinned_certificate_is_trusted_and_no_other() -> None:
     place = [("127.0.0.1", plane.number)]
     with pytest.raises(CannotDial, match="(?i)certificate"):
         await knock(Join("a", "agent-1", place, token, certificate=other.certificate))
-    with pytest.raises(CannotDial):
-        await knock(Join("a", "agent-1", place, token))
+    with monkeypatch.context() as patch:
+        patch.setattr(dialling, "_HANDSHAKE_TIMEOUT_S", 0.3)
+        with pytest.raises(CannotDial):
+            await knock(Join("a", "agent-1", place, token))
     agent = ScriptedAgent(Join("a", "agent-1", place, token, certificate=ours.certificate))
     await agent.dial()
     await link.joined

@@ -152,7 +152,7 @@ async def test_a_link_survives_many_cuts(plane: Plane) -> None:
         assert [f"t{number}", 1] in keys
         unknown = [key for key in keys if tuple(key) not in agent.calls()]
         agent.say(m.UNKNOWN, {"keys": unknown})
-        await eventually(lambda wanted=len(keys): len(agent.calls()) == wanted)
+        await eventually(lambda keys=keys: len(agent.calls()) == len(keys))
     agent.finish(*((f"t{number}", 1) for number in range(5)))
     await plane.heard.until("finished", 5)
     assert all(plane.heard.story(f"t{number}").count("finished") == 1 for number in range(5))

@@ -1,0 +1,241 @@
+"""RayClientPool with a dashboard whose jobs are scripted agents: started once, watched, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.scheduler.connection import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from tests.support.eventually import eventually
+from tests.support.links import FakeClock, Heard, call
+from tests.support.scripted_agent import ScriptedAgent
+
+
+class Dashboard:
+    """The Jobs API of one cluster; submitting an agent's job makes a scripted agent dial in."""
+
+    name = "a"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.agents: list[ScriptedAgent] = []
+        self.stopped: list[str] = []
+        self.log = ""
+        self.joins = True
+        self.down = False
+
+    async def submit_job(self, submission_id: str, entrypoint: str, **options: Any) -> None:
+        self._check()
+        self.submitted.append({"id": submission_id, "entrypoint": entrypoint, **options})
+        self.jobs[submission_id] = {"status": "RUNNING", "metadata": options["metadata"]}
+        if self.joins:
+            join = Join.from_dict(json.loads(options["runtime_env"]["env_vars"][m.JOIN_VARIABLE]))
+            agent = ScriptedAgent(join)
+            await agent.dial()
+            self.agents.append(agent)
+
+    async def job_info(self, submission_id: str) -> dict[str, Any] | None:
+        self._check()
+        return self.jobs.get(submission_id)
+
+    async def job_logs(self, submission_id: str) -> str:
+        return self.log
+
+    async def stop_job(self, submission_id: str) -> None:
+        self._check()
+        self.stopped.append(submission_id)
+        self.jobs[submission_id]["status"] = "STOPPED"
+
+    async def list_jobs(self) -> list[dict[str, Any]]:
+        return list(self.jobs.values())
+
+    def _check(self) -> None:
+        if self.down:
+            raise ClusterConnectionError("the dashboard does not answer", cluster="a")
+
+
+class Fleet:
+    """The pool, and what it is made of."""
+
+    def __init__(self, **cluster: Any) -> None:
+        self.dashboard, self.heard = Dashboard(), Heard()
+        config = ClusterConfig(
+            **{"name": "a", "dashboard": "http://127.0.0.1:8265", "head_address": "127.0.0.1:10001", **cluster}
+        )
+        settings = Settings(heartbeat_s=0.05)
+        self.pool = RayClientPool(
+            {"a": config}, settings, cast("Any", self), self.heard, FakeClock(), "cp1", cast("Any", self)
+        )
+
+    def client(self, name: str) -> Dashboard:
+        return self.dashboard
+
+    async def ship(self, *given: object) -> str:
+        return "gcs://own.zip"
+
+    async def hang_up_when_told(self) -> None:
+        """An agent obeys CLOSE."""
+        for agent in self.dashboard.agents:
+            await agent.until(m.CLOSE)
+            await agent.close()
+
+
+@pytest.fixture
+async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
+    made = Fleet()
+    yield made
+    for agent in made.dashboard.agents:
+        await agent.close()
+    await made.pool.close()
+
+
+async def test_many_callers_share_one_agent(fleet: Fleet) -> None:
+    first, *others = await asyncio.gather(*(fleet.pool.link("a") for _ in range(5)))
+    assert all(link is first for link in others)
+    assert await fleet.pool.link("a") is first
+    assert fleet.pool.existing("a") is first
+    assert fleet.pool.links() == [first]
+    assert len(fleet.dashboard.submitted) == 1
+    assert fleet.heard.kinds() == ["link_up"]
+
+
+async def test_the_agents_job_takes_no_cpu_and_says_whose_it_is(fleet: Fleet) -> None:
+    await fleet.pool.link("a")
+    (job,) = fleet.dashboard.submitted
+    assert job["entrypoint"].endswith("-m ray_multicluster_scheduler.scheduler.connection.gateway")
+    assert (job["entrypoint_num_cpus"], job["runtime_env"]["py_modules"]) == (0, ["gcs://own.zip"])
+    assert job["metadata"] == {"rmcs_control_plane": "cp1", "rmcs_agent": "a"}
+    join = json.loads(job["runtime_env"]["env_vars"][m.JOIN_VARIABLE])
+    assert (join["cluster"], join["agent"], join["addresses"][0][0]) == ("a", job["id"], "127.0.0.1")
+    assert join["certificate"] is None, "on loopback"
+
+
+async def test_an_agent_that_ends_before_it_joins_is_explained_and_the_next_try_is_fresh(fleet: Fleet) -> None:
+    fleet.dashboard.joins = False
+    fleet.dashboard.log = f"{m.NO_RAY} /usr/bin/python3 cannot import ray: No module named 'ray'"
+    starting = asyncio.gather(*(fleet.pool.link("a") for _ in range(2)), return_exceptions=True)
+    await eventually(lambda: fleet.dashboard.jobs)
+    (job,) = fleet.dashboard.jobs.values()
+    job["status"] = "FAILED"
+    problems = await starting
+    assert all(isinstance(problem, LinkProblem) and problem.code == "AGENT_NO_RAY" for problem in problems)
+    assert fleet.pool.existing("a") is None
+    fleet.dashboard.joins = True
+    link = await fleet.pool.link("a")
+    assert link.connected
+    first, second = (job["id"] for job in fleet.dashboard.submitted)
+    assert first != second
+
+
+async def test_an_agent_that_does_not_come_is_stopped(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_launcher, "JOIN_TIMEOUT_S", 0.1)
+    fleet.dashboard.joins = False
+    with pytest.raises(LinkProblem, match="did not join within") as caught:
+        await fleet.pool.link("a")
+    assert (caught.value.code, caught.value.permanent) == ("AGENT_SLOW", False)
+    assert fleet.dashboard.stopped
+    assert all(job["status"] == "STOPPED" for job in fleet.dashboard.jobs.values())
+
+
+async def test_a_dashboard_that_is_down_is_the_answer_and_not_for_ever(fleet: Fleet) -> None:
+    fleet.dashboard.down = True
+    with pytest.raises(ClusterConnectionError, match="does not answer"):
+        await fleet.pool.link("a")
+    fleet.dashboard.down = False
+    assert (await fleet.pool.link("a")).connected
+
+
+@pytest.mark.parametrize("cluster", [{"carrier": "ray_client"}, {"dashboard": None}])
+async def test_a_cluster_without_a_carrier_says_what_to_give(cluster: dict[str, Any]) -> None:
+    fleet = Fleet(**cluster)
+    with pytest.raises(LinkProblem, match="has no carrier for tasks") as caught:
+        await fleet.pool.link("a")
+    assert (caught.value.code, caught.value.permanent) == ("NO_CARRIER", True)
+    await fleet.pool.close()
+
+
+async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(fleet: Fleet) -> None:
+    link = await fleet.pool.link("a")
+    link.submit([call("t1")])
+    fleet.dashboard.jobs.clear()
+    await fleet.dashboard.agents[0].cut()
+    await fleet.heard.until("link_closed")
+    assert "was restarted" in fleet.heard.result("t1").message
+    assert fleet.pool.existing("a") is None
+    assert await fleet.pool.link("a") is not link
+
+
+async def test_while_nobody_answers_only_the_lease_decides(fleet: Fleet) -> None:
+    await fleet.pool.link("a")
+    fleet.dashboard.down = True
+    await fleet.dashboard.agents[0].cut()
+    await fleet.heard.until("link_down")
+    await asyncio.sleep(0.2)
+    assert fleet.heard.of("link_closed") == []
+    await fleet.dashboard.agents[0].dial()
+    await fleet.heard.until("link_up", 2)
+
+
+async def test_a_closed_link_is_followed_by_a_new_one_only_when_it_is_over(fleet: Fleet) -> None:
+    link = await fleet.pool.link("a")
+    closing = asyncio.create_task(fleet.pool.close_link("a", "idle"))
+    await fleet.dashboard.agents[0].until(m.CLOSE)
+    assert fleet.pool.existing("a") is None
+    next_one = asyncio.create_task(fleet.pool.link("a"))
+    await asyncio.sleep(0.05)
+    assert len(fleet.dashboard.submitted) == 1
+    await fleet.dashboard.agents[0].close()
+    await closing
+    assert await next_one is not link
+    kinds = [kind for kind in fleet.heard.kinds() if kind != "link_down"]
+    assert kinds == ["link_up", "link_closed", "link_up"]
+
+
+async def test_close_while_an_agent_starts_leaves_no_job(fleet: Fleet) -> None:
+    fleet.dashboard.joins = False
+    starting = asyncio.create_task(fleet.pool.link("a"))
+    await eventually(lambda: fleet.dashboard.submitted)
+    await fleet.pool.close()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert [job["status"] for job in fleet.dashboard.jobs.values()] == ["STOPPED"]
+
+
+async def test_close_stops_the_job_of_an_agent_that_is_not_connected(fleet: Fleet) -> None:
+    link = await fleet.pool.link("a")
+    await fleet.dashboard.agents[0].cut()
+    await fleet.heard.until("link_down")
+    await fleet.pool.close()
+    assert fleet.dashboard.stopped == [link.agent]
+
+
+@pytest.mark.usefixtures("leak_check")
+async def test_close_ends_agents_and_port(fleet: Fleet) -> None:
+    link = await fleet.pool.link("a")
+    link.submit([call("t1")])
+    obeying = asyncio.create_task(fleet.hang_up_when_told())
+    await fleet.pool.close("the program ends")
+    await obeying
+    assert "the program ends" in fleet.heard.result("t1").message
+    assert fleet.heard.kinds()[-1] == "link_closed"
+    assert fleet.dashboard.stopped == [], "it hung up when told, so it ends by itself"
+
+
+async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = {"rmcs_control_plane": "other", "rmcs_agent": "a"}
+    fleet.dashboard.jobs["x"] = {"status": "RUNNING", "metadata": foreign}
+    with caplog.at_level(logging.WARNING, "ray_multicluster_scheduler"):
+        await fleet.pool.link("a")
+    assert "another control plane (other)" in caplog.text

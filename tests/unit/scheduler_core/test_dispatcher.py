@@ -1,0 +1,247 @@
+"""Dispatcher: placed attempts reach their cluster in order, and every outcome comes back as an event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
+from tests.support.eventually import eventually
+from tests.support.fake_link import FakeLink
+from tests.unit.lifecycle.driver import job, task
+
+
+class Links:
+    """A pool whose links take as long to come up as a test wants, or fail as it wants."""
+
+    def __init__(self, make: Callable[[str], FakeLink]) -> None:
+        self._make = make
+        self.up: dict[str, FakeLink] = {}
+        self.open = asyncio.Event()
+        self.problem: Exception | None = None
+        self.asked = 0
+
+    def existing(self, cluster: str) -> FakeLink | None:
+        return self.up.get(cluster)
+
+    async def link(self, cluster: str) -> FakeLink:
+        self.asked += 1
+        await self.open.wait()
+        if self.problem is not None:
+            raise self.problem
+        return self.up.setdefault(cluster, self._make(cluster))
+
+
+class Prepare:
+    """A preparation that may take its time."""
+
+    def __init__(self) -> None:
+        self.homes = ["/home/alice", "/Users/alice"]
+        self.slow: set[str] = set()
+        self.done = asyncio.Event()
+        self.problem: Exception | None = None
+
+    def home_of(self, cluster: str) -> str | None:
+        return "/Users/alice"
+
+    def needs_upload(self, item: TaskDescription, cluster: str) -> bool:
+        return item.id in self.slow
+
+    def plain_task(self, item: TaskDescription, cluster: str, attempt: int) -> Prepared:
+        return Prepared(cluster, attempt)
+
+    async def task(self, item: TaskDescription, cluster: str, attempt: int) -> Prepared:
+        await self.done.wait()
+        if self.problem is not None:
+            raise self.problem
+        return Prepared(cluster, attempt, {"pip": ["x"]})
+
+
+class Hands:
+    """Jobs and snapshots, as far as the dispatcher passes them on."""
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        self.refreshed: list[str] = []
+
+    async def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
+        self.submitted.append(order.task_id)
+
+    def cancel(self, order: CancelAttempt) -> None:
+        self.cancelled.append(order.task_id)
+
+    async def refresh(self, cluster: str) -> None:
+        self.refreshed.append(cluster)
+
+
+class Bench:
+    """A dispatcher and everything around it."""
+
+    def __init__(self) -> None:
+        self.posted: list[events.Event] = []
+        self.shelf, self.preparation, self.hands = PayloadShelf(), Prepare(), Hands()
+        collector = ResultCollector(self.posted.append, OutputStore())
+        self.links = Links(lambda cluster: FakeLink(cluster, collector))
+        self.items: dict[str, TaskDescription] = {}
+        self.dispatcher = Dispatcher(
+            lambda task_id: self.items[task_id],
+            self.posted.append,
+            self.shelf,
+            cast("Any", self.links),
+            cast("Any", self.hands),
+            cast("Any", self.hands),
+            cast("Any", self.preparation),
+        )
+
+    def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
+        payload = {"function_digest": self.shelf.put(b"fn"), "arguments_digest": self.shelf.put(task_id.encode())}
+        self.items.setdefault(task_id, task(task_id, **{**payload, **values}))
+        return Dispatch(task_id, 1, 7, cluster)
+
+    def send(self, *task_ids: str) -> None:
+        self.dispatcher.dispatch([self.order(task_id) for task_id in task_ids])
+
+    def sent(self, cluster: str = "a") -> list[str]:
+        return [call.task_id for call in self.links.up[cluster].calls] if cluster in self.links.up else []
+
+
+def end_of(task_id: str, *, force: bool = False) -> CancelAttempt:
+    return CancelAttempt(task_id, 1, "a", force)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_what_waits_for_a_link_leaves_in_order_when_it_is_there(bench: Bench) -> None:
+    bench.send("t1", "t2")
+    bench.send("t3")
+    await asyncio.sleep(0)
+    assert bench.sent() == []
+    bench.links.open.set()
+    await eventually(lambda: len(bench.sent()) == 3)
+    bench.send("t4")
+    assert bench.sent() == ["t1", "t2", "t3", "t4"]
+    assert bench.links.asked == 1
+    assert bench.links.up["a"].calls[0].fence == 7
+    assert bench.links.up["a"].calls[1].arguments == b"t2"
+    await bench.dispatcher.close()
+
+
+async def test_home_directories_go_along_only_with_those_who_have_such_paths(bench: Bench) -> None:
+    bench.links.open.set()
+    bench.dispatcher.dispatch([bench.order("t1", home_paths=("/home/alice/x",)), bench.order("t2")])
+    await eventually(lambda: len(bench.sent()) == 2)
+    with_paths, without = bench.links.up["a"].calls
+    assert (with_paths.homes, with_paths.target_home) == (("/home/alice", "/Users/alice"), "/Users/alice")
+    assert (without.homes, without.target_home) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "permanent"),
+    [
+        (LinkProblem("no ray there", code="AGENT_NO_RAY", permanent=True, cluster="a"), "AGENT_NO_RAY", True),
+        (ClusterConnectionError("no route", cluster="a"), "LINK_FAILED", False),
+        (KeyError("a"), "LINK_FAILED", False),
+    ],
+)
+async def test_a_link_that_cannot_be_made_refuses_all_that_waited(
+    bench: Bench, problem: Exception, code: str, permanent: bool
+) -> None:
+    bench.links.problem = problem
+    bench.send("t1", "t2")
+    bench.links.open.set()
+    await eventually(lambda: len(bench.posted) == 3)
+    failed = bench.posted[0]
+    assert isinstance(failed, events.LinkFailed)
+    assert (failed.cluster, failed.code, failed.permanent) == ("a", code, permanent)
+    refused = bench.posted[1:]
+    assert [(event.task_id, event.failure, event.code) for event in refused] == [  # type: ignore[union-attr]
+        ("t1", FailureClass.CLUSTER, code),
+        ("t2", FailureClass.CLUSTER, code),
+    ]
+    bench.links.problem = None
+    bench.send("t3")
+    await eventually(lambda: bench.sent() == ["t3"])
+
+
+async def test_an_attempt_that_waits_for_its_link_is_taken_back(bench: Bench) -> None:
+    bench.send("t1", "t2")
+    bench.dispatcher.cancel(end_of("t1"))
+    assert bench.posted == [events.AttemptFinished("t1", 1, "cancelled")]
+    bench.links.open.set()
+    await eventually(bench.sent)
+    assert bench.sent() == ["t2"]
+
+
+async def test_an_attempt_that_was_sent_is_cancelled_over_there(bench: Bench) -> None:
+    bench.links.open.set()
+    bench.send("t1")
+    await eventually(bench.sent)
+    bench.dispatcher.cancel(end_of("t1", force=True))
+    await eventually(lambda: bench.posted)
+    assert bench.links.up["a"].cancelled == [("t1", 1, True)]
+    assert bench.posted == [events.AttemptFinished("t1", 1, "cancelled")]
+
+
+async def test_an_attempt_that_is_prepared_does_not_hold_up_others(bench: Bench) -> None:
+    bench.preparation.slow = {"t1", "t2"}
+    bench.links.open.set()
+    bench.send("t1", "t2", "t3")
+    await eventually(bench.sent)
+    assert bench.sent() == ["t3"]
+    bench.dispatcher.cancel(end_of("t2"))
+    bench.preparation.done.set()
+    await eventually(lambda: len(bench.sent()) == 2)
+    assert bench.links.up["a"].calls[-1].runtime_env == {"pip": ["x"]}
+    assert bench.posted == [events.AttemptFinished("t2", 1, "cancelled")]
+    assert bench.dispatcher.prepared["t1"].runtime_env == {"pip": ["x"]}
+    bench.dispatcher.forget("t1")
+    assert "t1" not in bench.dispatcher.prepared
+
+
+@pytest.mark.parametrize(
+    "problem", [TaskSubmissionError("the folder x is not there"), OSError("the folder x is not there")]
+)
+async def test_an_attempt_that_cannot_be_prepared_is_refused_for_good(bench: Bench, problem: Exception) -> None:
+    bench.preparation.slow = {"t1"}
+    bench.preparation.problem = problem
+    bench.preparation.done.set()
+    bench.links.open.set()
+    bench.send("t1")
+    await eventually(lambda: bench.posted)
+    refused = bench.posted[0]
+    assert isinstance(refused, events.DispatchRefused)
+    assert refused.failure is FailureClass.PERMANENT
+    assert "the folder x is not there" in refused.sentence
+
+
+async def test_jobs_and_looks_go_their_own_way(bench: Bench) -> None:
+    bench.items["j1"] = job("j1")
+    bench.dispatcher.dispatch([Dispatch("j1", 1, 1, "a")])
+    bench.dispatcher.cancel(end_of("j1"))
+    bench.dispatcher.refresh("a")
+    await eventually(lambda: bench.hands.submitted and bench.hands.refreshed)
+    assert (bench.hands.submitted, bench.hands.cancelled, bench.hands.refreshed) == (["j1"], ["j1"], ["a"])
+    assert bench.links.asked == 0, "a program that only submits jobs starts no agent"
+
+
+async def test_close_gives_up_what_is_under_way(bench: Bench) -> None:
+    bench.send("t1")
+    await asyncio.sleep(0)
+    await bench.dispatcher.close()
+    assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
