@@ -48,7 +48,8 @@ def _threads() -> dict[object, str]:
 
 def _children() -> dict[object, str]:
     found: dict[object, str] = {}
-    for child in psutil.Process().children(recursive=True):
+    # Direct ones only: what a fleet that was there before does inside its own processes is its business.
+    for child in psutil.Process().children():
         try:
             if child.status() != psutil.STATUS_ZOMBIE:
                 found[child] = f"process {child.pid} ({' '.join(child.cmdline())[:100]})"

@@ -181,6 +181,7 @@ class Runtime:
         self.collector.forget(task_id)
         self.shelf.release(item.task.function_digest)
         self.shelf.release(item.task.arguments_digest)
+        self.output.close(task_id, completion.attempt)
         self._over[task_id] = item
         if item.task.kind == "job" or item.task.idempotency_key is not None:
             self._kept[task_id] = item  # these can be asked for again by id or key, without a handle

@@ -11,15 +11,22 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, FrameWriter, Message
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import Admitted
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkInfo, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.link_messages import (
+    info_from,
+    keys_in,
+    lost,
+    result_from,
+    snapshot_from,
+)
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key, Outstanding
 
 _log = get_logger(__name__)
 _CLOSE_PATIENCE_S = 3.0
-_BATCH_CALLS = 256
 
 
 class AgentLink:
@@ -48,8 +55,7 @@ class AgentLink:
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
         self._owed = Outstanding()
-        self._functions_there: set[str] = set()
-        self._carriers: dict[Key, str] = {}
+        self._sender: CallSender | None = None
         self._last_contact = time.monotonic()
         self._last_snapshot: ResourceSnapshot | None = None
         self._snapshot_came = asyncio.Event()
@@ -153,13 +159,12 @@ class AgentLink:
         if self._serving is not None:
             self._serving.cancel()
         first = self._info is None
-        self._info = _info(self._cluster, connection.hello)
+        self._info = info_from(self._cluster, connection.hello)
         self._serving = self._spawn(self._serve(connection, first))
 
     async def _serve(self, connection: Admitted, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
-        self._functions_there.clear()
-        self._carriers.clear()
+        self._sender = CallSender(self._send)
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
@@ -252,7 +257,7 @@ class AgentLink:
 
     def _answer_all_lost(self, sentence: str) -> None:
         for key, cancelled in self._owed.clear():
-            self._listener.finished(self._cluster, _lost(key, cancelled, sentence))
+            self._listener.finished(self._cluster, lost(key, cancelled, sentence))
 
     # What the agent says ------------------------------------------------------------------------------
 
@@ -270,7 +275,7 @@ class AgentLink:
             case m.FINISHED:
                 self._finished(head["results"], message.blobs)
             case m.ACCEPTED:
-                self._accepted(_keys(head))
+                self._accepted(keys_in(head))
             case m.STARTED:
                 for task_id, attempt, at, node in head["calls"]:
                     if self._owed.started((task_id, attempt)):
@@ -281,7 +286,7 @@ class AgentLink:
             case m.SNAPSHOT:
                 self._take_snapshot(head)
             case m.UNKNOWN:
-                self._send_again(_keys(head))
+                self._send_again(keys_in(head))
             case m.PING:
                 self._send(m.PONG, head)
             case m.PONG:
@@ -293,8 +298,8 @@ class AgentLink:
 
     def _accepted(self, keys: list[Key]) -> None:
         for key in keys:
-            if key in self._carriers:
-                self._functions_there.add(self._carriers.pop(key))
+            if self._sender is not None:
+                self._sender.accepted(key)
             if not self._owed.accepted(key):
                 continue
             self._listener.accepted(self._cluster, *key)
@@ -308,7 +313,7 @@ class AgentLink:
         for result, payload in zip(results, blobs, strict=True):
             key = (result["id"], result["attempt"])
             keys.append(key)
-            answer = _result(result, payload)
+            answer = result_from(result, payload)
             unseen = self._owed.started(key)
             if not self._owed.settle(key):
                 continue
@@ -331,74 +336,20 @@ class AgentLink:
                 again.append(call)
             elif self._owed.settle(key):
                 sentence = "the agent does not know this call any more"
-                self._listener.finished(self._cluster, _lost(key, cancelled, sentence))
+                self._listener.finished(self._cluster, lost(key, cancelled, sentence))
         self._send_calls(again)
 
     def _take_snapshot(self, head: dict[str, Any]) -> None:
-        info = self.info
-        self._last_snapshot = ResourceSnapshot(
-            cluster=self._cluster,
-            taken_at=self._clock.now(),
-            nodes=tuple(NodeSnapshot.from_dict(node) for node in head["nodes"]),
-            source="agent",
-            session_id=info.session_id,
-            ray_version=info.ray_version,
-            python_version=info.python_version,
-            os=info.os,
-            arch=info.arch,
-        )
+        self._last_snapshot = snapshot_from(self.info, head, self._clock.now())
         self._snapshot_came.set()
         self._listener.snapshot(self._last_snapshot)
 
     # Sending ------------------------------------------------------------------------------------------
 
     def _send_calls(self, calls: Sequence[Call]) -> None:
-        """In batches; a call with large arguments travels alone, so that it holds up nobody."""
-        batch: list[Call] = []
-        for call in calls:
-            if len(call.arguments) + len(call.function) > CHUNK_BYTES:
-                self._send_batch([call])
-                continue
-            batch.append(call)
-            if len(batch) == _BATCH_CALLS:
-                self._send_batch(batch)
-                batch = []
-        if batch:
-            self._send_batch(batch)
-
-    def _send_batch(self, batch: Sequence[Call]) -> None:
-        if not self.connected:
-            return
-        heads: list[dict[str, Any]] = []
-        blobs: list[bytes] = []
-        carried: dict[str, Key] = {}
-        for call in batch:
-            function_at = None
-            if call.function_digest not in self._functions_there and call.function_digest not in carried:
-                carried[call.function_digest] = (call.task_id, call.attempt)
-                function_at = len(blobs)
-                blobs.append(call.function)
-            heads.append(
-                {
-                    "id": call.task_id,
-                    "attempt": call.attempt,
-                    "fence": call.fence,
-                    "name": call.name,
-                    "fn": call.function_digest,
-                    "fn_blob": function_at,
-                    "args_blob": len(blobs),
-                    "res": dict(call.resources),
-                    "env": dict(call.runtime_env),
-                    "homes": list(call.homes),
-                    "home": call.target_home,
-                }
-            )
-            blobs.append(call.arguments)
-        if self._send(m.CALLS, {"calls": heads}, blobs):
-            self._functions_there.update(carried)
-        else:
-            # Later calls may overtake this message, so they bring their function along until it is known there.
-            self._carriers.update((key, digest) for digest, key in carried.items())
+        """What cannot be sent now is still owed; it is sent when the agent is back and says that it lacks it."""
+        if self.connected and self._sender is not None:
+            self._sender.send(calls)
 
     def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool:
         """True if no later message can overtake this one."""
@@ -424,48 +375,3 @@ class AgentLink:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _lost(key: Key, cancelled: bool, sentence: str) -> CallResult:
-    return CallResult(
-        task_id=key[0],
-        attempt=key[1],
-        status="cancelled" if cancelled else "failed",
-        failure=None if cancelled else FailureClass.CLUSTER,
-        error_type=None if cancelled else "ClusterLostError",
-        code="CLUSTER_LOST",
-        message=sentence,
-    )
-
-
-def _result(head: dict[str, Any], payload: Any) -> CallResult:
-    failure = head.get("failure")
-    return CallResult(
-        task_id=head["id"],
-        attempt=head["attempt"],
-        status=head["status"],
-        payload=bytes(payload) or None,
-        failure=FailureClass(failure) if failure else None,
-        error_type=head.get("error_type"),
-        code=head.get("code", ""),
-        message=head.get("message", ""),
-        traceback=head.get("traceback", ""),
-    )
-
-
-def _info(cluster: str, hello: dict[str, Any]) -> LinkInfo:
-    return LinkInfo(
-        cluster=cluster,
-        carrier="agent",
-        protocol=int(hello["protocol"]),
-        ray_version=str(hello["ray_version"]),
-        python_version=str(hello["python_version"]),
-        session_id=str(hello["session_id"]),
-        os=str(hello["os"]),
-        arch=str(hello["arch"]),
-        job_id=str(hello["job_id"]),
-    )
-
-
-def _keys(head: dict[str, Any]) -> list[Key]:
-    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]

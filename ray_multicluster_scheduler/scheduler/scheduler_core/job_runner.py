@@ -91,6 +91,10 @@ class JobRunner:
         except SchedulerError as error:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "JOB_REFUSED", str(error)))
             return
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not leave the job without an answer
+            _log.exception("job %s could not be sent to cluster %s", order.task_id, order.cluster)
+            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "DEFECT", f"{type(error).__name__}: {error}"))
+            return
         finally:
             self._on_the_way.discard(key)
         self._post(DispatchAccepted(*key))
@@ -177,6 +181,9 @@ class JobRunner:
             if not watched.silent:
                 _log.warning("cluster %s does not tell how job %s is: %s", cluster, watched.order.task_id, error)
             watched.silent = True
+            return
+        except Exception:  # noqa: BLE001 - one look that went wrong must not end the watch over the others
+            _log.exception("cluster %s could not be asked for job %s", cluster, watched.order.task_id)
             return
         watched.silent = False
         if info is None:

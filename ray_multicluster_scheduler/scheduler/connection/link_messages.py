@@ -1,0 +1,73 @@
+"""From the words of the wire to the data that links speak of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, LinkInfo
+from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
+
+
+def lost(key: Key, cancelled: bool, sentence: str) -> CallResult:
+    """The answer to a call that died with its link; one whose end was asked for just ended."""
+    return CallResult(
+        task_id=key[0],
+        attempt=key[1],
+        status="cancelled" if cancelled else "failed",
+        failure=None if cancelled else FailureClass.CLUSTER,
+        error_type=None if cancelled else "ClusterLostError",
+        code="CLUSTER_LOST",
+        message=sentence,
+    )
+
+
+def result_from(head: dict[str, Any], payload: Any) -> CallResult:
+    """One entry of FINISHED. Raises KeyError, ValueError for what is none."""
+    failure = head.get("failure")
+    return CallResult(
+        task_id=head["id"],
+        attempt=head["attempt"],
+        status=head["status"],
+        payload=bytes(payload) or None,
+        failure=FailureClass(failure) if failure else None,
+        error_type=head.get("error_type"),
+        code=head.get("code", ""),
+        message=head.get("message", ""),
+        traceback=head.get("traceback", ""),
+    )
+
+
+def info_from(cluster: str, hello: dict[str, Any]) -> LinkInfo:
+    """What an agent says of itself."""
+    return LinkInfo(
+        cluster=cluster,
+        carrier="agent",
+        protocol=int(hello["protocol"]),
+        ray_version=str(hello["ray_version"]),
+        python_version=str(hello["python_version"]),
+        session_id=str(hello["session_id"]),
+        os=str(hello["os"]),
+        arch=str(hello["arch"]),
+        job_id=str(hello["job_id"]),
+    )
+
+
+def keys_in(head: dict[str, Any]) -> list[Key]:
+    """The calls that a message is about."""
+    return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
+
+
+def snapshot_from(info: LinkInfo, head: dict[str, Any], now: float) -> ResourceSnapshot:
+    """What the agent saw, with what it said of itself."""
+    return ResourceSnapshot(
+        cluster=info.cluster,
+        taken_at=now,
+        nodes=tuple(NodeSnapshot.from_dict(node) for node in head["nodes"]),
+        source="agent",
+        session_id=info.session_id,
+        ray_version=info.ray_version,
+        python_version=info.python_version,
+        os=info.os,
+        arch=info.arch,
+    )
