@@ -29,9 +29,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
-from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog, load_entry_points
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_entry_points
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -145,7 +146,16 @@ class Runtime:
         monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
         self.health = HealthChecker(monitor, lambda: list(clusters))
         self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
-        self.dispatcher = Dispatcher(self._describe, post, self.shelf, self.links, self.jobs, monitor, self.preparation)
+        self.dispatcher = Dispatcher(
+            self._describe,
+            post,
+            self.shelf,
+            self.links,
+            self.jobs,
+            monitor,
+            self.preparation,
+            platform.python_version(),
+        )
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
 

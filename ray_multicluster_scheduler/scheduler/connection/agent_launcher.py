@@ -72,7 +72,12 @@ class AgentLauncher:
             await asyncio.wait({link.joined}, timeout=_POLL_S)
             if link.joined.done():
                 break
-            info = await client.job_info(link.agent)
+            try:
+                info = await client.job_info(link.agent)
+            except DashboardProblem as problem:
+                if problem.permanent or loop.time() > deadline:
+                    raise
+                continue  # one failed look is not a failed agent
             if info is not None and info.get("status") in ENDED:
                 # It may have joined and left between the two looks; the log tells what happened.
                 raise await self._explain(client, python, link, told, info)

@@ -104,7 +104,9 @@ class RayClientPool:
                 cluster=cluster,
                 next_step="give the cluster's dashboard, and carrier: auto",
             )
-        address = agent_address(self._settings.agent_listen, self._settings.agent_advertise, config.dashboard, cluster)
+        address = await asyncio.to_thread(  # it asks the name service, which may be slow
+            agent_address, self._settings.agent_listen, self._settings.agent_advertise, config.dashboard, cluster
+        )
         port = self._port(address)
         number = await port.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{next(self._numbers)}"

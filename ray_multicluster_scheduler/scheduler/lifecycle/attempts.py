@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failu
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.policy import reasons
 
 
 class Attempts:
@@ -37,11 +38,16 @@ class Attempts:
         record = self._live(event.task_id, event.attempt)
         if record is None:
             return
-        self._judge_cluster(record, event.failure, now)
+        wrong_place = event.code == reasons.PYTHON_MISMATCH
+        if event.failure is FailureClass.CLUSTER and not wrong_place:
+            self._judge_cluster(record, event.failure, now)
         self._core.end_attempt(record, now)
         self._scheduling.request()
         if record.ending is not None and record.ending.kind == "cancel":
             self._cancelled(record, record.ending, now)
+        elif wrong_place:
+            # Found out only when the link came up; the filter knows it from now on, and no budget is used.
+            self._scheduling.enqueue(record, event.code, event.sentence, now)
         else:
             self._failed(record, event.failure, None, event.code, event.sentence, now, refused=True)
 
@@ -59,7 +65,8 @@ class Attempts:
         record = self._live(event.task_id, event.attempt)
         if record is None:
             return
-        self._judge_cluster(record, event.failure, now)
+        if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
+            self._judge_cluster(record, event.failure, now)
         if record.state is not TaskState.RUNNING and _has_run(event):
             self._catch_up(record, now)
         self._core.end_attempt(record, now)

@@ -93,14 +93,14 @@ class TaskLifecycleManager:
             for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
                 event = self._inbox.popleft()
                 self._carry_out(self.machine.handle(event, self._clock.now()), orders)
+            if orders and self._hands is not None:
+                self._hands.dispatch(orders)
         except Exception as error:  # noqa: BLE001 - a defect of ours: nothing is driven any more, everybody is told
             _log.exception("the scheduler has a defect and stops")
             self._broken = True
             if self._failure is not None:
                 self._failure(error)
             return
-        if orders and self._hands is not None:
-            self._hands.dispatch(orders)
         if self._inbox and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, SnapshotFailed, SnapshotTaken
 
+_log = get_logger(__name__)
 _AGENT_TIMEOUT_S = 5.0
 
 
@@ -33,6 +35,9 @@ class ClusterMonitor:
             if isinstance(error, DashboardProblem):
                 code, permanent = error.code, error.permanent
             answer = SnapshotFailed(cluster, code, str(error), permanent)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
+            _log.exception("looking at cluster %s failed", cluster)
+            answer = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
         self._post(answer)
         return answer
 

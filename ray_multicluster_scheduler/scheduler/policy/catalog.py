@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Score
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
-
-ENTRY_POINTS = "ray_multicluster_scheduler.policies"
 
 
 class PolicyCatalog:
@@ -65,20 +62,3 @@ class PolicyCatalog:
             raise ConfigurationError(
                 f"There are two policies named {name!r}.", next_step="rename or uninstall one of them"
             )
-
-
-def load_entry_points(catalog: PolicyCatalog) -> None:
-    """Add the policies that installed packages offer. Reads the disk: call it once, where things are wired up.
-
-    Raises ConfigurationError that names the entry point when one cannot be loaded.
-    """
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            catalog.register(point.name, point.load())
-        except ConfigurationError:
-            raise
-        except Exception as error:
-            raise ConfigurationError(
-                f"The policy {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}.",
-                next_step="repair or uninstall the package that offers it",
-            ) from error

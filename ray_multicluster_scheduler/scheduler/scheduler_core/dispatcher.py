@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from ray_multicluster_scheduler.scheduler.policy.reasons import PYTHON_MISMATCH
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
@@ -42,7 +43,9 @@ class Dispatcher:
         jobs: JobRunner,
         monitor: ClusterMonitor,
         preparation: Preparation,
+        local_python: str,
     ) -> None:
+        self._local_python = local_python
         self._describe, self._post, self._shelf = describe, post, shelf
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
@@ -104,7 +107,17 @@ class Dispatcher:
         except Exception as error:
             self._refuse_waiting(cluster, error)
             raise
-        self._send(link, self._waiting.pop(cluster))
+        waiting = self._waiting.pop(cluster)
+        there = link.info.python_version
+        if _minor(there) == _minor(self._local_python):
+            self._send(link, waiting)
+            return
+        sentence = (
+            f"cluster {cluster!r} runs Python {there}, this program {self._local_python}: "
+            "what one of them pickles, the other cannot load"
+        )
+        for order in waiting:
+            self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, PYTHON_MISMATCH, sentence))
 
     def _refuse_waiting(self, cluster: str, error: Exception) -> None:
         code, permanent = "LINK_FAILED", False
@@ -121,14 +134,14 @@ class Dispatcher:
             task = self._describe(order.task_id)
             if self._preparation.needs_upload(task, order.cluster):
                 self._preparing.add((order.task_id, order.attempt))
-                self._spawn(self._prepare_and_send(link, order, task))
+                self._spawn(self._prepare_and_send(order, task))
             else:
                 prepared = self._preparation.plain_task(task, order.cluster, order.attempt)
                 calls.append(self._call(order, task, prepared))
         if calls:
             link.submit(calls)
 
-    async def _prepare_and_send(self, link: AgentLink, order: Dispatch, task: TaskDescription) -> None:
+    async def _prepare_and_send(self, order: Dispatch, task: TaskDescription) -> None:
         key = (order.task_id, order.attempt)
         try:
             prepared = await self._preparation.task(task, order.cluster, order.attempt)
@@ -140,10 +153,15 @@ class Dispatcher:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error)))
             raise
         finally:
+            cancelled = key in self._cancelled
             self._preparing.discard(key)
-        if key in self._cancelled:
             self._cancelled.discard(key)
+        link = self._links.existing(order.cluster)
+        if cancelled:
             self._post(AttemptFinished(*key, "cancelled"))
+        elif link is None:  # an upload takes time; the link of before may be gone
+            sentence = f"the link to cluster {order.cluster!r} was closed while packages were uploaded"
+            self._post(DispatchRefused(*key, FailureClass.CLUSTER, "LINK_CLOSED", sentence))
         else:
             link.submit([self._call(order, task, prepared)])
 
@@ -189,6 +207,10 @@ class Dispatcher:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a dispatch has a defect", "exception": error, "task": task}
             )
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def _sentence(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ _log = get_logger(__name__)
 POLL_S = 0.5
 _SETTLE_PAUSE_S = 2.0
 _FORGOTTEN_AFTER = 3
+_GIVEN_UP_AFTER = 15
 _BAD_ENVIRONMENT = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_START_FAILURE")
 
 
@@ -40,6 +41,25 @@ class _Watched:
     stop_wanted: bool = False
     unknown_looks: int = 0
     silent: bool = False
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """What is known of a submit whose fate is not."""
+
+    exists: bool = False
+    answered: bool = True
+    absent: int = 0
+
+    def grows(self, problem: DashboardProblem) -> None:
+        """``answered`` stays true only while every failure was an answer, so that nothing is still on its way."""
+        self.answered = self.answered and problem.code == "BAD_ANSWER"
+        self.exists = True
+
+    def still_absent(self, found: bool | None) -> int:
+        """How often in a row the cluster said that it does not know the job."""
+        self.absent = self.absent + 1 if found is False else 0
+        return self.absent
 
 
 @dataclass(slots=True)
@@ -73,10 +93,16 @@ class JobRunner:
         """Ray's submission id of an attempt: the same again after a restart, different for each attempt."""
         return f"{task_id}-{self._control_plane}-{attempt}"
 
-    async def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
-        """Send one attempt and watch it from then on. Every outcome is an event."""
+    def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> Coroutine[Any, Any, None]:
+        """Send one attempt and watch it from then on. Every outcome is an event.
+
+        From this call on, before the coroutine's first step, a cancel finds it.
+        """
+        self._on_the_way.add((order.task_id, order.attempt))
+        return self._submit(order, prepared)
+
+    async def _submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
         key = (order.task_id, order.attempt)
-        self._on_the_way.add(key)
         try:
             task = self._describe(order.task_id)
             made = await self._preparation.job(task, order.cluster, order.attempt, order.fence)
@@ -84,7 +110,9 @@ class JobRunner:
             if key in self._cancelled:
                 self._post(AttemptFinished(*key, "cancelled"))
                 return
-            await self._submit_until_settled(order, task, made)
+            if not await self._submit_until_settled(order, task, made):
+                self._post(AttemptFinished(*key, "cancelled"))
+                return
         except DashboardProblem as error:
             self._post(DispatchRefused(*key, FailureClass.CLUSTER, error.code, str(error)))
             return
@@ -96,10 +124,11 @@ class JobRunner:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "DEFECT", f"{type(error).__name__}: {error}"))
             return
         finally:
+            stop_wanted = key in self._cancelled
             self._on_the_way.discard(key)
+            self._cancelled.discard(key)
         self._post(DispatchAccepted(*key))
-        watched = _Watched(order, self.ray_id(*key), stop_wanted=key in self._cancelled)
-        self._cancelled.discard(key)
+        watched = _Watched(order, self.ray_id(*key), stop_wanted=stop_wanted)
         self._watch(watched)
         if watched.stop_wanted:
             await self._stop(watched)
@@ -126,40 +155,60 @@ class JobRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: Prepared) -> None:
-        """A submit whose fate is unknown is repeated under the same id until it is known.
+    async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: Prepared) -> bool:
+        """Repeat a submit whose fate is unknown under the same id until it is known. False: cancelled, and not there.
 
-        A dashboard that went down meanwhile does not tell: the job may run there, and must not run elsewhere too.
+        A request that timed out may still be carried out; until that is settled the job must not go elsewhere. A
+        dashboard that *answers* with an error, and then does not know the job, has refused it.
         """
+        doubt = _Doubt()
+        while True:
+            try:
+                if doubt.exists and (order.task_id, order.attempt) in self._cancelled:
+                    found = await self._is_there(order)
+                    if found or doubt.still_absent(found) >= _GIVEN_UP_AFTER:
+                        return bool(found)
+                else:
+                    await self._send(order, task, made)
+                    return True
+            except DashboardProblem as problem:
+                if not doubt.exists:
+                    if not problem.ambiguous:
+                        raise
+                    _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, problem)
+                doubt.grows(problem)
+                if doubt.answered and doubt.still_absent(await self._is_there(order)) >= _FORGOTTEN_AFTER:
+                    raise
+            await asyncio.sleep(_SETTLE_PAUSE_S)
+
+    async def _is_there(self, order: Dispatch) -> bool | None:
+        """Does the cluster know the job? None if it does not tell."""
+        try:
+            info = await self._clients.client(order.cluster).job_info(self.ray_id(order.task_id, order.attempt))
+        except ClusterConnectionError:
+            return None  # said once, when the doubt began
+        return info is not None
+
+    async def _send(self, order: Dispatch, task: TaskDescription, made: Prepared) -> None:
         if task.job is None:
             raise TypeError(f"{task.id} is not a job")
         own = task.job.entrypoint_resources
         custom = {name: amount for name, amount in own.items() if name not in ("CPU", "GPU", "memory")}
-        in_doubt = False
-        while True:
-            try:
-                await self._clients.client(order.cluster).submit_job(
-                    self.ray_id(task.id, order.attempt),
-                    made.entrypoint or task.job.entrypoint,
-                    runtime_env=made.runtime_env,
-                    metadata={
-                        **task.job.metadata,
-                        "rmcs_control_plane": self._control_plane,
-                        "rmcs_task": task.id,
-                        "rmcs_attempt": str(order.attempt),
-                    },
-                    entrypoint_num_cpus=own.get("CPU", 0),
-                    entrypoint_num_gpus=own.get("GPU"),
-                    entrypoint_memory=int(own["memory"]) if "memory" in own else None,
-                    entrypoint_resources=custom or None,
-                )
-                return
-            except DashboardProblem as problem:
-                in_doubt = in_doubt or problem.ambiguous
-                if not in_doubt:
-                    raise
-                _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, problem)
-                await asyncio.sleep(_SETTLE_PAUSE_S)
+        await self._clients.client(order.cluster).submit_job(
+            self.ray_id(task.id, order.attempt),
+            made.entrypoint or task.job.entrypoint,
+            runtime_env=made.runtime_env,
+            metadata={
+                **task.job.metadata,
+                "rmcs_control_plane": self._control_plane,
+                "rmcs_task": task.id,
+                "rmcs_attempt": str(order.attempt),
+            },
+            entrypoint_num_cpus=own.get("CPU", 0),
+            entrypoint_num_gpus=own.get("GPU"),
+            entrypoint_memory=int(own["memory"]) if "memory" in own else None,
+            entrypoint_resources=custom or None,
+        )
 
     def _watch(self, watched: _Watched) -> None:
         lane = self._lanes.setdefault(watched.order.cluster, _Lane())
@@ -212,13 +261,18 @@ class JobRunner:
     async def _stop(self, watched: _Watched) -> None:
         """Repeat until somebody heard it: a job that should end and is not told so would run on unseen."""
         lane = self._lanes[watched.order.cluster]
+        told = False
         while (watched.order.task_id, watched.order.attempt) in lane.jobs:
             try:
                 await self._clients.client(watched.order.cluster).stop_job(watched.ray_id)
                 return
             except ClusterConnectionError as error:
-                _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error)
-                await asyncio.sleep(_SETTLE_PAUSE_S)
+                if not told:
+                    _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error)
+                told = True
+            except Exception:  # noqa: BLE001 - a job that should end must not run on because of a defect of ours
+                _log.exception("job %s could not be stopped yet", watched.order.task_id)
+            await asyncio.sleep(_SETTLE_PAUSE_S)
 
 
 def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFinished:

@@ -402,3 +402,28 @@ def test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s() -> None:
     driver.snapshot("a", 4)
     driver.submit(task("waits", 4))
     assert SetTimer("refresh:a", driver.now + 2) in driver.said(SetTimer, ever=True)
+
+
+def test_what_was_taken_back_says_nothing_of_the_cluster() -> None:
+    """Between two failures of the cluster, neither a cancelled attempt nor one that was never sent breaks the row."""
+    driver = ready(8, breaker_failures=2)
+    for name in ("t1", "t2", "t3", "t4"):
+        driver.submit(task(name, lost_retries=0))
+    driver.send(events.AttemptFinished("t1", 1, "failed", FailureClass.CLUSTER))
+    driver.send(events.CancelRequested("t2", "no more"))
+    driver.send(events.AttemptFinished("t2", 1, "cancelled"))
+    driver.send(events.DispatchRefused("t3", 1, FailureClass.PERMANENT, "BAD_ENV", "it cannot be packed"))
+    driver.send(events.AttemptFinished("t4", 1, "failed", FailureClass.CLUSTER))
+    assert driver.machine.view("a", driver.now).trouble.code == "BREAKER_OPEN"
+
+
+def test_a_python_that_does_not_match_is_found_out_by_the_link_and_uses_no_budget() -> None:
+    driver = Driver(cluster("a"), cluster("b"))
+    record = driver.submit(task("t", lost_retries=0, preferred_cluster="a"))
+    driver.snapshot("a", 4)
+    driver.snapshot("b", 4)
+    assert record.cluster == "a"
+    driver.send(events.LinkUp("a", "3.9.1", "2.60", "s1"))
+    driver.send(events.DispatchRefused("t", 1, FailureClass.CLUSTER, "PYTHON_MISMATCH", "3.9 is not 3.11"))
+    assert (record.state, record.cluster, record.attempt) == (TaskState.DISPATCHING, "b", 2)
+    assert record.failures == {}

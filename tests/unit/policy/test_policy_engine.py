@@ -15,13 +15,14 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Poli
 from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
-from ray_multicluster_scheduler.scheduler.policy import catalog as catalog_module
-from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog, load_entry_points
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
+from ray_multicluster_scheduler.scheduler.scheduler_core import installed_policies
+from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_entry_points
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
 
@@ -226,8 +227,8 @@ def test_a_name_is_given_once(name: str) -> None:
 
 
 def points(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    point = EntryPoint("extra", value, catalog_module.ENTRY_POINTS)
-    monkeypatch.setattr(catalog_module, "entry_points", lambda group: EntryPoints([point]).select(group=group))
+    point = EntryPoint("extra", value, installed_policies.ENTRY_POINTS)
+    monkeypatch.setattr(installed_policies, "entry_points", lambda group: EntryPoints([point]).select(group=group))
 
 
 def test_policies_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,9 @@ class Hands:
 
 
 class Bench:
-    """A dispatcher and everything around it."""
+    """A dispatcher and everything around it. The links' Python is 3.11."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = "3.11.2") -> None:
         self.posted: list[events.Event] = []
         self.shelf, self.preparation, self.hands = PayloadShelf(), Prepare(), Hands()
         collector = ResultCollector(self.posted.append, OutputStore())
@@ -104,6 +104,7 @@ class Bench:
             cast("Any", self.hands),
             cast("Any", self.hands),
             cast("Any", self.preparation),
+            python,
         )
 
     def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
@@ -245,3 +246,27 @@ async def test_close_gives_up_what_is_under_way(bench: Bench) -> None:
     await asyncio.sleep(0)
     await bench.dispatcher.close()
     assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
+
+
+async def test_a_cluster_with_another_python_gets_no_task_that_waited_for_its_link() -> None:
+    bench = Bench(python="3.12.1")
+    bench.links.open.set()
+    bench.send("t1", "t2")
+    await eventually(lambda: len(bench.posted) == 2)
+    refused = [event for event in bench.posted if isinstance(event, events.DispatchRefused)]
+    assert [(event.task_id, event.code) for event in refused] == [("t1", "PYTHON_MISMATCH"), ("t2", "PYTHON_MISMATCH")]
+    assert bench.sent() == []
+
+
+async def test_an_upload_that_outlives_its_link_is_refused_and_not_lost() -> None:
+    bench = Bench()
+    bench.links.open.set()
+    bench.preparation.slow = {"t1"}
+    bench.send("t1")
+    await eventually(lambda: bench.links.up)
+    bench.links.up.clear()
+    bench.preparation.done.set()
+    await eventually(lambda: bench.posted)
+    (refused,) = bench.posted
+    assert isinstance(refused, events.DispatchRefused)
+    assert (refused.code, refused.failure) == ("LINK_CLOSED", FailureClass.CLUSTER)

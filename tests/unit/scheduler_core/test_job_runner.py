@@ -230,8 +230,9 @@ async def test_cancel_before_it_was_sent_never_sends_it(bench: Bench) -> None:
 
 
 async def test_cancel_while_it_is_being_sent_stops_it_afterwards(bench: Bench) -> None:
-    bench.problems = [UNSURE]
+    bench.ready.clear()
     submitting = asyncio.create_task(bench.submit())
+    bench.ready.set()
     await eventually(lambda: bench.submits)
     bench.cancel()
     await submitting
@@ -251,3 +252,52 @@ async def test_close_stops_watching_and_leaves_jobs_alone(bench: Bench) -> None:
     await bench.runner.close()
     assert bench.jobs[RAY_ID]["status"] == "RUNNING"
     assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
+
+
+async def test_a_cancel_in_the_turn_that_placed_it_is_not_lost(bench: Bench) -> None:
+    work = bench.runner.submit(Dispatch("j1", 1, 9, "a"), bench.prepared)
+    bench.cancel()
+    await work
+    assert bench.posted == [events.AttemptFinished("j1", 1, "cancelled")]
+    assert bench.submits == []
+
+
+async def test_a_dashboard_that_answers_with_errors_and_lacks_the_job_has_refused_it(bench: Bench) -> None:
+    bench.problems = [DashboardProblem("HTTP 500", code="BAD_ANSWER", ambiguous=True, cluster="a") for _ in range(9)]
+    await bench.submit()
+    assert bench.posted == [events.DispatchRefused("j1", 1, FailureClass.CLUSTER, "BAD_ANSWER", "HTTP 500")]
+    assert len(bench.submits) == 3
+
+
+async def test_after_a_time_out_an_error_is_no_refusal(bench: Bench) -> None:
+    """The first request may still be carried out."""
+    answers = [DashboardProblem("HTTP 500", code="BAD_ANSWER", ambiguous=True, cluster="a") for _ in range(9)]
+    bench.problems = [UNSURE, *answers]
+    await bench.submit()
+    assert bench.posted == [events.DispatchAccepted("j1", 1)]
+
+
+async def test_a_cancelled_job_in_doubt_is_looked_for_and_not_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runner, "_GIVEN_UP_AFTER", 3)
+    bench.problems = [UNSURE] * 100
+    work = asyncio.ensure_future(bench.submit())
+    await eventually(lambda: bench.submits)
+    bench.cancel()
+    await work
+    assert bench.posted == [events.AttemptFinished("j1", 1, "cancelled")]
+    sent = len(bench.submits)
+    await asyncio.sleep(0.05)
+    assert len(bench.submits) == sent
+
+
+async def test_a_cancelled_job_in_doubt_that_turns_up_is_stopped(bench: Bench) -> None:
+    bench.problems = [UNSURE] * 100
+    work = asyncio.ensure_future(bench.submit())
+    await eventually(lambda: bench.submits)
+    bench.becomes("RUNNING")
+    bench.cancel()
+    await work
+    assert (await bench.until_over()).status == "cancelled"
+    assert bench.stops == 1
