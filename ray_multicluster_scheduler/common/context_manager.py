@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
 ENVIRONMENT_VARIABLE = "RMCS_CLUSTER"
 
 _preferred: contextvars.ContextVar[str | None] = contextvars.ContextVar("rmcs_cluster", default=None)
@@ -20,8 +22,8 @@ class ClusterContextManager:
 
     @staticmethod
     def set(cluster: str) -> None:
-        """Prefer this cluster from now on."""
-        _preferred.set(cluster)
+        """Prefer this cluster from now on. Raises ConfigurationError for what is no name."""
+        _preferred.set(_checked(cluster))
 
     @staticmethod
     def get() -> str | None:
@@ -37,8 +39,14 @@ class ClusterContextManager:
     @contextmanager
     def use(cluster: str) -> Iterator[None]:
         """``with ClusterContextManager.use("mac"): …``"""
-        token = _preferred.set(cluster)
+        token = _preferred.set(_checked(cluster))
         try:
             yield
         finally:
             _preferred.reset(token)
+
+
+def _checked(cluster: object) -> str:
+    if not isinstance(cluster, str) or not cluster:
+        raise ConfigurationError(f"{cluster!r} is not the name of a cluster.", next_step="give its name as text")
+    return cluster

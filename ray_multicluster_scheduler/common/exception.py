@@ -41,10 +41,12 @@ class SchedulerError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        parts = [self.message]
-        if self.next_step:
-            parts.append(f"What to do: {self.next_step}")
-        return " ".join(parts)
+        if not self.next_step:
+            return self.message
+        text = self.message.rstrip()
+        text = text.rstrip(".") + "." if not text.endswith(("!", "?", ":")) else text
+        # Below a table, the advice is about all of it, not about its last line.
+        return f"{text}{chr(10) if chr(10) in text else ' '}What to do: {self.next_step}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.task_id, self.cluster, self.next_step))

@@ -57,17 +57,20 @@ class FrameWriter:
         self._next_id = 0
         self.pending_bytes = 0
 
-    def put(self, message: Message) -> bool:
-        """Add a message. True: it is one frame, and cannot be overtaken by a later one; larger ones can.
+    def put(self, message: Message, *, urgent: bool = False) -> bool:
+        """Add a message. True: it is one frame, and only an urgent one can overtake it; larger ones all can.
 
-        Raises FrameError when it is too large to be sent at all.
+        An urgent one is next, before everything that waits. Raises FrameError when it is too large to be sent at all.
         """
         stream = _Stream(self._next_id, message)
         if stream.left > MAX_MESSAGE_BYTES:
             raise FrameError(f"a message of {stream.left} bytes is over the limit of {MAX_MESSAGE_BYTES}")
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self.pending_bytes += stream.left
-        self._streams.append(stream)
+        if urgent:
+            self._streams.appendleft(stream)
+        else:
+            self._streams.append(stream)
         return stream.left <= CHUNK_BYTES
 
     def take(self, limit: int = CHUNK_BYTES) -> bytes:

@@ -53,6 +53,14 @@ class FakeLink:
         return link_info(self._cluster)
 
     @property
+    def connected(self) -> bool:
+        return not self.closed
+
+    @property
+    def idle_s(self) -> float:
+        return 0.0
+
+    @property
     def unanswered(self) -> list[Key]:
         return list(self._open)
 

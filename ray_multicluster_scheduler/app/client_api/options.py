@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
+
+
+_LONGEST_S = 100 * 365 * 86400.0
 
 
 class ItemOptions(TypedDict, total=False):
@@ -56,8 +60,9 @@ class JobOptions(ItemOptions, total=False):
 def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
     """Fields of the TaskDescription that both verbs fill alike. Raises ConfigurationError."""
     _refuse_unknown(options, known)
+    _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
-    preferred = given.get("preferred_cluster") or ClusterContextManager.get()
+    preferred = _text(given.get("preferred_cluster"), "preferred_cluster") or ClusterContextManager.get()
     return {
         "tags": _texts(tags, "tags"),
         "require_tags": _texts(given.get("require_tags"), "require_tags"),
@@ -66,7 +71,7 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
         "priority": _whole(given.get("priority", 0), "priority"),
-        "owner": str(given.get("owner") or _user()),
+        "owner": _text(given.get("owner"), "owner") or _user(),
         "retries": _whole(given.get("retries", settings.retries), "retries"),
         "crash_retries": _whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
         "lost_retries": _whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
@@ -75,7 +80,7 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "retry_lost": bool(given.get("retry_lost", False)),
         "run_timeout": _seconds(given.get("run_timeout"), "run_timeout"),
         "queue_timeout": _seconds(given.get("queue_timeout"), "queue_timeout"),
-        "idempotency_key": given.get("idempotency_key"),
+        "idempotency_key": _text(given.get("idempotency_key"), "idempotency_key"),
         "runtime_env": absolute_paths(given.get("runtime_env") or {}),
     }
 
@@ -87,7 +92,10 @@ def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
             f"runtime_env is {type(runtime_env).__name__}, not a mapping.",
             next_step='give for example {"pip": ["numpy"]} or {"working_dir": "."}',
         )
-    env = dict(runtime_env)
+    try:
+        env = normalise_runtime_env({key: _as_text(value) for key, value in runtime_env.items()})
+    except ValueError as error:
+        raise ConfigurationError(f"The runtime_env {error}.", next_step="correct it and submit again") from None
     if isinstance(env.get("working_dir"), (str, Path)):
         env["working_dir"] = _absolute(env["working_dir"])
     if isinstance(env.get("py_modules"), (list, tuple)):
@@ -96,9 +104,22 @@ def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(path: object) -> object:
-    if not isinstance(path, (str, Path)) or "://" in str(path):
+    if not isinstance(path, str) or "://" in path:
         return path
-    return os.path.abspath(Path(path).expanduser())
+    full = os.path.abspath(Path(path).expanduser())
+    if not os.path.exists(full):
+        raise TaskSubmissionError(
+            f"The runtime_env names {path!r}, which is not there (looked for {full}).",
+            next_step="correct the path; a relative one starts where the program runs",
+        )
+    return full
+
+
+def _as_text(value: object) -> object:
+    """A Path is as good as its text, alone or in a list."""
+    if isinstance(value, (list, tuple)):
+        return [_as_text(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _refuse_unknown(options: Mapping[str, Any], known: type) -> None:
@@ -122,6 +143,14 @@ def _texts(given: object, what: str) -> tuple[str, ...]:
     return texts
 
 
+def _text(given: object, what: str) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given or not given.isprintable():
+        raise ConfigurationError(f"{what} is {given!r}.", next_step=f"give {what} as plain text, or leave it out")
+    return given
+
+
 def _class_names(given: object, what: str) -> tuple[str, ...]:
     items = given if isinstance(given, (list, tuple, set, frozenset)) else (given,)
     return _texts([item.__name__ if isinstance(item, type) else item for item in items], what)
@@ -136,7 +165,7 @@ def _whole(value: object, what: str) -> int:
 def _seconds(value: object, what: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LONGEST_S:
         raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or None for no limit")
     return float(value)
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOp
 from ray_multicluster_scheduler.app.client_api.user_modules import modules_to_ship
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.home_paths import find_home_paths
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
@@ -66,7 +66,7 @@ class Submission:
 
     def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:
         """Raises ConfigurationError for a wrong argument."""
-        if not isinstance(entrypoint, str) or not entrypoint.strip():
+        if not isinstance(entrypoint, str) or not entrypoint.strip() or "\0" in entrypoint:
             raise ConfigurationError(
                 f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
             )
@@ -136,6 +136,8 @@ def _mentions_cpu(given: Mapping[str, Any] | None) -> bool:
 def _pickled(value: object, what: str) -> tuple[bytes, set[str]]:
     try:
         return pickling.dumps_with_modules(value)
+    except SchedulerError:
+        raise  # it says itself what to do
     except Exception as error:
         raise TaskSubmissionError(
             f"{what} cannot be pickled: {type(error).__name__}: {error}.",
@@ -162,6 +164,8 @@ def _with_modules(runtime_env: dict[str, Any], modules: set[str]) -> dict[str, A
 
 
 def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ConfigurationError(f"metadata is {metadata!r}.", next_step='give a mapping such as {"team": "weather"}')
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise ConfigurationError(

@@ -61,8 +61,11 @@ def _amount(name: str, key: str, value: object, what: str) -> float:
         return math.ceil(parse_size(value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigurationError(f"{what}[{key!r}] is {value!r}, not a number.", next_step="give a number, 0 or more")
-    amount = float(value)
-    if not math.isfinite(amount) or amount < 0:
+    try:
+        amount = float(value)
+    except OverflowError:
+        amount = math.inf
+    if not math.isfinite(amount * _RAY_STEP) or amount < 0:
         raise ConfigurationError(f"{what}[{key!r}] is {value!r}.", next_step="give a finite number, 0 or more")
     if name == "memory":
         return math.ceil(amount)

@@ -1,12 +1,31 @@
-"""Checks of a ``runtime_env`` in clusters.yaml."""
+"""Checks of a ``runtime_env``, in clusters.yaml and as callers give it."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 PATH_SEPARATOR = ":"
+
+RAY_KEYS = (
+    "working_dir",
+    "py_modules",
+    "excludes",
+    "pip",
+    "uv",
+    "conda",
+    "env_vars",
+    "container",
+    "image_uri",
+    "config",
+    "worker_process_setup_hook",
+    "py_executable",
+    "java_jars",
+    "nsight",
+)
+"""What Ray knows. A key beside these may be a plugin's, so only one that looks like a slip is refused."""
 
 
 def normalise_runtime_env(value: object) -> dict[str, Any]:
@@ -21,6 +40,9 @@ def normalise_runtime_env(value: object) -> dict[str, Any]:
             raise ValueError(f"has the key {key!r}, which is not text")
         if item is None:
             raise ValueError(f"has an empty key {key!r}; leave it out, or give it a value")
+        close = [] if key in RAY_KEYS else difflib.get_close_matches(key, RAY_KEYS, 1, cutoff=0.75)
+        if close:
+            raise ValueError(f"has the unknown key {key!r}; did you mean {close[0]!r}?")
     if "env_vars" in env:
         env["env_vars"] = _variables(env["env_vars"])
     if "working_dir" in env and not isinstance(env["working_dir"], str):
@@ -54,7 +76,7 @@ def _variables(value: object) -> dict[str, str]:
 
 
 def _name(name: object) -> str:
-    if not isinstance(name, str) or not name or "=" in name:
+    if not isinstance(name, str) or not name or "=" in name or not _can_be_in_an_environment(name):
         raise ValueError(f"env_vars: {name!r} is not the name of a variable")
     return name
 
@@ -62,6 +84,8 @@ def _name(name: object) -> str:
 def _text(name: str, value: object) -> str:
     """YAML reads ``1`` and ``true`` as numbers and truth values; an environment holds only text."""
     if isinstance(value, str):
+        if not _can_be_in_an_environment(value):
+            raise ValueError(f"env_vars: the value of {name} holds characters that no environment can hold")
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return PATH_SEPARATOR.join(value)
@@ -70,6 +94,14 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, (int, float)):
         return str(value)
     raise ValueError(f"env_vars: {name}: expected text, or a list of text to join with ':', got {_kind(value)}")
+
+
+def _can_be_in_an_environment(text: str) -> bool:
+    """No NUL, and nothing that UTF-8 cannot write: such a value aborts Ray's processes."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_list_of_text(value: object) -> bool:

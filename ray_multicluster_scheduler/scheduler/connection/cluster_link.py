@@ -103,6 +103,14 @@ class ClusterLink(Protocol):
     @property
     def info(self) -> LinkInfo: ...
 
+    @property
+    def connected(self) -> bool:
+        """Is there contact just now? A link without contact still takes calls; they leave when it is back."""
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing of ours ran there; 0 while something does."""
+
     def submit(self, calls: Sequence[Call]) -> None:
         """Send a batch. Never raises for a lost cluster: then each call is answered by ``finished``."""
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentA
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import ENDED, AgentLauncher, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import LinkListener
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
@@ -51,16 +51,16 @@ class RayClientPool:
         """The fleet changed; links that exist stay until they are closed."""
         self._clusters = dict(clusters)
 
-    def existing(self, cluster: str) -> AgentLink | None:
+    def existing(self, cluster: str) -> ClusterLink | None:
         """The link if it is there and takes calls."""
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.over.is_set() else link
 
-    def links(self) -> list[AgentLink]:
+    def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
         return [link for link in self._links.values() if not link.over.is_set()]
 
-    async def link(self, cluster: str) -> AgentLink:
+    async def link(self, cluster: str) -> ClusterLink:
         """The link to a cluster; the first caller starts its agent, the others wait for it.
 
         Raises LinkProblem, DashboardProblem (both ClusterConnectionError), ConfigurationError.

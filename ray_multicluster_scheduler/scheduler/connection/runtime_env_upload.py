@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections import Counter, OrderedDict
@@ -11,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.scheduler.connection.packaging import (
@@ -22,6 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.packaging import (
 )
 
 MAX_KEPT = 32
+_PREFIX = "rmcs-packages-"
 
 _Key = tuple[str, PackageKind, tuple[str, ...]]
 
@@ -101,7 +105,8 @@ class PackageCache:
 
     def _place(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="rmcs-packages-"))
+            _sweep()
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         return self._folder
 
     def _tidy(self) -> None:
@@ -155,3 +160,11 @@ async def _shipped(
 
 def _local(value: str | Path, base: Path) -> Path:
     return base / Path(value).expanduser()
+
+
+def _sweep() -> None:
+    """Remove what programs left that were killed: their folders carry the number of a process that is gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -39,7 +39,7 @@ class Admission:
 
     def unknown_name(self, task: TaskDescription) -> str | None:
         """A cluster that the item names and that nobody has."""
-        wanted = (task.preferred_cluster, *(task.allow_clusters or ()))
+        wanted = (task.preferred_cluster, *(task.allow_clusters or ()), *task.deny_clusters)
         return next((name for name in wanted if name is not None and self._core.registry.find(name) is None), None)
 
     def cancel_requested(self, event: CancelRequested, now: float) -> None:

@@ -112,7 +112,7 @@ class PolicyEngine:
 
     def _why(self, row: CandidateReport, feasible: int, clusters: int) -> str:
         reasons = [name for name, rank in row.ranks.items() if rank and name != GpuAvoidancePolicy.name]
-        scores = [f"{name} {row.raw_scores.get(name, value):.1f}" for name, value in row.scores.items()]
+        scores = [f"{name} score {row.raw_scores.get(name, value):.1f}" for name, value in row.scores.items()]
         return f"{row.cluster}: {', '.join([*reasons, *scores])}; {feasible} of {clusters} clusters could take it"
 
 

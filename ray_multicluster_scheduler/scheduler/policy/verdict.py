@@ -41,9 +41,13 @@ def hopeless(row: CandidateReport) -> bool:
 
 
 def table(decision: SchedulingDecision) -> str:
-    """The reasons, one cluster per line, for an error message."""
-    rows = (f"  {row.cluster}: {'; '.join(one.sentence for one in row.rejections)}" for row in decision.candidates)
-    return "\n".join(rows)
+    """The reasons, one cluster per line, for an error message; beside one that is final, passing ones are noise."""
+    return "\n".join(f"  {row.cluster}: {'; '.join(_telling(row))}" for row in decision.candidates)
+
+
+def _telling(row: CandidateReport) -> list[str]:
+    final = [one for one in row.rejections if one.permanent]
+    return [one.sentence for one in final or row.rejections]
 
 
 def telling_row(rows: tuple[CandidateReport, ...]) -> CandidateReport:

@@ -12,8 +12,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, ClusterLink
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
@@ -128,7 +127,7 @@ class Dispatcher:
         for order in self._waiting.pop(cluster):
             self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, code, sentence))
 
-    def _send(self, link: AgentLink, orders: list[Dispatch]) -> None:
+    def _send(self, link: ClusterLink, orders: list[Dispatch]) -> None:
         calls = []
         for order in orders:
             task = self._describe(order.task_id)

@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, common_fields
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 
@@ -84,11 +84,55 @@ def test_jobs_have_one_option_more() -> None:
 
 def test_relative_folders_are_relative_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"working_dir": "src", "py_modules": [Path("lib"), "s3://bucket/x.zip", "/abs"], "pip": ["numpy"]}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("src", "lib", "x"):
+        (tmp_path / name).mkdir()
+    given = {"working_dir": "src", "py_modules": [Path("lib"), "s3://bucket/x.zip", str(tmp_path)], "pip": ["numpy"]}
     made = absolute_paths(given)
     assert made["working_dir"] == str(tmp_path / "src")
-    assert made["py_modules"] == [str(tmp_path / "lib"), "s3://bucket/x.zip", "/abs"]
+    assert made["py_modules"] == [str(tmp_path / "lib"), "s3://bucket/x.zip", str(tmp_path)]
     assert made["pip"] == ["numpy"]
     assert given["working_dir"] == "src", "the caller's own is not changed"
     assert absolute_paths({"working_dir": "https://x/y.zip"}) == {"working_dir": "https://x/y.zip"}
-    assert absolute_paths({"working_dir": "~/x"})["working_dir"] == str(Path("~/x").expanduser())
+    assert absolute_paths({"working_dir": "~/x"})["working_dir"] == str(tmp_path / "x")
+
+
+def test_a_folder_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TaskSubmissionError, match="nowhere"):
+        absolute_paths({"working_dir": str(tmp_path / "nowhere")})
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "says"),
+    [
+        ({"pipp": ["x"]}, "did you mean 'pip'"),
+        ({"working_dirr": "."}, "did you mean 'working_dir'"),
+        ({"env_vars": {"A": "\udcff"}}, "no environment can hold"),
+        ({"env_vars": {"A": "x\0"}}, "no environment can hold"),
+    ],
+)
+def test_a_slip_in_a_runtime_env_is_refused(runtime_env: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        absolute_paths(runtime_env)
+
+
+def test_a_plugins_key_is_left_to_ray() -> None:
+    assert absolute_paths({"my_company_plugin": 1}) == {"my_company_plugin": 1}
+
+
+@pytest.mark.parametrize("key", ["preferred_cluster", "owner", "name", "idempotency_key"])
+@pytest.mark.parametrize("value", [7, ["linux"], "", b"x", "\udcff"])
+def test_what_should_be_text_is_refused_otherwise(key: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=key):
+        common_fields({key: value}, ItemOptions, Settings(), None)
+
+
+@pytest.mark.parametrize("value", [7, None, "", ["a"]])
+def test_the_context_takes_names_only(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="name of a cluster"):
+        ClusterContextManager.set(value)
+
+
+def test_a_time_limit_that_no_clock_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="run_timeout"):
+        common_fields({"run_timeout": 10**400}, ItemOptions, Settings(), None)

@@ -51,8 +51,8 @@ SETTINGS = {
     ),
     "combine": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
     "weights": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
-    "agent_listen": ("integration/test_link.py", "line"),
-    "agent_advertise": ("integration/test_link.py", "line"),
+    "agent_listen": ("integration/test_link.py", "_line"),
+    "agent_advertise": ("integration/test_link.py", "_line"),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
 }
 CLUSTERS = {

@@ -174,6 +174,10 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
         ),
         ("settings: {retrys: 1}\n" + ONE % "a", ["settings.retrys: unknown key", "did you mean 'retries'?"]),
         ("settings: {lost_after_s: 46}\n" + ONE % "a", ["settings", "at least 10 s longer than lease_s"]),
+        (
+            "settings: {heartbeat_s: 10, lease_s: 29}\n" + ONE % "a",
+            ["settings", "lease_s (29) must be at least three times heartbeat_s (10)"],
+        ),
         ("settings: {combine: mix}\n" + ONE % "a", ["settings.combine", "'weighted' or 'chain'", "'mix'"]),
     ],
 )

@@ -59,6 +59,7 @@ def some_settings(chance: Random) -> Settings:
         breaker_failures=chance.choice([2, 5, 100]),
         breaker_recovery_s=20,
         lost_after_s=15,
+        heartbeat_s=1,
         lease_s=5,
         start_grace_s=4,
         snapshot_interval_s=2,

@@ -261,7 +261,7 @@ def test_a_decision_says_why_and_survives_json() -> None:
     fleet = [view("a", cordoned=True), view("b", prefer=True)]
     decision = engine().schedule(task("t", preferred_cluster="b"), fleet, 7.0)
     assert (decision.cluster, decision.code, decision.at, decision.task_id) == ("b", "PLACED", 7.0, "t")
-    assert decision.sentence == "b: preferred, load 9.6; 1 of 2 clusters could take it"
+    assert decision.sentence == "b: preferred, load score 9.6; 1 of 2 clusters could take it"
     row = decision.candidates[1]
     assert row.node_id == "n1"
     assert row.ranks == {"preferred": 1, "tags": 0, "spares_gpus": 1}
