@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -31,15 +32,21 @@ def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
     return path
 
 
-@pytest.fixture
-def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
+@contextmanager
+def _line(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
     """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     advertise = fleet.expose("mac", port)
-    config = _config(fleet, tmp_path, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise)
+    config = _config(fleet, folder, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise, **settings)
     with UnifiedScheduler(config) as scheduler:
         assert scheduler.submit_task(len, ("warm",)) == 4
+        yield scheduler
+
+
+@pytest.fixture
+def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
+    with _line(fleet, tmp_path) as scheduler:
         yield scheduler
 
 
@@ -63,6 +70,37 @@ def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: Loc
     assert get(handles, timeout=60) == list(range(20))
     assert sorted(map(int, path.read_text().split())) == list(range(20)), "each ran exactly once"
     assert all(handle.attempt == 1 for handle in handles)
+
+
+def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Its start and what it printed meanwhile are told when the line is back, before start_grace_s is over."""
+
+    def note(path: str) -> str:
+        import time
+
+        with open(path, "a") as file:
+            file.write("ran ")
+        print("said during the cut", flush=True)
+        time.sleep(12)
+        return "done"
+
+    path = tmp_path / "runs"
+    with _line(fleet, tmp_path, start_grace_s=8, lease_s=20, lost_after_s=40) as scheduler:
+        # A new environment needs a new worker process, so the call waits over there for a second or more.
+        handle = scheduler.submit_task_async(note, (str(path),), runtime_env={"env_vars": {"NEW": str(tmp_path)}})
+        _until(lambda: handle.state is TaskState.DISPATCHING)
+        time.sleep(0.3)
+        fleet.cut("mac")
+        try:
+            assert not path.exists(), "it started too early for this test to show anything"
+            _until(path.exists, 15)
+            time.sleep(0.5)
+            assert handle.state is not TaskState.RUNNING
+        finally:
+            fleet.mend("mac")
+        assert handle.result(60) == "done"
+        assert (handle.attempt, path.read_text()) == (1, "ran "), handle.explain()["history"]
+        assert "said during the cut" in handle.logs()
 
 
 def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:

@@ -79,3 +79,12 @@ class Settings(Strict):
                 f"lease_s ({self.lease_s:g}), or two attempts of one task could live at once"
             )
         return self
+
+    @model_validator(mode="after")
+    def _lease_outlasts_missed_heartbeats(self) -> Self:
+        if self.lease_s < 3 * self.heartbeat_s:
+            raise ValueError(
+                f"lease_s ({self.lease_s:g}) must be at least three times heartbeat_s ({self.heartbeat_s:g}): the "
+                "lease is renewed by heartbeats, and what runs would end itself before the cluster is even suspect"
+            )
+        return self

@@ -20,20 +20,22 @@ from ray_multicluster_scheduler.scheduler.connection.link_messages import (
     info_from,
     keys_in,
     lost,
+    not_sendable,
     result_from,
     snapshot_from,
 )
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key, Outstanding
 
 _log = get_logger(__name__)
-_CLOSE_PATIENCE_S = 3.0
+_CLOSE_PATIENCE_S, _END_PATIENCE_S = 3.0, 5.0
 
 
 class AgentLink:
     """One agent of one cluster: its connection, what it owes us, and whether it still lives.
 
     ``is_over`` asks the Jobs API whether the agent's job has ended: together with the end of the lease, the
-    only two ways to know that an attempt behind a broken connection is dead.
+    only two ways to know that an attempt behind a broken connection is dead. ``end_agent`` stops that job if it
+    can; it is asked to before calls are declared dead by the lease alone.
     """
 
     def __init__(
@@ -47,16 +49,18 @@ class AgentLink:
         lease_s: float,
         lost_after_s: float,
         is_over: Callable[[], Awaitable[str | None]],
+        end_agent: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
         self._heartbeat_s, self._lease_s, self._lost_after_s = heartbeat_s, lease_s, lost_after_s
-        self._is_over = is_over
+        self._is_over, self._end_agent = is_over, end_agent
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
         self._owed = Outstanding()
         self._sender: CallSender | None = None
-        self._last_contact = time.monotonic()
+        self._last_contact = self._last_word = time.monotonic()
+        self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
         self._snapshot_came = asyncio.Event()
         self._pongs: dict[float, asyncio.Future[None]] = {}
@@ -64,8 +68,7 @@ class AgentLink:
         self._serving: asyncio.Task[None] | None = None
         self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
-        self.closing = False
-        self.hung_up = False
+        self.closing = self.hung_up = False
         self.last_used = time.monotonic()
 
     @property
@@ -79,9 +82,7 @@ class AgentLink:
     @property
     def info(self) -> LinkInfo:
         if self._info is None:
-            raise ClusterConnectionError(
-                f"the agent of cluster {self._cluster!r} has not joined.", cluster=self._cluster
-            )
+            raise ClusterConnectionError(f"the agent of {self._cluster!r} has not joined.", cluster=self._cluster)
         return self._info
 
     @property
@@ -147,14 +148,15 @@ class AgentLink:
 
     def welcome(self) -> dict[str, Any]:
         """Raises PermissionError: an agent that comes back after it was declared dead must end."""
-        if self.over.is_set():
+        if self.over.is_set() or self._given_up:
             raise PermissionError(f"the link to cluster {self._cluster!r} is over")
+        self._last_word = time.monotonic()  # like a PONG: the agent's lease counts from when it said HELLO
         return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
 
     def admitted(self, connection: Admitted) -> None:
         """The agent dialled in, for the first time or again."""
-        if self.over.is_set():  # since it was welcomed; when it dials again it is told so
-            connection.writer.close()
+        if self.over.is_set() or self._given_up:  # since it was welcomed; when it dials again it is told so
+            connection.writer.transport.abort()
             return
         if self._serving is not None:
             self._serving.cancel()
@@ -164,7 +166,7 @@ class AgentLink:
 
     async def _serve(self, connection: Admitted, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
-        self._sender = CallSender(self._send)
+        self._sender = CallSender(self._send, self._refuse)
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
@@ -183,17 +185,16 @@ class AgentLink:
             done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
             for child in done:
                 child.result()
-        except (OSError, FrameError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever broke it, what is owed must be watched
             reason = str(error) or type(error).__name__
         finally:
             for child in children:
                 child.cancel()
             await asyncio.gather(*children, return_exceptions=True)
-            connection.writer.close()
+            connection.writer.transport.abort()  # nothing that waits in a buffer may still arrive
             if self._outbox is outbox:
                 self._outbox = None
         if not self.over.is_set():
-            self._last_contact = time.monotonic()  # until now the agent may have heard us, and its lease counts from it
             self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
             self._spawn(self._watch_the_silent())
 
@@ -215,7 +216,7 @@ class AgentLink:
 
     async def _beat(self) -> None:
         while True:
-            self._send(m.PING, {"t": time.time()})
+            self._send(m.PING, {"t": time.monotonic()})
             await asyncio.sleep(self._heartbeat_s)
             silent = time.monotonic() - self._last_contact
             if silent > 3 * self._heartbeat_s:
@@ -223,19 +224,33 @@ class AgentLink:
 
     async def _watch_the_silent(self) -> None:
         """The connection is gone: wait for the agent's return, or until it is known to be dead."""
+        before: str | None = None
         while not self.connected and not self.over.is_set():
             sentence = await self._ask_whether_over()
             if self.connected:
                 return
-            if sentence is not None:
+            if sentence is not None and before is not None:  # a dashboard that just started may know of no job once
                 self._end(f"the agent in cluster {self._cluster!r} has ended: {sentence}")
-            elif time.monotonic() > self._last_contact + self._lost_after_s:
+            elif time.monotonic() > self._last_word + self._lost_after_s:
+                self._given_up = True
+                await self._stop_agent()
                 self._end(
                     f"nothing was heard from cluster {self._cluster!r} for {self._lost_after_s:g} s; "
                     f"what ran there has ended itself after {self._lease_s:g} s"
                 )
             else:
+                before = sentence
                 await asyncio.sleep(min(1.0, self._heartbeat_s))
+
+    async def _stop_agent(self) -> None:
+        """Its lease is over; should its clock be wrong, ending its job ends what it runs."""
+        if self._end_agent is None:
+            return
+        try:
+            async with asyncio.timeout(_END_PATIENCE_S):
+                await self._end_agent()
+        except Exception as error:  # noqa: BLE001 - the lease has decided already; this is the second lock
+            _log.warning("agent %s of cluster %s cannot be stopped: %r", self._agent, self._cluster, error)
 
     async def _ask_whether_over(self) -> str | None:
         try:
@@ -250,8 +265,7 @@ class AgentLink:
             return
         self.over.set()
         self._outbox = None
-        if not self.joined.done():
-            self.joined.cancel()
+        self.joined.cancel()  # does nothing if it has joined
         self._answer_all_lost(sentence)
         self._listener.link_closed(self._cluster, sentence)
 
@@ -265,7 +279,7 @@ class AgentLink:
         for message in messages:
             try:
                 self._hear(message)
-            except (KeyError, TypeError, ValueError) as error:
+            except Exception as error:
                 _log.exception("a message %r of the agent of cluster %s cannot be read", message.kind, self._cluster)
                 raise FrameError(f"the message {message.kind!r} cannot be read: {error!r}") from error
 
@@ -281,14 +295,16 @@ class AgentLink:
                     if self._owed.started((task_id, attempt)):
                         self._listener.started(self._cluster, task_id, attempt, float(at), str(node))
             case m.OUTPUT:
-                for stream, text in head["parts"]:
-                    self._listener.output(self._cluster, head["id"], head["attempt"], stream, text)
+                key = (head["id"], head["attempt"])
+                for stream, text in head["parts"] if key in self._owed else ():
+                    self._listener.output(self._cluster, *key, stream, text)
             case m.SNAPSHOT:
                 self._take_snapshot(head)
             case m.UNKNOWN:
                 self._send_again(keys_in(head))
             case m.PING:
-                self._send(m.PONG, head)
+                self._last_word = time.monotonic()
+                self._send(m.PONG, head, urgent=True)
             case m.PONG:
                 pong = self._pongs.get(head.get("t", 0.0))
                 if pong is not None and not pong.done():
@@ -328,12 +344,14 @@ class AgentLink:
         self._send(m.ACK, {"keys": keys})
 
     def _send_again(self, keys: list[Key]) -> None:
-        """These never arrived there. Send them now, unless their end was asked for meanwhile."""
+        """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""
         again = []
         for key in keys:
             call, cancelled = self._owed.call(key)
             if call is not None and not cancelled:
                 again.append(call)
+                if self._sender is not None:
+                    self._sender.forget(call.function_digest)
             elif self._owed.settle(key):
                 sentence = "the agent does not know this call any more"
                 self._listener.finished(self._cluster, lost(key, cancelled, sentence))
@@ -351,11 +369,15 @@ class AgentLink:
         if self.connected and self._sender is not None:
             self._sender.send(calls)
 
-    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool:
+    def _refuse(self, key: Key, error: Exception) -> None:
+        if self._owed.settle(key):
+            self._listener.finished(self._cluster, not_sendable(key, error))
+
+    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, urgent: bool = False) -> bool:
         """True if no later message can overtake this one."""
         if self._outbox is None:
             return False
-        in_order = self._outbox.put(Message(kind, head, blobs))
+        in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         self._can_send.set()
         return in_order
 

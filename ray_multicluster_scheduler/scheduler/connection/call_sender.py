@@ -13,14 +13,16 @@ from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
 _BATCH_CALLS = 256
 
 Put: TypeAlias = Callable[[str, dict[str, Any], Sequence[bytes]], bool]
-"""Puts a message into the outbox; True if no later message can overtake it."""
+"""Puts a message into the outbox; True if no later message can overtake it. Raises for what cannot be encoded."""
+Refuse: TypeAlias = Callable[[Key, Exception], None]
+"""Answers a call that cannot be sent."""
 
 
 class CallSender:
     """Remembers what the other end of this connection knows already; a new connection needs a new one."""
 
-    def __init__(self, put: Put) -> None:
-        self._put = put
+    def __init__(self, put: Put, refuse: Refuse) -> None:
+        self._put, self._refuse = put, refuse
         self._known: set[str] = set()
         self._carriers: dict[Key, str] = {}
 
@@ -29,19 +31,34 @@ class CallSender:
         if key in self._carriers:
             self._known.add(self._carriers.pop(key))
 
+    def forget(self, digest: str) -> None:
+        """The other end has this function no more."""
+        self._known.discard(digest)
+
     def send(self, calls: Sequence[Call]) -> None:
-        """In batches; a call with large arguments travels alone, so that it holds up nobody."""
+        """In batches; a call with large arguments travels alone, so that it holds up nobody. Never raises."""
         batch: list[Call] = []
         for call in calls:
             if len(call.arguments) + len(call.function) > CHUNK_BYTES:
-                self._batch([call])
+                self._try([call])
                 continue
             batch.append(call)
             if len(batch) == _BATCH_CALLS:
-                self._batch(batch)
+                self._try(batch)
                 batch = []
         if batch:
+            self._try(batch)
+
+    def _try(self, batch: Sequence[Call]) -> None:
+        """A message is put whole or not at all: when one call spoils a batch, send one by one and refuse that one."""
+        try:
             self._batch(batch)
+        except Exception as error:  # noqa: BLE001 - users' values meet the encoder here; it is that call's answer
+            if len(batch) == 1:
+                self._refuse((batch[0].task_id, batch[0].attempt), error)
+                return
+            for call in batch:
+                self._try([call])
 
     def _batch(self, batch: Sequence[Call]) -> None:
         heads: list[dict[str, Any]] = []

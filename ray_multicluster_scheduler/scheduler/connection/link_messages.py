@@ -22,6 +22,20 @@ def lost(key: Key, cancelled: bool, sentence: str) -> CallResult:
     )
 
 
+def not_sendable(key: Key, error: Exception) -> CallResult:
+    """The answer to a call that cannot be put into a message, on this or any other cluster."""
+    return CallResult(
+        task_id=key[0],
+        attempt=key[1],
+        status="failed",
+        failure=FailureClass.PERMANENT,
+        error_type=type(error).__name__,
+        code="NOT_SENDABLE",
+        message=f"the call cannot be sent: {error}; its runtime_env must be plain data (text, numbers, lists, "
+        "mappings), and the function and its arguments less than 4 GiB",
+    )
+
+
 def result_from(head: dict[str, Any], payload: Any) -> CallResult:
     """One entry of FINISHED. Raises KeyError, ValueError for what is none."""
     failure = head.get("failure")
@@ -70,4 +84,5 @@ def snapshot_from(info: LinkInfo, head: dict[str, Any], now: float) -> ResourceS
         python_version=info.python_version,
         os=info.os,
         arch=info.arch,
+        observed=head.get("observed"),
     )

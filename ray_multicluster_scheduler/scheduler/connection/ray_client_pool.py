@@ -119,6 +119,7 @@ class RayClientPool:
             lease_s=self._settings.lease_s,
             lost_after_s=self._settings.lost_after_s,
             is_over=self._is_over(cluster, agent),
+            end_agent=lambda: self._stop_job(cluster, agent),
         )
         certificate = None if address.loopback else self._tls().certificate
         token = port.expect(cluster, agent, link)
@@ -140,7 +141,7 @@ class RayClientPool:
         await link.over.wait()
         port.forget(link.agent)
         if not link.hung_up:
-            await self._stop_job(link)
+            await self._stop_job(link.cluster, link.agent)
 
     def _port(self, address: AgentAddress) -> AgentListener:
         place = (address.host, address.port)
@@ -172,10 +173,10 @@ class RayClientPool:
         """A launch failed or was cancelled: leave no agent behind, however far it got."""
         await link.close("the launch was given up")
         if not link.hung_up:
-            await self._stop_job(link)
+            await self._stop_job(link.cluster, link.agent)
 
-    async def _stop_job(self, link: AgentLink) -> None:
+    async def _stop_job(self, cluster: str, agent: str) -> None:
         try:
-            await self._jobs.client(link.cluster).stop_job(link.agent)
+            await self._jobs.client(cluster).stop_job(agent)
         except ClusterConnectionError as error:
-            _log.info("agent %s could not be stopped (%s); its lease ends it", link.agent, error)
+            _log.info("agent %s could not be stopped (%s); its lease ends it", agent, error)

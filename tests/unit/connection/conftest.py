@@ -26,7 +26,7 @@ class Plane:
     made: list[AgentLink] = field(default_factory=list)
     agents: list[ScriptedAgent] = field(default_factory=list)
 
-    def link(self, *, is_over: Callable[[], Awaitable[str | None]] | None = None, **values: float) -> AgentLink:
+    def link(self, *, is_over: Callable[[], Awaitable[str | None]] | None = None, **values: Any) -> AgentLink:
         async def ask() -> str | None:
             return self.job_over
 

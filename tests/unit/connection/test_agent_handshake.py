@@ -27,7 +27,7 @@ def join(plane: Plane, token: str, *, cluster: str = "a", agent: str = "agent-1"
     return Join(cluster, agent, [("127.0.0.1", plane.number)], token)
 
 
-async def knock(invitation: Join, secret: str | None = None, patience: float = 0.0) -> dict[str, Any]:
+async def knock(invitation: Join, secret: str | None = None, patience: float = 1.0) -> dict[str, Any]:
     """Dial once, hang up at once; returns the welcome."""
     connection = await dial(invitation, WHO, secret, time.monotonic() + patience)
     connection.writer.close()
@@ -245,6 +245,41 @@ async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> Non
     assert welcome["lease_s"] == 45.0
     await link.close("over")
     await late.close()
+
+
+async def test_an_agent_dials_no_longer_than_it_may() -> None:
+    """Its time is that of its lease: a host that accepts and says nothing must not hold it beyond that."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    server = await serve(silent)
+    addresses = [("127.0.0.1", port_of(server))] * 3
+    began = time.monotonic()
+    with pytest.raises(CannotDial, match="no answer in time"):
+        await knock(Join("a", "agent-1", addresses, "t"), patience=0.3)
+    assert time.monotonic() - began < 1.5
+    server.close()
+
+
+async def test_the_lease_of_a_new_connection_counts_from_when_the_agent_asked(plane: Plane) -> None:
+    token = plane.port.expect("a", "agent-1", plane.link())
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection("127.0.0.1", plane.number)
+        writer.write(await theirs.read(65536))
+        ours.write(await reader.read(65536))
+        await asyncio.sleep(0.4)
+        writer.write(await theirs.read(65536))
+        await writer.drain()
+        ours.close()
+
+    server = await serve(slow)
+    join = Join("a", "agent-1", [("127.0.0.1", port_of(server))], token)
+    connection = await dial(join, WHO, None, time.monotonic() + 5)
+    assert time.monotonic() - connection.asked_at >= 0.4
+    connection.writer.close()
+    server.close()
 
 
 async def test_an_agent_whose_link_is_over_is_sent_away_and_told_why(plane: Plane) -> None:

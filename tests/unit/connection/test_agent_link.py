@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ray_multicluster_scheduler.common import frames
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
@@ -323,3 +324,80 @@ async def test_before_the_agent_joined_there_is_no_info() -> None:
     with pytest.raises(ClusterConnectionError, match="has not joined"):
         _ = link.info
     await link.close("over")
+
+
+async def test_a_call_that_cannot_be_encoded_is_refused_and_harms_no_other(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    wrong = call("wrong", runtime_env={"worker_process_setup_hook": print})
+    link.submit([call("t1"), wrong, call("t2")])
+    await eventually(lambda: agent.calls() == [T1, T2])
+    result = plane.heard.result("wrong")
+    assert (result.status, result.failure, result.code) == ("failed", FailureClass.PERMANENT, "NOT_SENDABLE")
+    assert "runtime_env must be plain data" in result.message
+    agent.finish(T1, T2)
+    await plane.heard.until("finished", 3)
+    assert link.idle_s > 0, "nothing is owed"
+    assert unknown_functions(agent.of(m.CALLS)) == []
+
+
+async def test_a_call_that_is_too_large_to_be_sent_is_refused(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, agent = await plane.pair()
+    monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 1000)
+    link.submit([call("large", arguments=b"x" * 2000), call("t1")])
+    await eventually(lambda: agent.calls() == [T1])
+    assert plane.heard.result("large").code == "NOT_SENDABLE"
+    assert "2" in plane.heard.result("large").message
+
+
+async def test_a_function_that_the_agent_has_dropped_is_sent_again_with_the_call(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1", function=b"f")])
+    await agent.until(m.CALLS)
+    agent.accept(T1)
+    link.submit([call("t2", function=b"f"), call("t3", function=b"f")])
+    second = await agent.until(m.CALLS, 2)
+    assert [head["fn_blob"] for head in second.head["calls"]] == [None, None]
+    agent.say(m.UNKNOWN, {"keys": [["t2", 1], ["t3", 1]]})
+    again = await agent.until(m.CALLS, 3)
+    assert [head["id"] for head in again.head["calls"]] == ["t2", "t3"]
+    assert again.blobs[again.head["calls"][0]["fn_blob"]] == b"f"
+    assert again.head["calls"][1]["fn_blob"] is None
+    agent.finish(T1, T2, T3)
+    await plane.heard.until("finished", 3)
+    assert plane.heard.story("t2") == ["finished"]
+
+
+async def test_a_listener_that_fails_costs_the_connection_and_what_is_owed_is_watched(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.05)
+    link.submit([call("t1")])
+
+    def broken(*_: object) -> None:
+        raise AttributeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plane.heard, "started", broken)
+        agent.start(T1)
+        await plane.heard.until("link_down")
+    plane.job_over = "it failed"
+    await plane.heard.until("finished")
+
+
+async def test_what_is_observed_of_the_machine_is_told(plane: Plane) -> None:
+    _, agent = await plane.pair()
+    agent.say(m.SNAPSHOT, {"nodes": [], "observed": {"cpu": 0.5, "memory": 0.25}})
+    agent.snapshot()
+    await plane.heard.until("snapshot", 2)
+    told = [event[1].observed for event in plane.heard.of("snapshot")]
+    assert told == [{"cpu": 0.5, "memory": 0.25}, None]
+
+
+async def test_output_of_a_call_that_is_answered_is_not_told(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    agent.finish(T1)
+    agent.say(m.OUTPUT, {"id": "t1", "attempt": 1, "parts": [["stdout", "late"]]})
+    await plane.heard.until("finished")
+    await link.health(5)
+    assert plane.heard.of("output") == []

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection import agent_link
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Rejected
+from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.unit.connection.conftest import Plane
 
@@ -68,14 +73,98 @@ async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
 
 
 async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane: Plane) -> None:
-    """A connection that carries only our half: the agent hears us, and renews its lease, until we hang up."""
-    _, agent = await plane.pair(heartbeat_s=0.3, lease_s=0.4, lost_after_s=0.9)
-    agent.mute = True
-    await plane.heard.until("link_down")
-    hung_up = time.monotonic()
+    """The agent asks late in the life of a connection; our answer renews its lease, and so our own count."""
+    _, agent = await plane.pair(heartbeat_s=0.2, lease_s=0.6, lost_after_s=0.9)
+    await asyncio.sleep(0.7)
+    agent.say(m.PING, {"t": 1.0})
+    await agent.until(m.PONG)
+    answered = time.monotonic()
     await agent.cut()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - hung_up >= 0.85
+    assert 0.85 <= time.monotonic() - answered < 1.6
+
+
+async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane: Plane) -> None:
+    story: list[str] = []
+
+    async def end_agent() -> None:
+        story.append(f"ending, {len(plane.heard.results())} answered")
+        await asyncio.sleep(0.1)
+        story.append(f"ended, {len(plane.heard.results())} answered")
+
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    link.submit([call("t1")])
+    await agent.cut()
+    await plane.heard.until("link_closed")
+    assert story == ["ending, 0 answered", "ended, 0 answered"]
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+
+
+async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(plane: Plane) -> None:
+    ending, go_on = asyncio.Event(), asyncio.Event()
+
+    async def end_agent() -> None:
+        ending.set()
+        await go_on.wait()
+
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    await agent.cut()
+    await asyncio.wait_for(ending.wait(), 5)
+    with pytest.raises(Rejected, match="is over"):
+        await agent.dial()
+    assert not link.connected
+    go_on.set()
+    await plane.heard.until("link_closed")
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_job_that_cannot_be_ended_does_not_keep_its_calls_waiting(
+    plane: Plane, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "_END_PATIENCE_S", 0.1)
+
+    async def end_agent() -> None:
+        if how == "raises":
+            raise ClusterConnectionError("the dashboard is gone", cluster="a")
+        await asyncio.sleep(60)
+
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
+    link.submit([call("t1")])
+    await agent.cut()
+    await plane.heard.until("link_closed")
+    assert plane.heard.result("t1").failure is FailureClass.CLUSTER
+
+
+async def test_one_look_that_finds_no_job_is_not_enough(plane: Plane) -> None:
+    """A head that is just coming up may know of no jobs for a moment."""
+    answers = ["it knows nothing of it", None, "it knows nothing of it", None, None]
+
+    async def is_over() -> str | None:
+        return answers.pop(0) if answers else None
+
+    link, agent = await plane.pair(is_over=is_over, heartbeat_s=0.05)
+    link.submit([call("t1")])
+    await agent.cut()
+    await eventually(lambda: not answers)
+    await asyncio.sleep(0.1)
+    assert not link.over.is_set()
+    assert plane.heard.results() == []
+
+
+async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane) -> None:
+    """Calls that wait in a buffer of ours must not reach the agent after we stopped counting on it."""
+    link, agent = await plane.pair(heartbeat_s=0.1)
+    agent.mute = True
+    assert agent._reading is not None
+    agent._reading.cancel()  # it reads nothing, so that our buffers fill
+    link.submit([call("t1", arguments=b"x" * (64 * CHUNK_BYTES))])
+    await plane.heard.until("link_down")
+    assert agent._connection is not None
+    received = 0
+    with contextlib.suppress(ConnectionResetError):
+        while data := await asyncio.wait_for(agent._connection.reader.read(1 << 20), 5):
+            received += len(data)
+    assert received < 32 * CHUNK_BYTES
 
 
 async def test_a_short_return_renews_the_lease(plane: Plane) -> None:

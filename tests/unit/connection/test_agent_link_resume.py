@@ -156,3 +156,33 @@ async def test_a_link_survives_many_cuts(plane: Plane) -> None:
     agent.finish(*((f"t{number}", 1) for number in range(5)))
     await plane.heard.until("finished", 5)
     assert all(plane.heard.story(f"t{number}").count("finished") == 1 for number in range(5))
+
+
+async def test_a_call_that_cannot_be_encoded_is_refused_when_the_agent_is_back_and_the_link_goes_on(
+    plane: Plane,
+) -> None:
+    link, agent = await plane.pair()
+    await cut(plane, link, agent)
+    link.submit([call("wrong", runtime_env={"hook": print}), call("t1")])
+    keys = await come_back(plane, link, agent)
+    agent.say(m.UNKNOWN, {"keys": keys})
+    await plane.heard.until("finished")
+    assert plane.heard.result("wrong").code == "NOT_SENDABLE"
+    await eventually(lambda: agent.calls() == [T1])
+    assert await link.health(5) < 5
+    assert len(plane.heard.of("link_down")) == 1
+
+
+async def test_a_start_that_is_told_again_after_the_cut_is_heard_once(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2")])
+    agent.accept(T1, T2)
+    agent.start(T1)
+    await plane.heard.until("started")
+    await cut(plane, link, agent)
+    await come_back(plane, link, agent)
+    agent.accept(T1, T2)
+    agent.start(T1, T2)
+    await plane.heard.until("started", 2)
+    assert plane.heard.story("t1") == ["accepted", "started"]
+    assert plane.heard.story("t2") == ["accepted", "started"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -12,11 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ray_multicluster_scheduler.common.frames import FrameWriter, Message
+from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import channel as channel_module
+from ray_multicluster_scheduler.scheduler.connection.gateway import worker_server
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
     REPORT_AFTER_S,
     Line,
+    NoLease,
     Running,
     WorkerChannel,
     channel_for,
@@ -32,9 +35,18 @@ class AgentSide:
     server: WorkerServer
     line: Line
     heard: list[Message] = field(default_factory=list)
+    left_s: float = 30.0
+    """What the agent's own lease has left."""
 
     def of(self, kind: str) -> list[Message]:
         return [message for message in self.heard if message.kind == kind]
+
+    async def disappear(self) -> None:
+        """Nobody can connect any more, and who was connected is cut off."""
+        assert self.server._server is not None
+        self.server._server.close()
+        for worker in list(self.server._workers):
+            worker.transport.abort()
 
     def text(self) -> str:
         return "".join(text for message in self.of("output") for _, text in message.head["parts"])
@@ -43,13 +55,18 @@ class AgentSide:
 @pytest.fixture
 async def agent() -> AsyncIterator[AgentSide]:
     heard: list[Message] = []
-    server = WorkerServer(heard.append)
-    line = await server.start("127.0.0.1", 30.0)
-    yield AgentSide(server, line, heard)
+    server = WorkerServer(heard.append, lambda: side.left_s)
+    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard)
+    yield side
     assert server._server is not None
     server._server.close()
     for worker in list(server._workers):
         worker.close()
+
+
+async def begin(channel: WorkerChannel, task_id: str, attempt: int, node_id: str) -> Running:
+    """As a worker does; off the loop, since the agent of these tests lives on it and is asked for a lease."""
+    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id)
 
 
 async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, str]]:
@@ -61,7 +78,7 @@ async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, 
 
 async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
-    running = channel.begin("t1", 1, "n1")
+    running = await begin(channel, "t1", 1, "n1")
     for word in ("a", " ", "b", "\n"):
         channel.write(running, "stdout", word)
     channel.write(running, "stderr", "oh\n")
@@ -75,7 +92,7 @@ async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
 
 async def test_a_call_that_takes_longer_is_reported_as_started_once(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
-    running = channel.begin("t1", 3, "n7")
+    running = await begin(channel, "t1", 3, "n7")
     await eventually(lambda: agent.of("started"))
     assert time.monotonic() - running.began >= REPORT_AFTER_S
     await asyncio.sleep(0.1)
@@ -86,7 +103,7 @@ async def test_a_call_that_takes_longer_is_reported_as_started_once(agent: Agent
 
 async def test_output_of_a_running_call_arrives_joined_and_in_order(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
-    running = channel.begin("t1", 1, "n1")
+    running = await begin(channel, "t1", 1, "n1")
     expected = ""
     for number in range(200):
         stream = "stderr" if number % 10 == 0 else "stdout"
@@ -103,9 +120,11 @@ async def test_output_of_a_running_call_arrives_joined_and_in_order(agent: Agent
     assert [part[0] for part in first_parts[:2]] == ["stderr", "stdout"]
 
 
-async def test_output_that_nobody_takes_is_counted_and_dropped() -> None:
-    channel = WorkerChannel(Line("127.0.0.1", 1, "s", 30.0))
-    running = channel.begin("t1", 1, "n1")
+async def test_output_that_nobody_takes_is_counted_and_dropped(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    running = await begin(channel, "t1", 1, "n1")
+    await agent.disappear()
+    await eventually(lambda: channel._socket is None)
     channel.write(running, "stdout", "x" * (channel_module.MAX_UNSENT_CHARS - 1))
     channel.write(running, "stdout", "yy")
     channel.write(running, "stdout", "z")
@@ -117,12 +136,12 @@ async def test_output_that_nobody_takes_is_counted_and_dropped() -> None:
 async def test_the_start_of_the_next_call_is_reported_as_promptly(agent: AgentSide) -> None:
     """A worker that ran a long call, was idle for a moment, and gets another one."""
     channel = WorkerChannel(agent.line)
-    first = channel.begin("t1", 1, "n1")
+    first = await begin(channel, "t1", 1, "n1")
     await eventually(lambda: agent.of("started"))
     await asyncio.sleep(1.1)
     channel.end(first)
     await asyncio.sleep(0.2)
-    second = channel.begin("t2", 1, "n1")
+    second = await begin(channel, "t2", 1, "n1")
     await eventually(lambda: len(agent.of("started")) == 2)
     assert time.monotonic() - second.began < 0.6
     await finished(channel, second)
@@ -130,7 +149,7 @@ async def test_the_start_of_the_next_call_is_reported_as_promptly(agent: AgentSi
 
 async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSide) -> None:
     channel = WorkerChannel(agent.line)
-    running = channel.begin("t1", 1, "n1")
+    running = await begin(channel, "t1", 1, "n1")
     channel.write(running, "stdout", "before ")
     await eventually(agent.text)
     for worker in list(agent.server._workers):
@@ -142,21 +161,63 @@ async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSi
     await finished(channel, running)
 
 
-async def test_a_process_without_the_secret_is_not_heard(agent: AgentSide) -> None:
-    channel = WorkerChannel(replace(agent.line, secret="guess"))
-    running = channel.begin("t1", 1, "n1")
-    channel.write(running, "stdout", "let me in")
-    await asyncio.sleep(0.3)
+async def test_a_process_without_the_secret_is_not_heard_and_starts_nothing(agent: AgentSide) -> None:
+    channel = WorkerChannel(replace(agent.line, secret="guess", lease_s=0.3))
+    with pytest.raises(NoLease, match=f"127.0.0.1:{agent.line.port} granted nothing for 0.3 s"):
+        await begin(channel, "t1", 1, "n1")
     assert agent.heard == []
     assert agent.server._workers == set()
-    await finished(channel, running)
+    await eventually(lambda: channel._socket is None)
+
+
+async def test_the_secret_is_not_sent(agent: AgentSide) -> None:
+    sent = b""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        theirs, ours = await asyncio.open_connection("127.0.0.1", agent.line.port)
+        writer.write(await theirs.read(65536))
+        while data := await reader.read(65536):
+            sent += data
+            ours.write(data)
+            if b"lease" in sent:
+                writer.write(await theirs.read(65536))
+        ours.close()
+        writer.close()
+
+    between = await asyncio.start_server(relay, "127.0.0.1", 0)
+    channel = WorkerChannel(replace(agent.line, port=between.sockets[0].getsockname()[1]))
+    await finished(channel, await begin(channel, "t1", 1, "n1"))
+    between.close()
+    assert b"hello" in sent
+    assert agent.line.secret.encode() not in sent
+
+
+async def test_a_stranger_may_not_be_silent_for_long(agent: AgentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_server, "_HANDSHAKE_TIMEOUT_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.line.port)
+    await reader.read(65536)  # the challenge
+    assert await asyncio.wait_for(reader.read(100), 5) == b""
+    writer.close()
+
+
+async def test_a_stranger_may_not_send_much(agent: AgentSide) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.line.port)
+    await reader.read(65536)
+    frames = FrameWriter()
+    frames.put(Message("hello", {"proof": "x" * 100_000}))
+    writer.write(frames.take())
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(100), 5) == b""
+    writer.close()
 
 
 @pytest.mark.parametrize(
-    "first", [("hello", {"secret": "é"}), ("hello", {}), ("started", {"id": "t1", "attempt": 1}), ("noise", None)]
+    "first", [("hello", {"proof": "é"}), ("hello", {}), ("started", {"id": "t1", "attempt": 1}), ("noise", None)]
 )
 async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict[str, object] | None]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.line.port)
+    await reader.read(65536)  # the challenge
     kind, head = first
     frames = FrameWriter()
     frames.put(Message(kind, head or {}))
@@ -169,12 +230,55 @@ async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict
 
 
 async def test_the_agents_word_renews_the_lease(agent: AgentSide) -> None:
-    channel = WorkerChannel(agent.line)
-    running = channel.begin("t1", 1, "n1")
-    await eventually(lambda: agent.server._workers)
-    agent.server.renew_leases(500.0)
+    channel = WorkerChannel(replace(agent.line, lease_s=1.0))
+    running = await begin(channel, "t1", 1, "n1")
+    agent.left_s = 500.0
     await eventually(lambda: channel._lease_until > time.monotonic() + 400)
     await finished(channel, running)
+
+
+async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> None:
+    """A word that was long under way is worth what is left of it."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameWriter()
+        frames.put(Message("challenge", {"nonce": "n"}))
+        writer.write(frames.take())
+        incoming = FrameReader()
+        while data := await reader.read(65536):
+            for message in incoming.feed(data):
+                if message.kind == "lease":
+                    await asyncio.sleep(0.6)
+                    frames.put(Message("lease", {"t": message.head["t"], "left_s": 1.0}))
+                    writer.write(frames.take())
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    channel = WorkerChannel(Line("127.0.0.1", server.sockets[0].getsockname()[1], "s", 100.0))
+    running = await begin(channel, "t1", 1, "n1")
+    assert channel._lease_until - running.began <= 0.4
+    channel.end(running)
+    await eventually(lambda: channel._socket is None)
+    server.close()
+
+
+async def test_no_call_starts_behind_an_agent_that_nobody_counts_on(agent: AgentSide) -> None:
+    agent.left_s = -1.0
+    channel = WorkerChannel(replace(agent.line, lease_s=0.5))
+    with pytest.raises(NoLease):
+        await begin(channel, "t1", 1, "n1")
+    agent.left_s = 30.0
+    running = await begin(channel, "t1", 2, "n1")
+    assert await finished(channel, running) == []
+
+
+async def test_calls_that_follow_each_other_ask_once(agent: AgentSide) -> None:
+    channel = WorkerChannel(agent.line)
+    await finished(channel, await begin(channel, "t1", 1, "n1"))
+    await agent.disappear()
+    for number in range(100):
+        running = channel.begin(f"t{number}", 1, "n1")
+        assert channel.end(running) == []
 
 
 def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,29 +307,39 @@ async def worker(line: Line, seconds: float) -> asyncio.subprocess.Process:
     )
 
 
-async def test_a_worker_whose_agent_is_silent_ends_itself(agent: AgentSide) -> None:
+async def test_a_worker_whose_agent_is_not_counted_on_any_more_ends_itself(agent: AgentSide) -> None:
+    agent.left_s = 0.5
     process = await worker(replace(agent.line, lease_s=0.5), 30)
+    await eventually(lambda: agent.of("started"), timeout=15)
+    agent.left_s = 0.0
     _, stderr = await asyncio.wait_for(process.communicate(), 15)
     assert process.returncode == 75
     assert b"no contact with the agent for 0.5 s; task t1 (attempt 2) will be run elsewhere" in stderr
-    assert agent.of("started"), "it was connected; only no word of the lease came"
 
 
-async def test_a_worker_that_cannot_reach_its_agent_ends_itself() -> None:
-    process = await worker(Line("127.0.0.1", 1, "s", 0.5), 30)
+async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> None:
+    agent.left_s = 0.5
+    process = await worker(replace(agent.line, lease_s=0.5), 30)
+    await eventually(lambda: agent.of("started"), timeout=15)
+    await agent.disappear()
     await asyncio.wait_for(process.communicate(), 15)
     assert process.returncode == 75
 
 
+async def test_a_worker_that_was_stopped_for_longer_than_its_lease_ends_when_it_wakes(agent: AgentSide) -> None:
+    """Its socket is full of the agent's old words by then."""
+    agent.left_s = 1.0
+    process = await worker(replace(agent.line, lease_s=1.0), 3.5)
+    await eventually(lambda: agent.of("started"), timeout=15)
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    stdout, _ = await asyncio.wait_for(process.communicate(), 15)
+    assert (process.returncode, stdout) == (75, b"")
+
+
 async def test_a_worker_whose_lease_is_renewed_runs_to_its_end(agent: AgentSide) -> None:
+    agent.left_s = 1.0
     process = await worker(replace(agent.line, lease_s=1.0), 2.5)
-
-    async def renew() -> None:
-        while True:
-            agent.server.renew_leases(1.0)
-            await asyncio.sleep(0.1)
-
-    renewing = asyncio.create_task(renew())
     stdout, _ = await asyncio.wait_for(process.communicate(), 20)
-    renewing.cancel()
     assert (process.returncode, stdout) == (0, b"ran to its end\n")

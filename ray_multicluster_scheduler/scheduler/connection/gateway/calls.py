@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import ray
 
@@ -16,9 +16,10 @@ from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import unpack
 from ray_multicluster_scheduler.scheduler.connection.gateway.failures import describe
+from ray_multicluster_scheduler.scheduler.connection.gateway.functions import Function, Functions
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import Homes, run_call
 
-Key: TypeAlias = tuple[str, int]
 BIG_BYTES = 1024 * 1024
 _FORCE_AFTER_S = 5.0
 
@@ -31,13 +32,14 @@ class CallRecord:
     fence: int
     name: str
     digest: str
+    function: Function
     arguments: bytes
     resources: dict[str, float]
     runtime_env: dict[str, Any]
     homes: Homes = None
     ref: Any = None
     cancelled: bool = False
-    chunks: int = 0
+    report: Report = field(default_factory=Report)
     head: dict[str, Any] | None = None
     payload: bytes | None = None
     waits_for_output: bool = False
@@ -58,18 +60,13 @@ class Calls:
         self._wake = wake
         self.line: Line | None = None
         self.records: dict[Key, CallRecord] = {}
-        self._functions: dict[str, bytes | Any] = {}
+        self.functions = Functions()
         self._remotes: dict[str, Any] = {}
         self._remote = ray.remote(run_call)
         self._done: deque[tuple[Key, bytes | None, BaseException | None]] = deque()
         self._queue: queue.SimpleQueue[CallRecord] = queue.SimpleQueue()
         self._big = ThreadPoolExecutor(2, thread_name_prefix="rmcs-big")
         threading.Thread(target=self._submit_loop, name="rmcs-submit", daemon=True).start()
-
-    def learn(self, digest: str, function: bytes) -> None:
-        """Keep a function for later calls; a large one once in the object store, not in each call."""
-        if digest not in self._functions:
-            self._functions[digest] = ray.put(function) if len(function) > BIG_BYTES // 16 else function
 
     def accept(self, record: CallRecord) -> None:
         """Take a call, once: a repeated one is the same call."""
@@ -95,9 +92,6 @@ class Calls:
         for key in keys:
             self.records.pop(key, None)
 
-    def unanswered(self) -> list[CallRecord]:
-        return [record for record in self.records.values() if record.head is None]
-
     def finished(self) -> list[CallRecord]:
         """The calls that ended since last asked."""
         ended = []
@@ -106,7 +100,10 @@ class Calls:
             record = self.records.get(key)
             if record is None or record.head is not None:
                 continue
-            self._conclude(record, value, error)
+            try:
+                self._conclude(record, value, error)
+            except Exception as problem:  # noqa: BLE001 - an answer that makes no sense is an answer, too
+                record.head, record.ref = describe(problem, record.cancelled), None
             ended.append(record)
         return ended
 
@@ -122,7 +119,7 @@ class Calls:
         task_id, attempt = record.key
         try:
             item = CurrentItem(task_id, attempt, record.fence, self._cluster)
-            function = self._functions[record.digest]
+            function = record.function.argument(ray.put)
             record.ref = self._shaped(record).remote(
                 self.line, item, record.homes, record.digest, function, record.arguments
             )
@@ -189,7 +186,10 @@ class Calls:
     def _cancel(self, record: CallRecord, force: bool) -> None:
         if record.head is not None or record.ref is None:
             return
-        ray.cancel(record.ref, force=force, recursive=True)
+        try:
+            ray.cancel(record.ref, force=force, recursive=True)
+        except Exception as error:  # noqa: BLE001 - it ends this wish, not the agent with all its other calls
+            print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
         if not force:
             timer = threading.Timer(_FORCE_AFTER_S, self._cancel, (record, True))
             timer.daemon = True

@@ -2,8 +2,13 @@
 
 One per worker process. A short call costs nothing here: its start and its output travel with its result.
 Only a call that still runs after ``REPORT_AFTER_S`` is reported by the background thread. The same thread
-watches the lease: the agent says every few seconds how long the control plane still counts on it; when that
+keeps the lease: it asks the agent every few seconds for how long the control plane still counts on it. When that
 time is over, the control plane gives this attempt to somebody else, so this process must end.
+
+What the agent grants counts from when this process *asked*: a process that was stopped and wakes up finds old
+answers in its socket, and they are worth nothing any more. For the same reason no call starts without a lease
+that was granted here: it may have waited in Ray, behind an agent that nobody counts on, for any length of time. So
+the first call of a process costs one question; while calls keep coming, the lease is renewed behind them.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 
+LEASE = "lease"
 REPORT_AFTER_S = 0.03
 _TICK_S = 0.02
 _IDLE_AFTER_S = 1.0
@@ -25,6 +32,12 @@ _CONNECT_TIMEOUT_S = 5.0
 _RECONNECT_PAUSE_S = 1.0
 _EXIT_LEASE_OVER = 75
 MAX_UNSENT_CHARS = 1_000_000
+_ASK_AGAIN_AFTER = 0.1
+"""Of the lease: so often is it renewed while the line is open."""
+
+
+class NoLease(Exception):
+    """Nobody vouches for a call that was about to start, so it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,10 @@ class WorkerChannel:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._running: Running | None = None
-        self._lease_until = time.monotonic() + line.lease_s
+        self._lease_until = 0.0
+        self._granted = threading.Event()
+        self._waiting = False
+        self._asked_at = 0.0
         self._last_activity = time.monotonic()
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
@@ -69,13 +85,13 @@ class WorkerChannel:
         threading.Thread(target=self._loop, name="rmcs-worker-channel", daemon=True).start()
 
     def begin(self, task_id: str, attempt: int, node_id: str) -> Running:
-        """A call begins on this process."""
+        """A call begins on this process, as soon as it is known to be wanted. Raises NoLease."""
+        if time.monotonic() >= self._lease_until:
+            self._wait_for_lease()
         running = Running(task_id, attempt, node_id, time.time(), time.monotonic())
         with self._lock:
             self._running = running
             self._last_activity = running.began
-            # The lease is about work that nobody vouches for: a call that just arrived is vouched for.
-            self._lease_until = max(self._lease_until, running.began + self.line.lease_s)
         if not self._wake.is_set():
             self._wake.set()
         return running
@@ -100,12 +116,29 @@ class WorkerChannel:
                 running.unsent.append((stream, [text]))
             running.unsent_chars += len(text)
 
+    def _wait_for_lease(self) -> None:
+        deadline = time.monotonic() + self.line.lease_s
+        self._waiting = True
+        self._wake.set()
+        try:
+            while time.monotonic() >= self._lease_until:
+                if time.monotonic() > deadline:
+                    raise NoLease(
+                        f"the agent at {self.line.host}:{self.line.port} granted nothing for {self.line.lease_s:g} s, "
+                        "so the call was not started; the nodes of a cluster must reach each other on all ports"
+                    )
+                self._granted.wait(_TICK_S)
+                self._granted.clear()
+        finally:
+            self._last_activity = time.monotonic()
+            self._waiting = False
+
     def _loop(self) -> None:
         while True:
             self._wake.wait()
-            if time.monotonic() - self._last_activity > _IDLE_AFTER_S and self._running is None:
+            if time.monotonic() - self._last_activity > _IDLE_AFTER_S and not self._needed():
                 self._wake.clear()
-                if self._running is None:
+                if not self._needed():
                     self._hang_up()
                     self._next_connect = 0.0  # nothing failed: the next call need not wait
                     continue
@@ -114,14 +147,19 @@ class WorkerChannel:
             if self._socket is None:
                 time.sleep(_TICK_S)
 
+    def _needed(self) -> bool:
+        return self._running is not None or self._waiting
+
     def _tick(self) -> None:
         now = time.monotonic()
         running = self._running
         if running is not None and now > self._lease_until:
             self._give_up(running)
-        if running is not None and now - running.began >= REPORT_AFTER_S:
+        to_report = running is not None and now - running.began >= REPORT_AFTER_S
+        if to_report or self._waiting or now > self._lease_until - self.line.lease_s / 2:
             self._connect_if_due(now)
         if self._socket is not None:
+            self._ask_if_due(now)
             self._report(running)
             self._listen()
 
@@ -138,18 +176,45 @@ class WorkerChannel:
         if self._socket is not None or now < self._next_connect:
             return
         try:
-            self._socket = socket.create_connection((self.line.host, self.line.port), _CONNECT_TIMEOUT_S)
+            self._socket = socket.create_connection((self.line.host, self.line.port), self._patience())
             self._reader = FrameReader()
-            self._send("hello", {"secret": self.line.secret, "pid": os.getpid()})
-        except OSError:
+            self._asked_at = 0.0
+            proof = m.proof(self.line.secret, "worker", self._nonce(self._socket))
+            self._send(m.HELLO, {"proof": proof, "pid": os.getpid()})
+        except (OSError, FrameError, KeyError):
             # Not hidden: without contact the lease runs out, and that ends the process with a sentence.
             self._hang_up()
 
+    def _nonce(self, connection: socket.socket) -> str:
+        messages: list[Message] = []
+        while not messages:
+            connection.settimeout(self._patience())
+            data = connection.recv(65536)
+            if not data:
+                raise ConnectionResetError("closed")
+            messages = self._reader.feed(data)
+        return str(messages[0].head["nonce"])
+
+    def _patience(self) -> float:
+        """This thread watches the lease, too: while a call runs, nothing may hold it up for longer than that."""
+        if self._running is None:
+            return _CONNECT_TIMEOUT_S
+        return min(_CONNECT_TIMEOUT_S, max(self._lease_until - time.monotonic(), _TICK_S))
+
+    def _ask_if_due(self, now: float) -> None:
+        if now - self._asked_at < self.line.lease_s * _ASK_AGAIN_AFTER:
+            return
+        self._asked_at = now
+        try:
+            self._send(LEASE, {"t": now})
+        except OSError:
+            self._hang_up()
+
     def _report(self, running: Running | None) -> None:
-        if running is None:
+        if running is None or time.monotonic() - running.began < REPORT_AFTER_S:
             return
         with self._lock:
-            start = not running.reported and time.monotonic() - running.began >= REPORT_AFTER_S
+            start = not running.reported
             parts, running.unsent, running.unsent_chars = running.unsent, [], 0
             running.chunks += bool(parts)
         key = {"id": running.task_id, "attempt": running.attempt}
@@ -167,7 +232,7 @@ class WorkerChannel:
             self._hang_up()
 
     def _listen(self) -> None:
-        """Wait one tick for the agent's word, which says how long the lease still lasts."""
+        """Wait one tick for the agent's word, which says how long the lease lasts from when it was asked for."""
         connection = self._socket
         if connection is None:
             return
@@ -177,10 +242,12 @@ class WorkerChannel:
             if not data:
                 raise ConnectionResetError("closed")
             for message in self._reader.feed(data):
-                self._lease_until = time.monotonic() + float(message.head["left_s"])
+                until = float(message.head["t"]) + float(message.head["left_s"])
+                self._lease_until = max(self._lease_until, until)
+                self._granted.set()
         except TimeoutError:
             return
-        except (OSError, FrameError):
+        except (OSError, FrameError, KeyError, TypeError, ValueError):
             self._hang_up()
 
     def _send(self, kind: str, head: dict[str, Any]) -> None:
@@ -188,7 +255,7 @@ class WorkerChannel:
             raise ConnectionResetError("not connected")
         writer = FrameWriter()
         writer.put(Message(kind, head))
-        self._socket.settimeout(_CONNECT_TIMEOUT_S)
+        self._socket.settimeout(self._patience())
         while writer:
             self._socket.sendall(writer.take())
 

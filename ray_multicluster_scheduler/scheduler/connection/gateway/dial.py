@@ -59,18 +59,25 @@ class Connection:
     frames: FrameReader
     welcome: dict[str, Any]
     early: list[Message]
+    asked_at: float
+    """When we said who we are (monotonic): the welcome answers that, and the lease counts from it."""
 
 
 async def dial(join: Join, who: dict[str, Any], secret: str | None, until: float) -> Connection:
-    """Try the addresses in turn until one lets us in. Raises CannotDial after ``until`` (monotonic), Rejected."""
+    """Try the addresses in turn until one lets us in. Raises CannotDial at ``until`` (monotonic), Rejected."""
     problems: dict[str, str] = {}
     tries = 0
     while True:
         for host, port in join.addresses:
             try:
-                return await _try(join, host, port, who, secret)
+                async with asyncio.timeout(until - time.monotonic()):
+                    return await _try(join, host, port, who, secret)
             except (OSError, FrameError, asyncio.IncompleteReadError, TimeoutError) as error:
-                problems[f"{host}:{port}"] = f"{type(error).__name__}: {error}"
+                problem = f"{type(error).__name__}: {str(error) or 'no answer in time'}"
+                if (
+                    time.monotonic() < until or f"{host}:{port}" not in problems
+                ):  # a try that was cut short tells little
+                    problems[f"{host}:{port}"] = problem
         pause = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
         tries += 1
         if time.monotonic() + pause > until:
@@ -120,6 +127,7 @@ async def _handshake(
         "proof": m.proof(key, "agent", str(challenge.head["nonce"])),
         "resume": secret is not None,
     }
+    asked_at = time.monotonic()
     outbox = FrameWriter()
     outbox.put(Message(m.HELLO, hello))
     writer.write(outbox.take())
@@ -129,7 +137,7 @@ async def _handshake(
     if answer.kind != m.WELCOME or not m.proof_is_right(answer.head.get("proof"), key, "control-plane", nonce):
         raise Rejected("the other side could not prove that it is our control plane")
     frames.allow_large_messages()
-    return Connection(reader, writer, frames, answer.head, inbox)
+    return Connection(reader, writer, frames, answer.head, inbox, asked_at)
 
 
 async def _next(reader: asyncio.StreamReader, frames: FrameReader, inbox: list[Message]) -> Message:

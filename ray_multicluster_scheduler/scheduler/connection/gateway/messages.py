@@ -1,6 +1,7 @@
 """The messages of the link, protocol version 1 (see `common.frames` for how they travel).
 
-Handshake, on every connection; neither the token nor the secret is ever sent::
+Handshake, on every connection; the join token is never sent, the link's secret once, in the first WELCOME
+(which travels over TLS unless both ends are on loopback)::
 
     CHALLENGE  control plane → agent   {protocol, nonce}
     HELLO      agent → control plane   {protocol, cluster, agent, nonce, proof, resume, …who I am}
@@ -17,13 +18,21 @@ connection and the link's secret on later ones. Then, in any order:
     RESUME     → agent    {keys: [[id, attempt]]}          after a reconnect: what is still unanswered here
     PROBE      → agent    {}                               asks for a SNAPSHOT now
     CLOSE      → agent    {sentence}                       end everything, then yourself
-    PING/PONG  both ways  {t}
+    PING/PONG  both ways  {t}                              t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
-    UNKNOWN    ← agent    {keys}                           answer to RESUME: never arrived, send again
+    UNKNOWN    ← agent    {keys}                           never arrived (answer to RESUME), or came without a function
+                                                           that is not kept here any more: send again, with it
     STARTED    ← agent    {calls: [[id, attempt, at, node]]}
-    OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}
+    OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}         one frame, so that FINISHED cannot overtake it
     FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result with a payload
-    SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], session_id, observed}
+    SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
+
+``observed`` is the physical use ({cpu, memory}, each 0..1) of a cluster of one node on Linux; null where it is not
+known, as with several nodes.
+
+The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control
+plane counts from when it answered. An answer is never sent before its question, so however long either was
+under way, the agent's time is over first.
 """
 
 from __future__ import annotations

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
 
+from ray_multicluster_scheduler.scheduler.connection.gateway.observed import Observer
+
 BUSY_INTERVAL_S = 0.2
 QUIET_INTERVAL_S = 1.0
+OBSERVED_INTERVAL_S = 5.0
 _HEAD_MARK = "node:__internal_head__"
 
 
 def look() -> dict[str, Any]:
-    """The SNAPSHOT message's head."""
+    """The SNAPSHOT message's head, without what is observed."""
     free = available_resources_per_node()
     nodes = []
     for node in ray.nodes():
@@ -40,13 +44,20 @@ def _visible(resources: dict[str, float]) -> dict[str, float]:
 
 
 class Probe:
-    """Looks again and again on its own thread, and tells when something changed."""
+    """Looks again and again on its own thread, and tells when something changed.
+
+    How busy the machine is always changes a little, so that alone is told every few seconds only. It is seen from
+    here, so it speaks for the cluster only where this is the cluster's one node.
+    """
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], busy: Callable[[], bool]) -> None:
         self._tell = tell
         self._busy = busy
         self._now = threading.Event()
         self._last: dict[str, Any] | None = None
+        self._observer = Observer()
+        self._observed: dict[str, float] | None = None
+        self._next_observed = 0.0
         threading.Thread(target=self._loop, name="rmcs-probe", daemon=True).start()
 
     def now(self) -> None:
@@ -59,10 +70,20 @@ class Probe:
             self._now.clear()
             try:
                 seen = look()
+                observed_anew = self._observe(len(seen["nodes"]))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head is in trouble; look again
                 print(f"rmcs agent: the cluster's resources cannot be read: {error}", flush=True)
             else:
-                if seen != self._last:
+                if observed_anew or seen != self._last:
                     self._last = seen
-                    self._tell(seen)
+                    self._tell({**seen, "observed": self._observed})
             self._now.wait(BUSY_INTERVAL_S if self._busy() else QUIET_INTERVAL_S)
+
+    def _observe(self, nodes: int) -> bool:
+        """True when there is news of how busy the machine is."""
+        now = time.monotonic()
+        if now < self._next_observed:
+            return False
+        self._next_observed = now + OBSERVED_INTERVAL_S
+        before, self._observed = self._observed, self._observer.look() if nodes == 1 else None
+        return before != self._observed

@@ -20,7 +20,13 @@ import ray
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, Running, WorkerChannel, channel_for
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
+    Line,
+    NoLease,
+    Running,
+    WorkerChannel,
+    channel_for,
+)
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack
 
 Homes: TypeAlias = tuple[list[str], str] | None
@@ -34,7 +40,11 @@ _MAX_TEXT = 20_000
 def run_call(line: Line, item: CurrentItem, homes: Homes, digest: str, function: bytes, arguments: bytes) -> bytes:
     """One attempt of one task. Returns an envelope, whatever happens to the user's code."""
     channel = channel_for(line)
-    running = channel.begin(item.id, item.attempt, ray.get_runtime_context().get_node_id())
+    node_id = ray.get_runtime_context().get_node_id()
+    try:
+        running = channel.begin(item.id, item.attempt, node_id)
+    except NoLease as error:
+        return pack({**_failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
     set_current(item)
     head: dict[str, Any] = {"at": running.started_at, "node": running.node_id}
     payload = b""
@@ -140,11 +150,18 @@ def _captured(channel: WorkerChannel, running: Running) -> Iterator[None]:
 
 
 class _Tee(io.TextIOBase):
-    """A text stream that also tells somebody else what was written."""
+    """A text stream that also tells somebody else what was written.
+
+    Everything else that a program may want of its standard output (``buffer``, ``reconfigure`` …) is the original's;
+    what is written past this stream is in the worker's own log only.
+    """
 
     def __init__(self, original: Any, tell: Callable[[str], None]) -> None:
         self._original = original
         self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
     def write(self, text: str) -> int:
         self._tell(text)

@@ -1,22 +1,40 @@
-"""Where the agent hears from its workers: started-reports, output, and the renewal of their lease."""
+"""Where the agent hears from its workers: started-reports, output, and the renewal of their lease.
+
+CHALLENGE  agent → worker   {nonce}
+HELLO      worker → agent   {proof, pid}       HMAC of the nonce with the secret that came with the call
+lease      worker → agent   {t}                for how long is my work wanted? (t: the worker's own clock)
+lease      agent → worker   {t, left_s}        so many seconds from t
+started, output             worker → agent
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 from collections.abc import Callable
-from typing import Any
 
-from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
+from ray_multicluster_scheduler.common.frames import (
+    MAX_HANDSHAKE_BYTES,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Message,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import LEASE, Line
+
+_HANDSHAKE_TIMEOUT_S = 5.0
 
 
 class WorkerServer:
-    """Listens on the agent's node address; only processes that were given the secret are heard."""
+    """Listens on the agent's node address; only processes that were given the secret are heard.
 
-    def __init__(self, hear: Callable[[Message], None]) -> None:
+    ``left_s`` says how long the agent's own lease still lasts.
+    """
+
+    def __init__(self, hear: Callable[[Message], None], left_s: Callable[[], float]) -> None:
         self._hear = hear
+        self._left_s = left_s
         self._secret = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._workers: set[asyncio.StreamWriter] = set()
@@ -27,33 +45,47 @@ class WorkerServer:
         port = self._server.sockets[0].getsockname()[1]
         return Line(host, port, self._secret, lease_s)
 
-    def renew_leases(self, left_s: float) -> None:
-        """Tell every connected worker for how long its work is still wanted."""
-        frame = FrameWriter()
-        frame.put(Message("lease", {"left_s": left_s}))
-        data = frame.take()
-        for worker in list(self._workers):
-            if not worker.is_closing():
-                worker.write(data)
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = FrameReader()
-        admitted = False
+        frames = FrameReader(MAX_HANDSHAKE_BYTES)
         try:
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                early = await self._admit(reader, writer, frames)
+            if early is None:
+                return
+            frames.allow_large_messages()
+            self._workers.add(writer)
+            self._hear_all(early, writer)
             while data := await reader.read(65536):
-                for message in frames.feed(data):
-                    if admitted:
-                        self._hear(message)
-                    elif message.kind == "hello" and self._admits(message.head):
-                        admitted = True
-                        self._workers.add(writer)
-                    else:
-                        return
-        except (OSError, FrameError) as error:
-            print(f"rmcs agent: the line to a worker broke: {error}", flush=True)
+                self._hear_all(frames.feed(data), writer)
+        except (OSError, FrameError, TimeoutError, KeyError, TypeError, ValueError) as error:
+            print(f"rmcs agent: the line to a worker broke: {error!r}", flush=True)
         finally:
             self._workers.discard(writer)
             writer.close()
 
-    def _admits(self, head: dict[str, Any]) -> bool:
-        return hmac.compare_digest(str(head.get("secret")).encode(), self._secret.encode())
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: FrameReader
+    ) -> list[Message] | None:
+        """What came after a right HELLO; None for a stranger."""
+        nonce = secrets.token_hex(16)
+        _write(writer, Message(m.CHALLENGE, {"nonce": nonce}))
+        while data := await reader.read(65536):
+            messages = frames.feed(data)
+            if messages:
+                hello = messages[0]
+                right = m.proof_is_right(hello.head.get("proof"), self._secret, "worker", nonce)
+                return messages[1:] if hello.kind == m.HELLO and right else None
+        return None
+
+    def _hear_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
+        for message in messages:
+            if message.kind == LEASE:
+                _write(writer, Message(LEASE, {"t": message.head["t"], "left_s": self._left_s()}))
+            else:
+                self._hear(message)
+
+
+def _write(writer: asyncio.StreamWriter, message: Message) -> None:
+    frames = FrameWriter()
+    frames.put(message)
+    writer.write(frames.take())

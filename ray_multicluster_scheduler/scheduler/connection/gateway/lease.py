@@ -1,0 +1,31 @@
+"""For how long the control plane still counts on this agent."""
+
+from __future__ import annotations
+
+import time
+
+
+class Lease:
+    """Runs from the moment when *we asked*, once an answer came; when the answer arrived does not matter.
+
+    Bytes may wait in a kernel or a proxy until long after the control plane gave this agent up. The question
+    that was answered cannot be younger than the answer, so the control plane's own count ends later than this.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._asked_at = time.monotonic()
+
+    @property
+    def until(self) -> float:
+        """On the clock of ``time.monotonic``."""
+        return self._asked_at + self.seconds
+
+    def answered(self, asked_at: object) -> None:
+        """The control plane answered what we asked then. What is no time of ours is ignored."""
+        if isinstance(asked_at, float) and asked_at <= time.monotonic():
+            self._asked_at = max(self._asked_at, asked_at)
+
+    def left_s(self) -> float:
+        """Negative when it is over."""
+        return self.until - time.monotonic()

@@ -1,0 +1,238 @@
+"""Checks of an Agent without a cluster, run by the interpreter that has Ray: `python agent_alone.py NAME`.
+
+Ray is installed there but not connected, so what is given to it fails, unless a check puts something else in its
+place; everything of the agent itself is real. pytest is not installed there, hence plain asserts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import agent as agent_module
+from ray_multicluster_scheduler.scheduler.connection.gateway import calls as calls_module
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join
+
+KEY = ("t1", 1)
+
+
+class Wire:
+    """The agent's end of a connection: what it sent is read back, what it should hear is fed."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader()
+        self.heard: list[Message] = []
+        self._frames = FrameReader()
+        self.transport = self
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.heard += self._frames.feed(data)
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def feed(self, kind: str, head: dict[str, Any], blobs: Any = ()) -> None:
+        frames = FrameWriter()
+        frames.put(Message(kind, head, blobs))
+        self.reader.feed_data(frames.take())
+
+    def connection(self) -> Connection:
+        return Connection(self.reader, self, FrameReader(), {}, [], time.monotonic())  # type: ignore[arg-type]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message.head for message in self.heard if message.kind == kind]
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        for _ in range(500):
+            if self.of(kind):
+                return self.of(kind)[-1]
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {kind}, heard {self.heard}")
+
+
+def new_agent(lease_s: float = 60.0) -> Agent:
+    made = Agent(Join("a", "agent", [], "token"))
+    made._lease.seconds, made._heartbeat_s = lease_s, 5.0
+    return made
+
+
+def call(function_at: int | None, arguments_at: int, key: tuple[str, int] = KEY) -> dict[str, Any]:
+    return {
+        "id": key[0],
+        "attempt": key[1],
+        "fence": 1,
+        "name": "f",
+        "fn": "digest",
+        "fn_blob": function_at,
+        "args_blob": arguments_at,
+        "res": {"CPU": 1},
+        "env": {},
+        "homes": [],
+        "home": None,
+    }
+
+
+def serve(agent: Agent, wire: Wire) -> asyncio.Task[None]:
+    return asyncio.create_task(agent._serve(wire.connection(), None))  # type: ignore[arg-type]
+
+
+async def a_call_without_its_function_is_asked_for_again() -> None:
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [call(None, 0)]}, [b"args"])
+    assert (await wire.until(m.UNKNOWN))["keys"] == [["t1", 1]]
+    assert wire.of(m.ACCEPTED)[-1]["keys"] == []
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await wire.until(m.FINISHED)
+    assert wire.of(m.ACCEPTED)[-1]["keys"] == [["t1", 1]]
+    serving.cancel()
+
+
+async def a_function_that_cannot_be_stored_is_that_calls_answer() -> None:
+    def full(_: object) -> None:
+        raise MemoryError("the object store is full")
+
+    calls_module.ray.put = full
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"x" * 100_000, b"args"])
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert result["status"] == "failed", result
+    assert "the object store is full" in result["message"]
+    assert not serving.done()
+    serving.cancel()
+
+
+async def a_cancel_that_ray_refuses_ends_nothing_else() -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("not a task of yours")
+
+    calls_module.ray.cancel = refuse
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await wire.until(m.ACCEPTED)
+    record = agent._calls.records[KEY]
+    record.ref = object()
+    wire.feed(m.CANCEL, {"id": "t1", "attempt": 1, "force": False})
+    wire.feed(m.PING, {"t": 7})
+    await wire.until(m.PONG)
+    assert not serving.done()
+    assert len(record.timers) == 1, "force follows"
+    record.timers[0].cancel()
+    serving.cancel()
+
+
+async def a_message_that_cannot_be_handled_costs_the_connection_only() -> None:
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [{"id": "t1"}]})
+    await asyncio.wait_for(serving, 5)
+    assert wire.aborted
+    again = Wire()
+    serving = serve(agent, again)
+    again.feed(m.PING, {"t": 7})
+    await again.until(m.PONG)
+    serving.cancel()
+
+
+async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
+    agent_module.MAX_MESSAGE_BYTES = agent_module._ROOM_FOR_HEADS + 1000
+    agent, wire = new_agent(), Wire()
+    value: Future[bytes] = Future()
+    value.set_result(b"x" * 2000)
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
+    agent._calls.read_back = lambda _: value  # type: ignore[method-assign]
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await wire.until(m.ACCEPTED)
+    record = agent._calls.records[KEY]
+    record.head, record.ref = {"status": "succeeded", "at": 1.0, "node": "n"}, object()
+    agent._ready.append(record)
+    agent._send_results()
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert (result["status"], result["failure"], result["code"]) == ("failed", "permanent", "RESULT_TOO_LARGE")
+    assert "2000 bytes" in result["message"]
+    serving.cancel()
+
+
+async def what_happened_during_a_cut_is_told_after_it() -> None:
+    agent, wire = new_agent(), Wire()
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await wire.until(m.ACCEPTED)
+    wire.reader.feed_eof()
+    await asyncio.wait_for(serving, 5)
+    about = {"id": "t1", "attempt": 1}
+    agent._hear_worker(Message("started", {**about, "at": 5.0, "node": "n1"}))
+    agent._hear_worker(Message("output", {**about, "parts": [["stdout", "hello"]]}))
+    again = Wire()
+    serving = serve(agent, again)
+    again.feed(m.RESUME, {"keys": [["t1", 1]]})
+    assert (await again.until(m.STARTED))["calls"] == [["t1", 1, 5.0, "n1"]]
+    assert (await again.until(m.OUTPUT))["parts"] == [["stdout", "hello"]]
+    kinds = [message.kind for message in again.heard]
+    assert kinds.index(m.ACCEPTED) < kinds.index(m.STARTED)
+    serving.cancel()
+
+
+async def old_bytes_do_not_renew_a_lease_that_is_over() -> None:
+    """As when the process was stopped: an answer to an early question, and work, lie in its buffers."""
+    agent, wire = new_agent(lease_s=0.2), Wire()
+    early = time.monotonic()
+    serving = serve(agent, wire)
+    await asyncio.sleep(0)
+    time.sleep(0.4)  # the whole process, loop and all
+    wire.feed(m.PONG, {"t": early})
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    try:
+        await asyncio.wait_for(serving, 5)
+    except LeaseOver:
+        assert agent._calls.records == {}
+    else:
+        raise AssertionError("it went on")
+
+
+async def an_answer_renews_the_lease_from_when_it_was_asked_for() -> None:
+    agent, wire = new_agent(lease_s=10.0), Wire()
+    serving = serve(agent, wire)
+    asked = (await wire.until(m.PING))["t"]
+    await asyncio.sleep(0.3)
+    wire.feed(m.PONG, {"t": asked})
+    wire.feed(m.PING, {"t": 7})
+    await wire.until(m.PONG)
+    assert agent._lease.until == asked + 10.0
+    serving.cancel()
+
+
+CHECKS: dict[str, Callable[[], Any]] = {
+    check.__name__: check
+    for check in (
+        a_call_without_its_function_is_asked_for_again,
+        a_function_that_cannot_be_stored_is_that_calls_answer,
+        a_cancel_that_ray_refuses_ends_nothing_else,
+        a_message_that_cannot_be_handled_costs_the_connection_only,
+        a_result_that_is_too_large_is_a_failure_with_a_sentence,
+        what_happened_during_a_cut_is_told_after_it,
+        old_bytes_do_not_renew_a_lease_that_is_over,
+        an_answer_renews_the_lease_from_when_it_was_asked_for,
+    )
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        asyncio.run(CHECKS[name]())
+        print(name)

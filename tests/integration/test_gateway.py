@@ -1,0 +1,151 @@
+"""The code that runs inside a cluster: the agent by itself, and what a task and a stopped agent find on a real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from ray_multicluster_scheduler import TaskState, UnifiedScheduler
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from ray_multicluster_scheduler.scheduler.connection import agent_link
+from ray_multicluster_scheduler.scheduler.connection.link_messages import snapshot_from
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "a_call_without_its_function_is_asked_for_again",
+        "a_function_that_cannot_be_stored_is_that_calls_answer",
+        "a_cancel_that_ray_refuses_ends_nothing_else",
+        "a_message_that_cannot_be_handled_costs_the_connection_only",
+        "a_result_that_is_too_large_is_a_failure_with_a_sentence",
+        "what_happened_during_a_cut_is_told_after_it",
+        "old_bytes_do_not_renew_a_lease_that_is_over",
+        "an_answer_renews_the_lease_from_when_it_was_asked_for",
+    ],
+)
+def test_the_agent_alone(ray_python: Path, check: str) -> None:
+    """Each is written in agent_alone.py, for an interpreter that has Ray but neither pytest nor a cluster."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ENABLE_AUTO_CONNECT": "0"}
+    done = subprocess.run(
+        [str(ray_python), str(Path(__file__).with_name("agent_alone.py")), check],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"{check}\n")
+
+
+def test_standard_output_is_a_whole_one(scheduler: UnifiedScheduler) -> None:
+    def talk() -> tuple[bool, int]:
+        import sys
+
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        sys.stdout.buffer.write(b"bytes for the worker's log\n")
+        sys.stdout.buffer.flush()
+        print("text for everybody")
+        return sys.stdout.line_buffering, sys.stderr.buffer.fileno()  # type: ignore[attr-defined]
+
+    handle = scheduler.submit_task_async(talk)
+    line_buffering, number = handle.result(60)
+    assert line_buffering
+    assert number >= 0
+    assert handle.logs() == "text for everybody\n"
+
+
+def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
+    fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[dict[str, Any]] = []
+
+    def keep(info: Any, head: dict[str, Any], now: float) -> Any:
+        heads.append(head)
+        return snapshot_from(info, head, now)
+
+    monkeypatch.setattr(agent_link, "snapshot_from", keep)
+    with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
+        assert scheduler.submit_task(len, ("abc",)) == 3
+        _until(lambda: any("cpu" in (head["observed"] or {}) for head in heads), 20)
+    seen = heads[-1]["observed"]
+    assert 0 <= seen["cpu"] <= 1
+    assert 0 < seen["memory"] < 1
+
+
+def test_an_agent_that_is_stopped_and_wakes_up_leaves_one_attempt_alive_at_a_time(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    """Its workers end by their own clocks; another agent takes over; the first one wakes, and ends."""
+
+    def count(path: str) -> None:
+        import time
+
+        from ray_multicluster_scheduler import current
+
+        for _ in range(1000):
+            with open(path, "a") as file:
+                file.write(f"{current().attempt} ")
+            time.sleep(0.1)
+
+    path = tmp_path / "attempts"
+
+    def attempts() -> list[str]:
+        return path.read_text().split() if path.exists() else []
+
+    config = _config(fleet, tmp_path, heartbeat_s=0.5, lease_s=4, lost_after_s=14)
+    before = {agent.pid for agent in _agents(fleet)}
+    with UnifiedScheduler(config) as scheduler:
+        handle = scheduler.submit_task_async(count, (str(path),))
+        _until(lambda: handle.state is TaskState.RUNNING and bool(attempts()))
+        (agent,) = [process for process in _agents(fleet) if process.pid not in before]
+        agent.send_signal(signal.SIGSTOP)
+        try:
+            _until(lambda: "2" in attempts(), 60)
+        finally:
+            if agent.is_running():
+                agent.send_signal(signal.SIGCONT)
+        _until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, 15)
+        seen = attempts()
+        _until(lambda: len(attempts()) > len(seen) + 10, 15)
+        assert attempts() == sorted(attempts()), "the first attempt wrote nothing after the second one began"
+        handle.cancel(force=True)
+
+
+def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
+    """A clusters.yaml with the cluster "mac" alone."""
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    entry = next(entry for entry in whole["clusters"] if entry["name"] == "mac")
+    path = folder / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **settings}, "clusters": [entry]}))
+    return path
+
+
+def _agents(fleet: LocalFleet) -> list[psutil.Process]:
+    found = []
+    for pid in fleet.processes("mac"):
+        try:
+            process = psutil.Process(pid)
+            if "ray_multicluster_scheduler.scheduler.connection.gateway" in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,164 @@
+"""What an agent tells of calls that run, keeps while nobody listens, and forgets: its parts that need no Ray."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.frames import FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.functions import Functions
+from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
+from ray_multicluster_scheduler.scheduler.connection.gateway.observed import Observer
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import (
+    BACKLOG_HIGH,
+    KEPT_CHARS,
+    Report,
+    Reporter,
+    fitting,
+)
+
+KEY = ("t1", 1)
+
+
+class Desk:
+    """A reporter, the connection it has or has not, and what went out."""
+
+    def __init__(self) -> None:
+        self.backlog: int | None = 0
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.reporter = Reporter(self._send, lambda: self.backlog)
+        self.report = Report()
+
+    def _send(self, kind: str, head: dict[str, Any]) -> None:
+        if self.backlog is not None:
+            self.sent.append((kind, head))
+
+    def print(self, text: str) -> None:
+        self.reporter.output(KEY, self.report, [("stdout", text)])
+
+    def text(self) -> str:
+        return "".join(text for kind, head in self.sent if kind == m.OUTPUT for _, text in head["parts"])
+
+
+def test_a_start_and_output_during_a_cut_are_told_after_it_in_order() -> None:
+    desk = Desk()
+    desk.print("before ")
+    desk.backlog = None
+    desk.reporter.started(KEY, desk.report, 5.0, "n1")
+    desk.print("during ")
+    desk.backlog = 0
+    desk.print("after ")
+    assert desk.text() == "before ", "what was kept goes first"
+    desk.reporter.catch_up([(KEY, desk.report)])
+    desk.print("later")
+    assert (m.STARTED, {"calls": [["t1", 1, 5.0, "n1"]]}) in desk.sent
+    assert desk.text() == "before during after later"
+    assert (desk.report.chunks, desk.report.dropped) == (4, 0)
+
+
+def test_what_is_kept_is_bounded_and_the_rest_is_counted() -> None:
+    desk = Desk()
+    desk.backlog = None
+    desk.print("x" * (KEPT_CHARS - 1))
+    desk.print("yy")
+    desk.print("z")
+    assert desk.report.dropped == 2
+    desk.backlog = 0
+    desk.reporter.flush(KEY, desk.report)
+    assert desk.text() == "x" * (KEPT_CHARS - 1) + "z"
+
+
+def test_a_full_outbox_takes_no_output_until_it_drained() -> None:
+    desk = Desk()
+    desk.backlog = BACKLOG_HIGH + 1
+    for _ in range(1000):
+        desk.print("x" * 1000)
+    assert desk.sent == []
+    assert desk.report.dropped == 1_000_000 - KEPT_CHARS
+    desk.reporter.drained()
+    assert desk.sent == []
+    desk.backlog = 0
+    desk.reporter.drained()
+    assert len(desk.text()) == KEPT_CHARS
+
+
+@pytest.mark.parametrize("character", ["a", "\n", "é", "\U0001f600"])
+def test_output_is_cut_so_that_every_message_is_one_frame(character: str) -> None:
+    parts = [("stdout", character * 100_000), ("stderr", "e"), *[("stdout", ""), ("stderr", "x")] * 20_000]
+    writer = FrameWriter()
+    whole: dict[str, str] = {"stdout": "", "stderr": ""}
+    for some in fitting(parts):
+        assert writer.put(Message(m.OUTPUT, {"id": "t" * 100, "attempt": 1, "parts": some})), "one frame"
+        for stream, text in some:
+            whole[stream] += text
+    assert whole == {"stdout": character * 100_000, "stderr": "e" + "x" * 20_000}
+
+
+def test_an_urgent_message_goes_before_all_that_waits() -> None:
+    writer = FrameWriter()
+    writer.put(Message(m.FINISHED, {}, [b"x" * 10_000_000]))
+    writer.put(Message(m.PING, {"t": 1.0}), urgent=True)
+    assert b'"ping"' in writer.take(1)
+
+
+def test_functions_are_dropped_by_number_the_least_used_first() -> None:
+    kept = Functions(most=2)
+    kept.learn("a", b"1")
+    kept.learn("b", b"2")
+    assert kept.get("a") is not None
+    kept.learn("c", b"3")
+    assert [kept.get(digest) is not None for digest in "abc"] == [True, False, True]
+
+
+def test_functions_are_dropped_by_size_but_not_the_one_that_just_came() -> None:
+    kept = Functions(most_bytes=100)
+    kept.learn("a", b"x" * 60)
+    kept.learn("b", b"x" * 60)
+    assert (kept.get("a"), kept.get("b") is not None) == (None, True)
+    kept.learn("huge", b"x" * 1000)
+    assert kept.get("huge") is not None
+    kept.learn("a", b"x" * 60)
+    assert (kept.get("huge"), kept.get("b")) == (None, None)
+
+
+def test_a_large_function_is_stored_once_and_a_failure_to_do_so_is_tried_again() -> None:
+    function = Functions().learn("a", b"x" * 100_000)
+    stored: list[bytes] = []
+
+    def full(pickled: bytes) -> str:
+        raise MemoryError("the object store is full")
+
+    with pytest.raises(MemoryError):
+        function.argument(full)
+    for _ in range(2):
+        assert function.argument(lambda pickled: stored.append(pickled) or "ref") == "ref"
+    assert stored == [b"x" * 100_000]
+    assert Functions().learn("b", b"small").argument(full) == b"small"
+
+
+def test_the_lease_counts_from_the_question_that_was_answered() -> None:
+    lease = Lease(10.0)
+    asked = time.monotonic()
+    lease.answered(asked)
+    assert lease.until == asked + 10
+    for nothing in (asked - 5, asked + 1000, None, "soon", 3):
+        lease.answered(nothing)
+    assert lease.until == asked + 10
+    assert 9 < lease.left_s() <= 10
+
+
+def test_how_busy_a_machine_is(tmp_path: Path) -> None:
+    stat, memory = tmp_path / "stat", tmp_path / "meminfo"
+    stat.write_text("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1\n")
+    memory.write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n")
+    observer = Observer(stat, memory)
+    assert observer.look() == {"memory": 0.75}
+    stat.write_text("cpu  130 0 120 740 110 0 0 0 0 0\n")
+    assert observer.look() == {"memory": 0.75, "cpu": 0.5}
+    stat.write_text("nothing that we know\n")
+    assert observer.look() is None
+    assert Observer(tmp_path / "none", memory).look() is None
