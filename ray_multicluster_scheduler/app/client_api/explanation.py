@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.scheduler.cluster.environment import markers
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 JOB_STATUS = {
@@ -21,71 +24,125 @@ JOB_STATUS = {
     TaskState.CANCELLED: "STOPPED",
 }
 EXPIRED = "EXPIRED"
+ABANDONED = "ABANDONED"
+MASKED = "•••"
+_MARKERS = markers("", "", 0, 0)
 
 
-async def explain_item(runtime: Runtime, task_id: str) -> dict[str, Any]:
-    """On the loop: everything known of one item. Raises UnknownItemError."""
+def explain_item(runtime: Runtime, task_id: str) -> dict[str, Any]:
+    """Everything known of one item. Raises UnknownItemError."""
+    runtime.settled(task_id)
+    return runtime.ask(lambda: _story(runtime, task_id))
+
+
+def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
     record = find_record(runtime, task_id)
     if record is None:
-        return {"id": task_id, "state": EXPIRED, "code": EXPIRED, "sentence": "it ended long ago and was forgotten"}
+        state, code, sentence = _unrecorded(runtime, task_id)
+        return {"id": task_id, "state": state, "code": code, "sentence": sentence}
     decision = record.decision
     prepared = runtime.dispatcher.prepared.get(task_id)
+    abandoned = _abandoned(runtime, record)
     return {
         "id": task_id,
         "kind": record.task.kind,
         "name": record.task.name,
-        "state": str(record.state),
+        "state": str(abandoned.state if abandoned else record.state),
         "cluster": record.cluster,
         "attempt": record.attempt,
-        "code": record.code,
-        "sentence": record.sentence,
+        "code": ABANDONED if abandoned else record.code,
+        "sentence": abandoned.message if abandoned else record.sentence,
         "unblocked_by": decision.unblocked_by if decision is not None and record.cluster is None else None,
         "decision": None if decision is None else decision.to_dict(),
-        "runtime_env": dict(prepared.runtime_env) if prepared else None,
+        "runtime_env": _without_secrets(prepared.runtime_env) if prepared else None,
         "converted_paths": [list(pair) for pair in prepared.converted] if prepared else [],
         "history": [step.to_dict() for step in runtime.manager.log.history(task_id)],
     }
 
 
+def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
+    """State, code and sentence of an item that the machine has no record of, any more or ever."""
+    item = runtime.item(task_id)
+    if item is None or not item.future.done():
+        return EXPIRED, EXPIRED, "it ended long ago and was forgotten"
+    return str(item.state), ABANDONED, item.future.result().completion.message
+
+
+def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
+    """The answer that its owner got, where the control plane ended before the item did."""
+    item = None if record.state.terminal else runtime.item(record.task.id)
+    return item.future.result().completion if item is not None and item.future.done() else None
+
+
+def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
+    shown = dict(runtime_env)
+    if shown.get("env_vars"):
+        shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
+    return shown
+
+
 def find_record(runtime: Runtime, task_id: str) -> TaskRecord | None:
-    """The record; None if it was forgotten. Raises UnknownItemError for an id that was never issued."""
-    try:
-        return runtime.machine.record(task_id)
-    except KeyError:
-        if task_id in runtime.expired:
-            return None
-        raise UnknownItemError(
-            f"There is no item {task_id!r} here.",
-            task_id=task_id,
-            next_step="use the id that a submit call of this program returned",
-        ) from None
+    """The record; None if it was forgotten, or abandoned before there was one. Raises UnknownItemError for an id
+    that was never issued."""
+    record = runtime.record(task_id)
+    if record is None and runtime.item(task_id) is None and task_id not in runtime.expired:
+        raise unknown_item(task_id)
+    return record
 
 
-async def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
-    """On the loop: a job's face."""
+def unknown_item(task_id: str) -> UnknownItemError:
+    """Nobody here has heard of it."""
+    return UnknownItemError(
+        f"There is no item {task_id!r} here.",
+        task_id=task_id,
+        next_step="use the id that a submit call of this program returned, before its scheduler is shut down",
+    )
+
+
+def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
+    """A job's face. Raises UnknownItemError."""
+    runtime.settled(job_id)
+    return runtime.ask(lambda: _job_row(runtime, job_id))
+
+
+def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every job that was not forgotten, oldest first."""
+    return runtime.ask(
+        lambda: [_job_row(runtime, one.task.id) for one in runtime.machine.records() if one.task.kind == "job"]
+    )
+
+
+def _job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
     record = find_record(runtime, job_id)
     if record is None:
-        return {"job_id": job_id, "status": EXPIRED}
+        state, _, sentence = _unrecorded(runtime, job_id)
+        return {
+            "job_id": job_id,
+            "status": EXPIRED if state == EXPIRED else JOB_STATUS[TaskState(state)],
+            "message": sentence,
+        }
     if record.task.job is None:
         raise UnknownItemError(f"{job_id!r} is a {record.task.kind}, not a job.", task_id=job_id)
+    abandoned = _abandoned(runtime, record)
     return {
         "job_id": job_id,
-        "status": JOB_STATUS[record.state],
+        "status": JOB_STATUS[abandoned.state if abandoned else record.state],
         "entrypoint": record.task.job.entrypoint,
         "metadata": dict(record.task.job.metadata),
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
-        "message": record.sentence,
+        "message": abandoned.message if abandoned else record.sentence,
         "submitted_at": record.task.submitted_at,
         "started_at": record.started_at,
         "finished_at": record.finished_at,
     }
 
 
-async def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
-    """On the loop: one row per cluster, None where something is not known."""
-    return [_cluster_row(runtime, metadata.name) for metadata in runtime.machine.registry.list()]
+def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """One row per cluster, None where something is not known."""
+    return runtime.ask(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
 
 
 def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from contextlib import suppress
+from typing import Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api import explanation, job_logs
 from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.outcome import error_of, value_of
+from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
 
-if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
-
 
 class Handle:
-    """An item in progress or over. Safe from any thread; awaitable."""
+    """An item in progress or over. Safe from any thread; awaitable.
 
-    def __init__(self, item: Item, scheduler: UnifiedScheduler) -> None:
+    It stays with the control plane that took the item: after that one's end it tells what was known, and starts
+    nothing.
+    """
+
+    def __init__(self, item: Item, runtime: Runtime) -> None:
         self._item = item
-        self._scheduler = scheduler
+        self._runtime = runtime
 
     @property
     def id(self) -> str:
@@ -63,15 +66,16 @@ class Handle:
 
     def cancel(self, *, force: bool = False) -> None:
         """Ask for its end, in whatever state it is; an item that is over stays as it is."""
-        self._scheduler.cancel(self.id, force=force)
+        if not self.done():
+            self._runtime.cancel(self.id, "cancelled by the caller", force=force)
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call ``callback(handle)`` when it is over, on a thread of its own kind; at once if it is over."""
-        self._scheduler.call_back_when_done(self._item, lambda: callback(self))
+        self._runtime.when_done(self._item, lambda: callback(self))
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history."""
-        return self._scheduler.explain(self.id)
+        return explanation.explain_item(self._runtime, self.id)
 
     def _value(self, outcome: Outcome) -> Any:
         return value_of(outcome)
@@ -83,8 +87,19 @@ class Handle:
             raise _still_going(self, timeout) from None
 
     def __await__(self) -> Generator[Any, None, Any]:
-        outcome = yield from asyncio.wrap_future(_own_copy(self._item.future)).__await__()
-        return self._value(outcome)
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+                loop.call_soon_threadsafe(over.set)
+
+        self._item.watch(tell)
+        try:
+            yield from over.wait().__await__()
+        finally:
+            self._item.unwatch(tell)
+        return self.result()
 
     def __repr__(self) -> str:
         where = f" on {self.cluster!r}" if self.cluster else ""
@@ -103,41 +118,30 @@ class TaskHandle(Handle):
 
     def logs(self, *, stream: str | None = None) -> str:
         """What the newest attempt printed; ``stream`` is "stdout", "stderr", or None for both in order."""
-        return self._scheduler.task_output(self._item, stream)
+        return self._runtime.output.text(self.id, self.attempt, stream)
 
     def follow_logs(self) -> Iterator[str]:
-        """Its output as it comes, until the current attempt is over."""
-        return self._scheduler.follow_task_output(self._item)
+        """Its output as it comes, from the newest attempt on, until it is over."""
+        return self._runtime.output.follow(self.id, lambda: (max(self.attempt, 1), self.done()))
 
 
 class JobHandle(Handle):
     """A Ray job; its value is its last status word."""
 
     def logs(self) -> str:
-        """Output of its newest attempt."""
-        return self._scheduler.job_logs(self.id)
+        """Output of its newest attempt, as the cluster has it. Raises ClusterConnectionError; SchedulerError after
+        the scheduler's end."""
+        return job_logs.whole(self._runtime, self.id)
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over all attempts, until it is over."""
-        return self._scheduler.follow_job_logs(self.id)
+        return job_logs.follow(self._runtime, self.id)
 
     def _value(self, outcome: Outcome) -> Any:
         error = error_of(outcome)
         if error is not None:
             raise error
         return str(outcome.completion.state)
-
-
-def _own_copy(future: Future[Outcome]) -> Future[Outcome]:
-    """A future that can be cancelled by whoever awaits it, without touching the item's own."""
-    copy: Future[Outcome] = Future()
-
-    def pass_on(done: Future[Outcome]) -> None:
-        if copy.set_running_or_notify_cancel():
-            copy.set_result(done.result())
-
-    future.add_done_callback(pass_on)
-    return copy
 
 
 def _still_going(handle: Handle, timeout: float | None) -> TaskTimeoutError:

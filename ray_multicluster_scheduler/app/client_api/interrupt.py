@@ -31,6 +31,7 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
                 return program(*args, **kwargs)
             except KeyboardInterrupt:
                 say("interrupted")
+                unified_scheduler.end_without_draining()
                 stop_everything()
                 raise SystemExit(EXIT_INTERRUPTED) from None
 
@@ -38,8 +39,8 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
 
 
 def stop_everything() -> None:
-    """Cancel whatever the shared scheduler has in progress, and end the scheduler."""
-    unified_scheduler.shutdown(drain=False)
+    """Cancel whatever this program has in progress, on the shared scheduler and on its own ones, and end them."""
+    unified_scheduler.stop_all()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Item:
     accepted: threading.Event = field(default_factory=threading.Event)
     transition: Transition | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
+    _watchers: set[Callable[[], object]] = field(default_factory=set)
 
     @property
     def id(self) -> str:
@@ -61,9 +63,25 @@ class Item:
         with self.changed:
             if not self.future.done():
                 self.future.set_result(outcome)
+            for tell in self._watchers:
+                tell()
+            self._watchers.clear()
             self.changed.notify_all()
 
-    def wait_for_change(self, state: TaskState) -> None:
-        """Wait until it is no longer in this state."""
+    def watch(self, tell: Callable[[], object]) -> None:
+        """Call it once when the item is over, at once if it is; until :meth:`unwatch`. It must not raise or block."""
         with self.changed:
-            self.changed.wait_for(lambda: self.state != state)
+            if self.future.done():
+                tell()
+            else:
+                self._watchers.add(tell)
+
+    def unwatch(self, tell: Callable[[], object]) -> None:
+        """Nobody waits there any more."""
+        with self.changed:
+            self._watchers.discard(tell)
+
+    def wait_for_change(self, seen: Transition | None) -> None:
+        """Wait until it took a step after ``seen``, the last one that the caller knows, or is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.transition is not seen or self.future.done())

@@ -15,7 +15,6 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Task
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
 
-
 _LONGEST_S = 100 * 365 * 86400.0
 
 

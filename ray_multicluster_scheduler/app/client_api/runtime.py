@@ -7,14 +7,14 @@ import platform
 import threading
 import weakref
 from collections import deque
-from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.loop_thread import LoopThread, shut_down
 from ray_multicluster_scheduler.common.clock import SystemClock
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -26,6 +26,7 @@ from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChe
 from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequested, Submitted
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
@@ -39,88 +40,141 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import Pa
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 
-T = TypeVar("T")
 _log = get_logger(__name__)
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
+ACCEPT_TIMEOUT_S = 30.0
 
 
-class Runtime:
-    """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread."""
+class Runtime(LoopThread):
+    """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
 
-    def __init__(self, config: FleetConfig, control_plane: str) -> None:
+    It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
+    """
+
+    def __init__(self, config: FleetConfig, control_plane: str, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.config, self.control_plane = config, control_plane
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), OutputStore()
+        self._kept_finished = kept_finished
+        self._lock = threading.Lock()  # over the five below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
-        self._over: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
+        self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._kept: dict[str, Item] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        self._refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
         self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
-        self._failure: BaseException | None = None
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="rmcs-control-plane", daemon=True)
-        self._thread.start()
+        self._closing = threading.Lock()
+        self.closed = False
+        super().__init__()
         try:
             self.run(self._build())
         except BaseException:
-            self._end_thread()
+            self._end()
             raise
 
     # From any thread ------------------------------------------------------------------------------------
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for it."""
-        if not self.loop.is_running() and not self._thread.is_alive():
-            work.close()
-            raise SchedulerError("The scheduler was shut down.", next_step="make a new UnifiedScheduler")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
-
     def submit(self, task: TaskDescription) -> Item:
-        """Hand an item to the brain; returns at once."""
-        if self._failure is not None:
-            raise SchedulerError(f"The scheduler has a defect and stopped: {self._failure!r}.")
-        item = Item(task)
-        self._live[task.id] = item
-        self.manager.post(Submitted(task))
-        return item
+        """Hand an item to the brain; returns at once. A repeated id or key is the first item again.
+
+        Raises SchedulerError after the end, ConfigurationError for an id or key that means something else.
+        """
+        taken = False
+        try:
+            with self._lock:
+                if self._refusal is not None:
+                    raise shut_down(self._refusal)
+                item = self._first(task)
+                if item is None:
+                    item = self._live[task.id] = Item(task)
+                    if task.idempotency_key is not None:
+                        self._keys[task.owner, task.idempotency_key] = task.id
+                    self.manager.post(Submitted(task))
+                    taken = True
+            return item
+        finally:
+            if not taken:
+                self.shelf.release(task.function_digest)
+                self.shelf.release(task.arguments_digest)
 
     def item(self, task_id: str) -> Item | None:
         """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
-        return self._live.get(task_id) or self._over.get(task_id)
+        return self._live.get(task_id) or self._ended.get(task_id)
+
+    def settled(self, task_id: str) -> Item | None:
+        """The same, once the brain knows of it, too."""
+        item = self.item(task_id)
+        if item is not None:
+            item.accepted.wait(ACCEPT_TIMEOUT_S)
+        return item
+
+    def record(self, task_id: str) -> TaskRecord | None:
+        """What the machine knows of it, to be read only; None if it was forgotten or is unknown."""
+        try:
+            return self.machine.record(task_id)
+        except KeyError:
+            return None
 
     def unfinished(self) -> list[Item]:
         """What is not over, oldest first."""
-        return list(self._live.values())
+        with self._lock:
+            return list(self._live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        self.manager.post(CancelRequested(task_id, reason, force))
+        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end."""
+        with self.gate:
+            self.check_open()
+            self.manager.post(CancelRequested(task_id, reason, force))
 
-    def call_back(self, work: Any) -> None:
-        """Run user code off the loop."""
-        self._callbacks.submit(_guarded, work)
+    def when_done(self, item: Item, work: Callable[[], object]) -> None:
+        """Run user code once the item is over, off the loop."""
+        item.future.add_done_callback(lambda _: self._call_back(work))
+
+    def refuse(self, why: str = "was shut down") -> None:
+        """From now on nothing new is taken."""
+        with self._lock:
+            self._refusal = self._refusal or why
 
     def close(self) -> None:
         """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
-        if not self._thread.is_alive():
-            return
-        self.run(self._close())
-        self._end_thread()
+        with self._closing:
+            if self.loop_over:
+                return
+            self.closed = True
+            self.refuse()
+            self.give_up()
+            try:
+                self.run(self._close())
+            finally:
+                self._end()
 
-    def _end_thread(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+    def _end(self) -> None:
+        self.end_loop()
         self._callbacks.shutdown(wait=False)
 
-    # On the loop ----------------------------------------------------------------------------------------
+    def _first(self, task: TaskDescription) -> Item | None:
+        """Under the lock: the item that was submitted before with the same key or id, if any."""
+        by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
+        known = self.item(by_key or task.id)
+        if known is not None and known.task.kind == task.kind:
+            return known
+        if known is None and self.record(task.id) is None:
+            return None
+        raise ConfigurationError(
+            f"{task.kind} {task.name} was given an id or a key that a {'job' if task.kind == 'task' else 'task'} has.",
+            task_id=task.id,
+            next_step="use another submission_id or idempotency_key",
+        )
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self.loop)
+    def _call_back(self, work: Callable[[], object]) -> None:
         try:
-            self.loop.run_forever()
-        finally:
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
+            self._callbacks.submit(_guarded, work)
+        except RuntimeError:  # after the end there is no pool any more
+            threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
+
+    # On the loop ----------------------------------------------------------------------------------------
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
@@ -161,15 +215,16 @@ class Runtime:
 
     async def _close(self) -> None:
         self.manager.stop_timers()
-        await self.connections.close()
-        await self.dispatcher.close()
-        await self.jobs.close()
-        await self.links.close()
-        await self.clients.close()
-        await asyncio.to_thread(self.packages.close)
-        await asyncio.sleep(0)  # let the last answers of the links reach the machine
-        for item in list(self._live.values()):
-            self._end_abandoned(item, "TaskCancelledError", "the scheduler was shut down before it was over")
+        try:
+            await self.connections.close()
+            await self.dispatcher.close()
+            await self.jobs.close()
+            await self.links.close()
+            await self.clients.close()
+            await asyncio.to_thread(self.packages.close)
+            await asyncio.sleep(0)  # let the last answers of the links reach the machine
+        finally:
+            self._end_abandoned("TaskCancelledError", "the scheduler was shut down before it was over")
 
     def _describe(self, task_id: str) -> TaskDescription:
         return self.machine.record(task_id).task
@@ -179,56 +234,62 @@ class Runtime:
     def transition(self, transition: Transition) -> None:
         item = self._live.get(transition.task_id)
         if item is not None:
+            before = item.attempt
             item.moved(transition)
+            if item.attempt != before:
+                self.output.wake()
 
     def completed(self, completion: Complete) -> None:
         """The item is over: its payload goes, its answer stays with whoever holds the handle."""
-        task_id = completion.task_id
-        item = self._live.pop(task_id, None)
+        item = self._live.get(completion.task_id)
         if item is None:
             return
-        result = self.collector.result(task_id)
-        self.collector.forget(task_id)
+        self._answer(item, completion)
+        self._finished.append(item.id)
+        while len(self._finished) > self._kept_finished:
+            self._forget(self._finished.popleft())
+
+    def _answer(self, item: Item, completion: Complete) -> None:
+        result = self.collector.result(item.id)
+        self.collector.forget(item.id)
+        self.output.close(item.id, completion.attempt)
+        with self._lock:
+            if item.task.kind == "job" or item.task.idempotency_key is not None:
+                self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
+            self._ended[item.id] = item
+            del self._live[item.id]
+        item.ended(Outcome(completion, result))
+        self.output.wake()
         self.shelf.release(item.task.function_digest)
         self.shelf.release(item.task.arguments_digest)
-        self.output.close(task_id, completion.attempt)
-        self._over[task_id] = item
-        if item.task.kind == "job" or item.task.idempotency_key is not None:
-            self._kept[task_id] = item  # these can be asked for again by id or key, without a handle
-        self._finished.append(task_id)
-        while len(self._finished) > KEPT_FINISHED:
-            self._forget(self._finished.popleft())
-        item.ended(Outcome(completion, result))
 
     def _forget(self, task_id: str) -> None:
-        self.machine.forget(task_id)
+        """Retention is over: id and key are free again, here and in the machine."""
+        task = self._describe(task_id)
+        with self._lock:
+            self.machine.forget(task_id)
+            self._kept.pop(task_id, None)
+            self._ended.pop(task_id, None)
+            self._keys.pop((task.owner, task.idempotency_key or ""), None)
         self.manager.log.forget(task_id)
         self.dispatcher.forget(task_id)
-        self._kept.pop(task_id, None)
+        self.output.forget(task_id)
         self.expired.append(task_id)
 
     def _defect(self, error: BaseException) -> None:
-        self._failure = error
-        for item in list(self._live.values()):
-            self._end_abandoned(item, "SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
+        self.refuse(f"has a defect and stopped: {error!r}")
+        self._end_abandoned("SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
 
-    def _end_abandoned(self, item: Item, kind: str, why: str) -> None:
+    def _end_abandoned(self, kind: str, why: str) -> None:
+        """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
-        message = f"{item.id} did not end by itself: {why}."
-        self.completed(Complete(item.id, state, item.attempt, item.cluster, kind, message))
+        for item in self.unfinished():
+            message = f"{item.id} did not end by itself: {why}."
+            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
 
 
-def _guarded(work: Any) -> None:
+def _guarded(work: Callable[[], object]) -> None:
     try:
         work()
     except Exception:  # noqa: BLE001 - user code; said in the log, and the other callbacks go on
         _log.exception("a done-callback raised")
-
-
-def when_done(item: Item, runtime: Runtime, work: Any) -> None:
-    """Run user code once the item is over, off the loop."""
-
-    def pass_on(_: Future[Outcome]) -> None:
-        runtime.call_back(work)
-
-    item.future.add_done_callback(pass_on)

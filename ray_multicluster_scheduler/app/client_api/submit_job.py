@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED
 from concurrent.futures import wait as wait_futures
 from typing import Any, Literal, Unpack, overload
 
+from ray_multicluster_scheduler.app.client_api.explanation import EXPIRED, JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.handle import JobHandle
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.app.client_api.options import JobOptions
@@ -15,7 +16,7 @@ from ray_multicluster_scheduler.app.client_api.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import get_unified_scheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 
-ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED", "EXPIRED"})
+ENDED = frozenset({EXPIRED, *(word for state, word in JOB_STATUS.items() if state.terminal)})
 
 
 def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:

@@ -63,15 +63,19 @@ def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = Non
         raise ConfigurationError(
             f"num_returns is {num_returns}, with {len(unique)} handles.", next_step="give 1 up to their number"
         )
-    enough = threading.Semaphore(0)
-    for handle in unique:
-        handle._item.future.add_done_callback(lambda _: enough.release())
     deadline = None if timeout is None else time.monotonic() + timeout
-    for _ in range(min(num_returns, len(unique))):
-        if not enough.acquire(timeout=None if deadline is None else max(0.0, deadline - time.monotonic())):
-            break
-    over = [handle for handle in unique if handle.done()]
-    return over, [handle for handle in unique if handle not in over]
+    enough = threading.Semaphore(0)
+    try:
+        for handle in unique:
+            handle._item.watch(enough.release)
+        for _ in range(min(num_returns, len(unique))):
+            if not enough.acquire(timeout=None if deadline is None else max(0.0, deadline - time.monotonic())):
+                break
+    finally:
+        for handle in unique:
+            handle._item.unwatch(enough.release)
+    over = {handle for handle in unique if handle.done()}
+    return [handle for handle in unique if handle in over], [handle for handle in unique if handle not in over]
 
 
 def cancel(item: str | Handle, *, force: bool = False) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -15,13 +14,11 @@ from ray_multicluster_scheduler.app.client_api import explanation, job_logs, shu
 from ray_multicluster_scheduler.app.client_api.handle import JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.item import Item
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions
-from ray_multicluster_scheduler.app.client_api.runtime import Runtime, when_done
+from ray_multicluster_scheduler.app.client_api.runtime import ACCEPT_TIMEOUT_S, Runtime
 from ray_multicluster_scheduler.app.client_api.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model import SchedulingDecision
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, load_config
-
-_ACCEPT_TIMEOUT_S = 30.0
 
 
 class UnifiedScheduler:
@@ -37,11 +34,10 @@ class UnifiedScheduler:
         if config is not None and clusters is not None:
             raise ConfigurationError("Both config and clusters were given.", next_step="give one of them")
         self.config: FleetConfig = load_config(clusters if clusters is not None else config)
-        self._control_plane = new_control_plane_id()
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
         self._submission: Submission | None = None
-        self._keys: dict[tuple[str, str], str] = {}
+        self._control_plane: str | None = None
 
     # Verbs ----------------------------------------------------------------------------------------------
 
@@ -69,14 +65,13 @@ class UnifiedScheduler:
         """The same without waiting. Raises ConfigurationError, TaskSubmissionError for what is wrong at once."""
         runtime, submission = self._started()
         task = submission.task(fn, args, kwargs, resource_requirements, tags, **options)
-        return TaskHandle(self._submit(runtime, task), self)
+        return TaskHandle(runtime.submit(task), runtime)
 
     def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
-        runtime, _ = self._started()
-        handle._item.accepted.wait(_ACCEPT_TIMEOUT_S)
-        runtime.run(asyncio.sleep(0))  # the turn that accepted it may also have refused it: let it end
+        handle._item.accepted.wait(ACCEPT_TIMEOUT_S)
+        handle._runtime.ask(lambda: None)  # the turn that accepted it may also have refused it: let it end
         if handle.done() and handle.attempt == 0 and (error := handle.exception()) is not None:
             raise error
         return handle.id
@@ -84,64 +79,49 @@ class UnifiedScheduler:
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
         runtime, submission = self._started()
-        return JobHandle(self._submit(runtime, submission.job(entrypoint, **options)), self)
+        return JobHandle(runtime.submit(submission.job(entrypoint, **options)), runtime)
 
     def plan(self, resource_requirements: Mapping[str, Any] | None = None, **options: Any) -> SchedulingDecision:
         """Where a task like this would go now, and why; nothing is submitted."""
         runtime, submission = self._started()
         task = submission.task(_nothing, (), None, resource_requirements, **options)
-        runtime.run(runtime.health.check_all())
-
-        async def dry_run() -> SchedulingDecision:
-            return runtime.machine.plan(task, runtime.clock.now())
-
         try:
-            return runtime.run(dry_run())
+            runtime.run(runtime.health.check_all())
+            return runtime.ask(lambda: runtime.machine.plan(task, runtime.clock.now()))
         finally:
             runtime.shelf.release(task.function_digest)
             runtime.shelf.release(task.arguments_digest)
 
     def cancel(self, item_id: str, *, force: bool = False) -> None:
         """Ask for the end of an item by its id, in whatever state. Raises UnknownItemError."""
-        runtime, _ = self._started()
+        runtime = self._that_knows(item_id)
         if runtime.item(item_id) is None:
-            self.explain(item_id)  # raises for an id that was never issued
+            explanation.explain_item(runtime, item_id)  # raises for an id that was never issued
         runtime.cancel(item_id, "cancelled by the caller", force=force)
 
     def explain(self, item_id: str) -> dict[str, Any]:
         """Why an item is where it is, as data. Raises UnknownItemError."""
-        runtime, _ = self._started()
-        return runtime.run(explanation.explain_item(runtime, item_id))
+        return explanation.explain_item(self._that_knows(item_id), item_id)
 
     # Jobs -----------------------------------------------------------------------------------------------
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         """What is known of a job. Raises UnknownItemError."""
-        runtime, _ = self._started()
-        item = runtime.item(job_id)
-        if item is not None:
-            item.accepted.wait(_ACCEPT_TIMEOUT_S)
-        return runtime.run(explanation.job_info(runtime, job_id))
+        return explanation.job_info(self._that_knows(job_id), job_id)
 
     def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
         """Every job of this control plane, oldest first; of one status if asked."""
-        runtime, _ = self._started()
-
-        async def collect() -> list[dict[str, Any]]:
-            ids = [record.task.id for record in runtime.machine.records() if record.task.kind == "job"]
-            return [await explanation.job_info(runtime, job_id) for job_id in ids]
-
-        return [row for row in runtime.run(collect()) if status in (None, row["status"])]
+        runtime = self._runtime
+        rows = [] if runtime is None else explanation.job_rows(runtime)
+        return [row for row in rows if status in (None, row["status"])]
 
     def job_logs(self, job_id: str) -> str:
         """Output of a job's newest attempt; empty while it waits. Raises ClusterConnectionError."""
-        runtime, _ = self._started()
-        return runtime.run(job_logs.whole(runtime, job_id))
+        return job_logs.whole(self._that_knows(job_id), job_id)
 
     def follow_job_logs(self, job_id: str) -> Iterator[str]:
         """A job's output as it comes, until the job is over."""
-        runtime, _ = self._started()
-        return job_logs.follow(runtime, job_id)
+        return job_logs.follow(self._that_knows(job_id), job_id)
 
     # The fleet ------------------------------------------------------------------------------------------
 
@@ -150,7 +130,7 @@ class UnifiedScheduler:
         runtime, _ = self._started()
         if refresh:
             runtime.run(runtime.health.check_all())
-        return runtime.run(explanation.cluster_rows(runtime))
+        return explanation.cluster_rows(runtime)
 
     def cluster_info(self, name: str) -> dict[str, Any]:
         """One cluster, asked now. Raises ConfigurationError for an unknown name."""
@@ -172,19 +152,28 @@ class UnifiedScheduler:
 
     def unfinished(self) -> list[Item]:
         """What this program submitted and is not over."""
-        return [] if self._runtime is None else self._runtime.unfinished()
+        runtime = self._runtime
+        return [] if runtime is None else runtime.unfinished()
 
     def shutdown(self, *, drain: bool = False) -> None:
-        """End it: with ``drain`` after everything is over, else what is unfinished is cancelled. Idempotent."""
-        with self._lock:
-            runtime, self._runtime, self._submission = self._runtime, None, None
+        """End it: with ``drain`` after everything is over, else what is unfinished is cancelled. Idempotent.
+
+        What is submitted meanwhile is drained, too, or refused; what is submitted later starts a new control plane.
+        """
+        runtime = self._runtime
         if runtime is None:
             return
         if drain:
             shutdown_story.drain(runtime)
-        else:
-            shutdown_story.cancel_all(runtime)
-        runtime.close()
+        runtime.refuse()
+        shutdown_story.cancel_all(runtime)
+        try:
+            runtime.close()
+        finally:
+            with self._lock:
+                if self._runtime is runtime:
+                    self._runtime = self._submission = None
+                    _running.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -192,44 +181,28 @@ class UnifiedScheduler:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.shutdown(drain=kind is None)
 
-    # Used by handles ------------------------------------------------------------------------------------
-
-    def call_back_when_done(self, item: Item, work: Callable[[], object]) -> None:
-        runtime, _ = self._started()
-        when_done(item, runtime, work)
-
-    def task_output(self, item: Item, stream: str | None) -> str:
-        runtime, _ = self._started()
-        return runtime.output.text(item.id, item.attempt, stream)
-
-    def follow_task_output(self, item: Item) -> Iterator[str]:
-        runtime, _ = self._started()
-        return runtime.output.follow(item.id, max(item.attempt, 1))
+    # Inside ---------------------------------------------------------------------------------------------
 
     def handle(self, item_id: str) -> TaskHandle | JobHandle:
         """The handle of an item in progress. Raises UnknownItemError."""
-        runtime, _ = self._started()
+        runtime = self._that_knows(item_id)
         item = runtime.item(item_id)
         if item is None:
             raise UnknownItemError(f"There is no item {item_id!r} in progress here.", task_id=item_id)
-        return JobHandle(item, self) if item.task.kind == "job" else TaskHandle(item, self)
+        return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
 
-    def _submit(self, runtime: Runtime, task: TaskDescription) -> Item:
-        """A repeated id or key is the first item again."""
-        with self._lock:
-            first = task.id
-            if task.idempotency_key is not None:
-                first = self._keys.setdefault((task.owner, task.idempotency_key), task.id)
-            known = runtime.item(first)
-            if known is None:
-                return runtime.submit(task)
-        runtime.shelf.release(task.function_digest)
-        runtime.shelf.release(task.arguments_digest)
-        return known
+    def _that_knows(self, item_id: str) -> Runtime:
+        """Only one that runs can know an item: none is started to find out that it does not."""
+        runtime = self._runtime
+        if runtime is None:
+            raise explanation.unknown_item(item_id)
+        return runtime
 
     def _started(self) -> tuple[Runtime, Submission]:
         with self._lock:
             if self._runtime is None or self._submission is None:
+                # A new id each time: an id that was issued before must never be issued again.
+                self._control_plane = new_control_plane_id()
                 self._runtime = Runtime(self.config, self._control_plane)
                 self._submission = Submission(
                     self.config.settings,
@@ -238,7 +211,7 @@ class UnifiedScheduler:
                     self._control_plane,
                     self._runtime.preparation.homes,
                 )
-                _at_exit.add(self)
+                _running.add(self)
             return self._runtime, self._submission
 
 
@@ -246,16 +219,33 @@ def _nothing() -> None:
     """What `plan` pretends to run."""
 
 
-_at_exit: weakref.WeakSet[UnifiedScheduler] = weakref.WeakSet()
+_running: set[UnifiedScheduler] = set()
+"""Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""
+_interrupted = threading.Event()
 _shared: UnifiedScheduler | None = None
 _shared_lock = threading.Lock()
 
 
+def stop_all() -> None:
+    """Cancel what any scheduler of this program has in progress, and end them; each can be used again."""
+    _shut_down_all(drain=False)
+
+
+def end_without_draining() -> None:
+    """The program was interrupted and ends: what is still submitted is not waited for at its exit."""
+    _interrupted.set()
+
+
 def _end_with_the_program() -> None:
     """Work lives and dies with the program: finish it, unless the program was interrupted."""
-    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-    for scheduler in list(_at_exit):
-        scheduler.shutdown(drain=not interrupted)
+    interrupted = _interrupted.is_set() or getattr(sys, "last_type", None) is KeyboardInterrupt
+    _shut_down_all(drain=not interrupted)
+
+
+def _shut_down_all(*, drain: bool) -> None:
+    with ExitStack() as all_of_them:  # an error or an interrupt at one does not spare the others
+        for scheduler in list(_running):
+            all_of_them.callback(scheduler.shutdown, drain=drain)
 
 
 def _before_threads_end(work: Callable[[], None]) -> None:

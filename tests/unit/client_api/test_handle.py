@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,20 +23,15 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, DispatchRefused
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
-
-
-class Scheduler:
-    """As much of a UnifiedScheduler as a handle asks for."""
-
-    def explain(self, item_id: str) -> dict[str, Any]:
-        return {"sentence": "no room on mac"}
 
 
 def handle(task_id: str = "t1", kind: type[Handle] = TaskHandle) -> Any:
     item = Item(job(task_id) if kind is JobHandle else task(task_id))
-    return kind(item, Scheduler())  # type: ignore[arg-type]
+    return kind(item, None)  # type: ignore[arg-type]  # no control plane: the test moves the item
 
 
 def succeed(one: Handle, value: object = 42) -> None:
@@ -97,13 +93,15 @@ def test_waiting_ends_when_another_thread_ends_it() -> None:
 
 
 def test_a_time_out_says_why_it_still_waits_and_leaves_it_alone() -> None:
-    one = handle()
-    with pytest.raises(TaskTimeoutError, match=r"t1 is not over after 0.01 s; it is PENDING: no room on mac") as caught:
-        one.result(0.01)
-    assert caught.value.task_id == "t1"
-    assert not one.done()
-    with pytest.raises(TimeoutError):
-        one.exception(0)
+    with ControlPlane() as plane:
+        plane.task("t0", cpus=8)
+        one = plane.submit(task("t1", cpus=8))
+        with pytest.raises(TaskTimeoutError, match=r"t1 is not over after 0.05 s; it is QUEUED: .*8 CPU") as caught:
+            one.result(0.05)
+        assert caught.value.task_id == "t1"
+        assert not one.done()
+        with pytest.raises(TimeoutError):
+            one.exception(0)
 
 
 def test_a_handle_cannot_be_sent_away() -> None:
@@ -142,6 +140,8 @@ async def test_giving_up_an_await_leaves_the_item_alone() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await one
+    assert one._item._watchers == set()
+    assert one._item.future._done_callbacks == []
     succeed(one)
     assert await one == 42
     bad = handle()
@@ -164,10 +164,12 @@ def test_get_keeps_the_order_and_raises_the_first_error() -> None:
 
 
 def test_the_time_of_get_is_for_all_of_them_together() -> None:
-    began = time.monotonic()
-    with pytest.raises(TaskTimeoutError):
-        get([handle(f"t{number}") for number in range(5)], timeout=0.1)
-    assert time.monotonic() - began < 2
+    with ControlPlane() as plane:
+        many = [plane.task(f"t{number}") for number in range(5)]
+        began = time.monotonic()
+        with pytest.raises(TaskTimeoutError):
+            get(many, timeout=0.1)
+        assert time.monotonic() - began < 2
     done = handle()
     succeed(done)
     assert get([done], timeout=0) == [42]
@@ -183,6 +185,27 @@ def test_wait_gives_what_is_over_and_what_is_not() -> None:
     assert wait(many, num_returns=4, timeout=0.02) == ([many[0], many[2]], [many[1], many[3]])
     assert wait(many, num_returns=3, timeout=0) == ([many[0], many[2]], [many[1], many[3]])
     assert wait([]) == ([], [])
+
+
+def test_wait_leaves_nothing_behind_at_what_goes_on() -> None:
+    many = [handle(f"t{number}") for number in range(3)]
+    succeed(many[0])
+    for _ in range(10):
+        wait(many, num_returns=3, timeout=0)
+        wait(many, num_returns=1)
+    for one in many:
+        assert one._item._watchers == set()
+        assert one._item.future._done_callbacks == []
+
+
+def test_waiting_for_many_takes_no_longer_than_there_are_of_them() -> None:
+    many = [handle(f"t{number}") for number in range(20_000)]
+    for one in many[1:]:
+        succeed(one, None)
+    began = time.monotonic()
+    over, rest = wait(many, num_returns=len(many) - 1)
+    assert (len(over), rest) == (19_999, many[:1])
+    assert time.monotonic() - began < 2
 
 
 def test_wait_counts_a_handle_once() -> None:
@@ -206,12 +229,12 @@ def test_num_returns_has_bounds(number: int) -> None:
         wait([handle()], num_returns=number)
 
 
-def test_waiting_for_a_change_of_state() -> None:
+def test_waiting_for_a_change() -> None:
     one = handle()
     done = threading.Event()
 
     def watch() -> None:
-        one._item.wait_for_change(TaskState.PENDING)
+        one._item.wait_for_change(None)
         done.set()
 
     thread = threading.Thread(target=watch)
@@ -220,3 +243,50 @@ def test_waiting_for_a_change_of_state() -> None:
     one._item.moved(Transition("t1", 1, TaskState.QUEUED, 0, 0.0, "QUEUED", "waits"))
     assert done.wait(5)
     thread.join()
+    one._item.wait_for_change(None)  # not missed by whoever comes late
+    succeed(one)
+    one._item.wait_for_change(one._item.transition)  # nor is the end
+
+
+def followed(one: TaskHandle) -> Future[list[str]]:
+    pool = ThreadPoolExecutor(1)
+    following = pool.submit(lambda: list(one.follow_logs()))
+    pool.shutdown(wait=False)
+    return following
+
+
+class TestFollowingATask:
+    def test_one_that_ends_without_being_placed(self) -> None:
+        with ControlPlane() as plane:
+            plane.task("t0", cpus=8)
+            waiting = plane.submit(task("t1", cpus=8))
+            following = followed(waiting)
+            waiting.cancel()
+            assert following.result(5) == []
+
+    def test_over_retries_to_the_end(self) -> None:
+        with ControlPlane() as plane:
+            one = plane.task("t1", retries=2)
+            following = followed(one)
+            plane.runtime.output.write("t1", 1, "stdout", "first ")
+            plane.fail(one)
+            until(lambda: (one.attempt, one.state) == (2, TaskState.RUNNING))
+            plane.fail(one, 2)  # this one prints nothing
+            until(lambda: (one.attempt, one.state) == (3, TaskState.RUNNING))
+            plane.runtime.output.write("t1", 3, "stdout", "third")
+            plane.finish(one, 3)
+            assert following.result(5) == ["first ", "third"]
+            assert one.logs() == "third"
+
+    def test_one_whose_attempt_was_refused(self) -> None:
+        with ControlPlane() as plane:
+            one = plane.task("t1")
+            following = followed(one)
+            plane.post(DispatchRefused("t1", 1, FailureClass.PERMANENT, "NO", "no"))
+            plane.post(AttemptFinished("t1", 1, "failed", FailureClass.PERMANENT, code="NO", sentence="no"))
+            assert following.result(5) == []
+
+    def test_one_that_is_abandoned(self) -> None:
+        with ControlPlane() as plane:
+            following = followed(plane.task("t1"))
+        assert following.result(5) == []

@@ -39,7 +39,8 @@ def test_a_call_from_a_link_to_the_machine() -> None:
     result = collect.result("t1")
     assert result is not None
     assert result.payload == b"value"
-    assert "".join(output.follow("t1", 1)) == "hello", "the output is closed with the attempt"
+    assert "".join(output.follow("t1", lambda: (1, True))) == "hello"
+    assert ("t1", 1) in output._closed, "the output is closed with the attempt"
 
 
 def test_a_failure_is_told_in_full() -> None:

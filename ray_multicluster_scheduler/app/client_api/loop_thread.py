@@ -1,0 +1,124 @@
+"""An event loop on a thread of its own, and the ways in from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
+
+T = TypeVar("T")
+_log = get_logger(__name__)
+
+
+class LoopThread:
+    """Runs from when it is made until :meth:`end_loop`. Nobody who waits for it is left waiting after that."""
+
+    def __init__(self) -> None:
+        # Reentrant, because the garbage collector may end a forgotten follower in the middle of it. Taken by `with` and
+        # nothing around it: Ctrl+C between the two would leave it taken for as long as the interrupt is handled.
+        self.gate = threading.RLock()
+        self._over = False
+        self._asked: set[Future[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="rmcs-control-plane", daemon=True)
+        self._thread.start()
+
+    @property
+    def loop_over(self) -> bool:
+        """Does nothing run here any more?"""
+        return self._over
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it; whoever gives up waiting ends it.
+
+        Raises SchedulerError when the scheduler is or gets shut down.
+        """
+        future = self._schedule(work)
+        self._asked.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            raise shut_down() from None
+        finally:
+            future.cancel()
+            self._asked.discard(future)
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """Read what the loop writes: on the loop while there is one, then as it was left."""
+
+        async def on_the_loop() -> T:
+            return look()
+
+        try:
+            return self._schedule(on_the_loop()).result()
+        except (CancelledError, SchedulerError):
+            if not self._over:
+                raise
+            self._thread.join()
+            return look()
+
+    def leave(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let it run on the loop and do not wait; nothing happens after the end."""
+        with self.gate:
+            if self._over:
+                work.close()
+            else:
+                self._schedule(work).add_done_callback(_say_if_it_failed)
+
+    def check_open(self) -> None:
+        """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
+        if self._over:
+            raise shut_down()
+
+    def give_up(self) -> None:
+        """End what other threads wait for in :meth:`run`."""
+        for future in list(self._asked):
+            future.cancel()
+
+    def end_loop(self) -> None:
+        """Stop the loop and wait for its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _schedule(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self.gate:
+            if self._over:
+                work.close()
+            self.check_open()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            with self.gate:
+                self._over = True
+            self._loop.run_until_complete(self._end_tasks())
+            self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        await asyncio.sleep(0)  # what was handed over last becomes a task
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+
+def shut_down(why: str = "was shut down") -> SchedulerError:
+    """What everybody gets who comes too late."""
+    return SchedulerError(
+        f"The scheduler {why}.", next_step="make a new UnifiedScheduler, or use this one again after its shutdown()"
+    )
+
+
+def _say_if_it_failed(done: Future[Any]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.warning("something that nobody waits for failed: %r", error)

@@ -1,0 +1,86 @@
+"""What is told of items and jobs, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api import explanation
+from ray_multicluster_scheduler.app.client_api.submit_job import ENDED
+from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from tests.unit.client_api.control_plane import ControlPlane
+from tests.unit.lifecycle.driver import job
+
+
+@pytest.fixture
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane(kept_finished=1) as plane:
+        yield plane
+
+
+def test_secrets_are_not_told(plane: ControlPlane) -> None:
+    handle = plane.job("j1")
+    given = {
+        "pip": ["numpy"],
+        "env_vars": {
+            "TOKEN": "s3cret",
+            "RMCS_CLUSTERS": "auth_token: s3cret",
+            "RMCS_CLUSTER": "mac",
+            "RMCS_ATTEMPT": "1",
+        },
+    }
+    plane.runtime.dispatcher.prepared["j1"] = Prepared("mac", 1, given)
+    story = handle.explain()
+    assert "s3cret" not in str(story)
+    assert story["runtime_env"] == {
+        "pip": ["numpy"],
+        "env_vars": {
+            "TOKEN": explanation.MASKED,
+            "RMCS_CLUSTERS": explanation.MASKED,
+            "RMCS_CLUSTER": "mac",
+            "RMCS_ATTEMPT": "1",
+        },
+    }
+    assert given["env_vars"]["TOKEN"] == "s3cret", "what is sent stays as it is"  # type: ignore[call-overload]
+
+
+def test_an_environment_without_variables_is_told_as_it_is(plane: ControlPlane) -> None:
+    handle = plane.job("j1")
+    assert handle.explain()["runtime_env"] is None
+    plane.runtime.dispatcher.prepared["j1"] = Prepared("mac", 1, {"pip": ["numpy"]})
+    assert handle.explain()["runtime_env"] == {"pip": ["numpy"]}
+
+
+def test_a_job_from_first_to_last(plane: ControlPlane) -> None:
+    runtime = plane.runtime
+    first = plane.job("j0", cpus=8)
+    waiting = plane.submit(job("j1", cpus=8))
+    info = explanation.job_info(runtime, "j1")
+    assert (info["status"], info["cluster"], info["ray_submission_id"]) == ("QUEUED", None, None)
+    running = explanation.job_info(runtime, "j0")
+    assert (running["status"], running["cluster"], running["ray_submission_id"]) == ("RUNNING", "mac", "j0-cp1-1")
+    waiting.cancel()
+    assert waiting.exception(5) is not None
+    assert explanation.job_info(runtime, "j1")["status"] == "STOPPED"
+    assert [row["job_id"] for row in explanation.job_rows(runtime)] == ["j0", "j1"]
+    plane.finish(first)
+    assert explanation.job_info(runtime, "j0")["status"] == "SUCCEEDED"
+    assert explanation.job_info(runtime, "j1")["status"] == "EXPIRED"
+
+
+def test_ids_that_mean_nothing_here(plane: ControlPlane) -> None:
+    with pytest.raises(UnknownItemError, match="There is no item 'j9' here"):
+        explanation.job_info(plane.runtime, "j9")
+    with pytest.raises(UnknownItemError, match="'j9'"):
+        explanation.explain_item(plane.runtime, "j9")
+    plane.task("t1")
+    with pytest.raises(UnknownItemError, match="is a task, not a job"):
+        explanation.job_info(plane.runtime, "t1")
+
+
+def test_the_words_for_jobs_that_are_over() -> None:
+    assert {"SUCCEEDED", "FAILED", "STOPPED", "EXPIRED"} == ENDED
+    assert set(explanation.JOB_STATUS) == set(TaskState), "every state has a word"

@@ -1,0 +1,84 @@
+"""How a program's work ends with the program: waited for or stopped, and told item by item."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api import shutdown_story
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.lifecycle.driver import job
+
+
+def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
+    with ControlPlane() as plane:
+        first = plane.job("j1")
+        more: list[Any] = []
+
+        def go_on() -> None:
+            more.append(plane.job("j2"))
+            plane.finish(first)
+            plane.finish(more[0])
+
+        timer = threading.Timer(0.1, go_on)
+        timer.start()
+        shutdown_story.drain(plane.runtime)
+        timer.join()
+        assert [handle.state for handle in (first, *more)] == [TaskState.SUCCEEDED] * 2
+    assert "rmcs: waiting for j1 (RUNNING) to end (Ctrl+C cancels)" in capsys.readouterr().err
+
+
+def test_nothing_to_end_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with ControlPlane() as plane:
+        shutdown_story.drain(plane.runtime)
+        shutdown_story.cancel_all(plane.runtime)
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_while_draining_cancels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _interrupt_waits(monkeypatch, 1)
+    with ControlPlane() as plane:
+        running, waiting = plane.job("j1", cpus=8), plane.submit(job("j2", cpus=8))
+        until(lambda: waiting.state is TaskState.QUEUED)
+        shutdown_story.drain(plane.runtime)
+        assert (running.state, waiting.state) == (TaskState.CANCELLED, TaskState.CANCELLED)
+    told = capsys.readouterr().err
+    assert "rmcs: j1 was RUNNING on mac: CANCELLED" in told
+    assert "rmcs: j2 was QUEUED: CANCELLED" in told
+
+
+def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _interrupt_waits(monkeypatch, 2)
+    with ControlPlane(obedient=False) as plane:
+        running = plane.job("j1")
+        shutdown_story.drain(plane.runtime)
+        assert running.state is TaskState.CANCELLED
+    assert "rmcs: forcing: j1 (RUNNING)" in capsys.readouterr().err
+
+
+def test_what_does_not_end_in_time_is_forced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutdown_story, "STOP_PATIENCE_S", 0.05)
+    with ControlPlane(obedient=False) as plane:
+        running = plane.job("j1")
+        shutdown_story.cancel_all(plane.runtime)
+        assert running.state is TaskState.CANCELLED
+    assert "still not over, forcing: j1 (RUNNING)" in capsys.readouterr().err
+
+
+def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """As if somebody pressed Ctrl+C in each of the first waits."""
+    wait, left = shutdown_story.wait_futures, [True] * times
+
+    def interrupted(futures: list[Future[Any]], timeout: float) -> object:
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        return wait(futures, timeout=timeout)
+
+    monkeypatch.setattr(shutdown_story, "wait_futures", interrupted)

@@ -1,0 +1,179 @@
+"""UnifiedScheduler as a program uses it: again after its end, from many threads, and without being held."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api import unified_scheduler
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    NoHealthyClusterError,
+    TaskCancelledError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.control_plane import CLOSED_PORT, until
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+@pytest.fixture
+def scheduler() -> Iterator[UnifiedScheduler]:
+    """Nobody listens where its cluster should be: what is submitted fails at once."""
+    scheduler = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": CLOSED_PORT}])
+    yield scheduler
+    scheduler.shutdown()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[str]:
+    """Somebody listens and never answers: what is submitted waits."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def waiting(silent_port: str) -> Iterator[UnifiedScheduler]:
+    scheduler = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}])
+    yield scheduler
+    scheduler.shutdown()
+
+
+class TestAgainAfterShutdown:
+    def test_no_id_is_issued_twice(self, scheduler: UnifiedScheduler) -> None:
+        ids = []
+        for _ in range(3):
+            ids += [scheduler.submit_job_async("ls").id, scheduler.submit_task_async(print).id]
+            scheduler.shutdown()
+        assert len(set(ids)) == 6
+        assert len({one.split("-")[1] for one in ids}) == 3, "each time it is another control plane"
+
+    def test_a_key_means_nothing_to_the_next_one(self, scheduler: UnifiedScheduler) -> None:
+        first = scheduler.submit_task_async(print, idempotency_key="k")
+        assert scheduler.submit_task_async(print, idempotency_key="k").id == first.id
+        scheduler.shutdown()
+        second = scheduler.submit_task_async(len, idempotency_key="k")
+        assert second.id != first.id
+        with pytest.raises(NoHealthyClusterError, match=second.id):
+            second.result(5)
+
+    def test_handles_start_nothing(self, scheduler: UnifiedScheduler) -> None:
+        handle, job = scheduler.submit_task_async(print), scheduler.submit_job_async("ls")
+        assert isinstance(handle.exception(5), NoHealthyClusterError)
+        assert isinstance(job.exception(5), NoHealthyClusterError)
+        scheduler.shutdown()
+        called = threading.Event()
+        for one in (handle, job):
+            one.cancel()
+            assert one.explain()["code"] == "NO_HEALTHY_CLUSTER"
+            assert one.logs() == ""
+            assert list(one.follow_logs()) == []
+            one.add_done_callback(lambda _: called.set())
+        assert called.wait(5)
+        assert scheduler._runtime is None
+
+    def test_nor_do_questions_by_id(self, scheduler: UnifiedScheduler) -> None:
+        job_id = scheduler.submit_job_async("ls").id
+        scheduler.shutdown()
+        for ask in (
+            scheduler.cancel,
+            scheduler.explain,
+            scheduler.job_info,
+            scheduler.job_logs,
+            scheduler.handle,
+            lambda one: list(scheduler.follow_job_logs(one)),
+        ):
+            with pytest.raises(UnknownItemError, match=job_id):
+                ask(job_id)
+        assert (scheduler.list_jobs(), scheduler.unfinished(), scheduler._runtime) == ([], [], None)
+
+
+class TestTheEnd:
+    def test_what_waits_is_cancelled_and_told(
+        self, waiting: UnifiedScheduler, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        handle = waiting.submit_job_async("ls")
+        until(lambda: handle.state is TaskState.QUEUED)
+        assert waiting.unfinished() == [handle._item]
+        waiting.shutdown()
+        with pytest.raises(TaskCancelledError, match=handle.id):
+            handle.result(0)
+        assert f"{handle.id} was QUEUED: CANCELLED" in capsys.readouterr().err
+        waiting.shutdown()
+
+    def test_an_error_in_the_with_block_cancels(self, silent_port: str) -> None:
+        handles = []
+
+        def program() -> None:
+            with UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}]) as scheduler:
+                handles.append(scheduler.submit_job_async("ls"))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            program()
+        assert handles[0].state is TaskState.CANCELLED
+
+    def test_the_end_of_the_with_block_waits(self, scheduler: UnifiedScheduler) -> None:
+        with scheduler:
+            handle = scheduler.submit_task_async(print)
+        assert handle.done()
+
+    def test_two_threads_end_it(self, waiting: UnifiedScheduler) -> None:
+        handle = waiting.submit_job_async("ls")
+        draining = threading.Thread(target=waiting.shutdown, kwargs={"drain": True})
+        draining.start()
+        waiting.shutdown()
+        draining.join(10)
+        assert not draining.is_alive()
+        assert handle.state is TaskState.CANCELLED
+
+    def test_one_that_nobody_holds_is_ended_with_the_program(self, silent_port: str) -> None:
+        handle = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}]).submit_job_async("ls")
+        (held,) = unified_scheduler._running
+        assert held.unfinished() == [handle._item]
+        unified_scheduler.stop_all()
+        assert handle.state is TaskState.CANCELLED
+        assert not unified_scheduler._running
+
+    def test_the_exit_drains_unless_the_program_was_interrupted(
+        self, waiting: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(unified_scheduler, "_interrupted", threading.Event())
+        handle = waiting.submit_job_async("ls")
+        exiting = threading.Thread(target=unified_scheduler._end_with_the_program)
+        exiting.start()
+        exiting.join(0.2)
+        assert exiting.is_alive(), "it waits"
+        handle.cancel()
+        exiting.join(10)
+        assert not exiting.is_alive()
+        other = waiting.submit_job_async("ls")
+        unified_scheduler.end_without_draining()
+        unified_scheduler._end_with_the_program()
+        assert other.state is TaskState.CANCELLED
+
+
+def test_a_refused_job_is_an_error_at_once(scheduler: UnifiedScheduler) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        scheduler.submit_job("ls", preferred_cluster="nowhere")
+
+
+def test_the_shared_one(tmp_path: Path) -> None:
+    config = tmp_path / "clusters.yaml"
+    config.write_text(f"clusters: [{{name: mac, dashboard: '{CLOSED_PORT}'}}]")
+    shared = unified_scheduler.initialize_scheduler_environment(config)
+    try:
+        assert unified_scheduler.get_unified_scheduler() is shared
+        assert shared.submit_task_async(print).exception(5) is not None
+        again = unified_scheduler.initialize_scheduler_environment(config)
+        assert again is not shared
+        assert shared._runtime is None, "the earlier one was ended"
+    finally:
+        unified_scheduler.shutdown()
+    assert unified_scheduler._shared is None
