@@ -51,13 +51,24 @@ def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
         "cluster": record.cluster,
         "attempt": record.attempt,
         "code": ABANDONED if abandoned else record.code,
-        "sentence": abandoned.message if abandoned else record.sentence,
+        "sentence": abandoned.message if abandoned else record.sentence + _but(runtime, record),
         "unblocked_by": decision.unblocked_by if decision is not None and record.cluster is None else None,
         "decision": None if decision is None else decision.to_dict(),
         "runtime_env": _without_secrets(prepared.runtime_env) if prepared else None,
         "converted_paths": [list(pair) for pair in prepared.converted] if prepared else [],
         "history": [step.to_dict() for step in runtime.manager.log.history(task_id)],
     }
+
+
+def _but(runtime: Runtime, record: TaskRecord) -> str:
+    """What is wrong with the cluster that it is on, if anything is."""
+    if record.cluster is None or not record.live:
+        return ""
+    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
+    if trouble is None:
+        return ""
+    after = runtime.config.settings.lost_after_s
+    return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
 
 
 def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:

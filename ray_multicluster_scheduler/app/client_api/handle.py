@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api import explanation, job_logs
 from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.outcome import error_of, value_of
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
-from ray_multicluster_scheduler.common.exception import TaskSubmissionError, TaskTimeoutError
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
 
 
@@ -81,6 +81,12 @@ class Handle:
         return value_of(outcome)
 
     def _wait(self, timeout: float | None) -> Outcome:
+        if not self.done() and self._runtime.in_another_process:
+            raise SchedulerError(
+                f"{self.id} was submitted by the process that this one was forked from.",
+                task_id=self.id,
+                next_step="wait for it there, or submit it again here",
+            )
         try:
             return self._item.future.result(timeout)
         except FutureTimeout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -23,6 +24,7 @@ class LoopThread:
         # nothing around it: Ctrl+C between the two would leave it taken for as long as the interrupt is handled.
         self.gate = threading.RLock()
         self._over = False
+        self._process = os.getpid()
         self._asked: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="rmcs-control-plane", daemon=True)
@@ -32,6 +34,11 @@ class LoopThread:
     def loop_over(self) -> bool:
         """Does nothing run here any more?"""
         return self._over
+
+    @property
+    def in_another_process(self) -> bool:
+        """Are we in the child of a fork, where this thread does not exist?"""
+        return os.getpid() != self._process
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it; whoever gives up waiting ends it.
@@ -74,6 +81,8 @@ class LoopThread:
         """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
         if self._over:
             raise shut_down()
+        if self.in_another_process:
+            raise shut_down("belongs to the process that this one was forked from")
 
     def give_up(self) -> None:
         """End what other threads wait for in :meth:`run`."""
@@ -87,7 +96,7 @@ class LoopThread:
 
     def _schedule(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self.gate:
-            if self._over:
+            if self._over or self.in_another_process:
                 work.close()
             self.check_open()
             return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -15,7 +15,6 @@ from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.loop_thread import LoopThread, shut_down
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -40,7 +39,6 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import Pa
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 
-_log = get_logger(__name__)
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
 ACCEPT_TIMEOUT_S = 30.0
@@ -291,5 +289,6 @@ class Runtime(LoopThread):
 def _guarded(work: Callable[[], object]) -> None:
     try:
         work()
-    except Exception:  # noqa: BLE001 - user code; said in the log, and the other callbacks go on
-        _log.exception("a done-callback raised")
+    except BaseException as error:  # noqa: BLE001 - user code: shown as an error of any thread is, and others go on
+        report = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from ray_multicluster_scheduler.app.client_api.item import Item
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions
 from ray_multicluster_scheduler.app.client_api.runtime import ACCEPT_TIMEOUT_S, Runtime
 from ray_multicluster_scheduler.app.client_api.submission import Submission, new_control_plane_id
-from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, load_config
 
@@ -199,6 +200,11 @@ class UnifiedScheduler:
         return runtime
 
     def _started(self) -> tuple[Runtime, Submission]:
+        if _exiting.is_set():
+            raise SchedulerError(
+                "The interpreter is shutting down, so nothing can be submitted any more.",
+                next_step="submit from the program itself, not from an atexit handler",
+            )
         with self._lock:
             if self._runtime is None or self._submission is None:
                 # A new id each time: an id that was issued before must never be issued again.
@@ -214,6 +220,11 @@ class UnifiedScheduler:
                 _running.add(self)
             return self._runtime, self._submission
 
+    def _forked(self) -> None:
+        """In the child of a fork: the threads stayed in the parent, so the next call makes a new control plane."""
+        self._lock = threading.Lock()
+        self._runtime, self._submission = None, None
+
 
 def _nothing() -> None:
     """What `plan` pretends to run."""
@@ -222,6 +233,7 @@ def _nothing() -> None:
 _running: set[UnifiedScheduler] = set()
 """Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""
 _interrupted = threading.Event()
+_exiting = threading.Event()
 _shared: UnifiedScheduler | None = None
 _shared_lock = threading.Lock()
 
@@ -242,6 +254,25 @@ def _end_with_the_program() -> None:
     _shut_down_all(drain=not interrupted)
 
 
+def _at_exit() -> None:
+    try:
+        _end_with_the_program()
+    finally:
+        _exiting.set()
+
+
+def _in_the_child_of_a_fork() -> None:
+    global _shared_lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _shared_lock = threading.Lock()
+    for scheduler in {*_running, *([_shared] if _shared else [])}:
+        scheduler._forked()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)
+
+
 def _shut_down_all(*, drain: bool) -> None:
     with ExitStack() as all_of_them:  # an error or an interrupt at one does not spare the others
         for scheduler in list(_running):
@@ -253,7 +284,7 @@ def _before_threads_end(work: Callable[[], None]) -> None:
     getattr(threading, "_register_atexit", atexit.register)(work)
 
 
-_before_threads_end(_end_with_the_program)
+_before_threads_end(_at_exit)
 
 
 def initialize_scheduler_environment(config_file_path: str | Path | None = None) -> UnifiedScheduler:

@@ -71,7 +71,9 @@ class TaskLifecycleManager:
         self._hands, self._failure = hands, on_failure
 
     def post(self, event: Event) -> None:
-        """From any thread: this happened."""
+        """From any thread: this happened. After a defect nobody listens any more."""
+        if self._broken:
+            return
         self._inbox.append(event)
         if not self._scheduled:
             self._scheduled = True

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ from tests.unit.lifecycle.driver import job, task
 
 def handle(task_id: str = "t1", kind: type[Handle] = TaskHandle) -> Any:
     item = Item(job(task_id) if kind is JobHandle else task(task_id))
-    return kind(item, None)  # type: ignore[arg-type]  # no control plane: the test moves the item
+    nobody = SimpleNamespace(in_another_process=False)  # no control plane: the test moves the item
+    return kind(item, nobody)  # type: ignore[arg-type]
 
 
 def succeed(one: Handle, value: object = 42) -> None:

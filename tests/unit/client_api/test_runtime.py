@@ -91,14 +91,19 @@ class TestAtOnce:
         handles = [plane.submit(task(f"t{number}")) for number in range(2000)]
         assert handles[-1].explain()["id"] == "t1999"
 
-    def test_callbacks_get_the_handle_and_one_that_raises_stops_no_other(self, plane: ControlPlane) -> None:
+    def test_callbacks_get_the_handle_and_one_that_raises_is_shown_and_stops_no_other(
+        self, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         heard: list[object] = []
+        shown: list[type[BaseException] | None] = []
+        monkeypatch.setattr(threading, "excepthook", lambda report: shown.append(report.exc_type))
         handle = plane.task("t1")
         handle.add_done_callback(lambda _: 1 / 0)
         handle.add_done_callback(heard.append)
         assert not heard
         plane.finish(handle)
         until(lambda: heard == [handle])
+        assert shown == [ZeroDivisionError]
         handle.add_done_callback(heard.append)
         until(lambda: heard == [handle, handle])
 
