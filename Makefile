@@ -13,6 +13,9 @@ OWN_RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
 RAY_PYTHON := $(or $(RMCS_RAY_PYTHON),$(OWN_RAY_PYTHON))
 demo test test-full bench: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 
+# pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
+NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
+
 .PHONY: help demo test test-unit test-full lint format wheel bench clean setup setup-ray
 
 help: ## List what one can do (the default)
@@ -22,7 +25,8 @@ demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why
 	@exec "$(BIN)/rmcs" demo
 
 test: setup setup-ray ## All tests, unit and integration (real Ray), but for the slow ones
-	@exec "$(BIN)/python" -m pytest $(ARGS)
+	@"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
+	@"$(BIN)/python" -m pytest tests --ignore=tests/unit $(ARGS) || $(NOTHING_CHOSEN)
 
 test-unit: setup ## Only the tests without Ray: seconds
 	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)

@@ -36,6 +36,7 @@ class TestWhatReachesRay:
 
     def test_requirements_constrain_placement(self, scheduler: UnifiedScheduler, tmp_path: Path) -> None:
         """Eight tasks of a whole cluster each never overlap on one, and both clusters are used."""
+        _until(lambda: all(row["free"] and row["free"]["CPU"] == 2 for row in scheduler.list_clusters(refresh=True)))
 
         def whole(folder: str, number: int) -> str:
             import time
