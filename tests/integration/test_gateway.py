@@ -84,6 +84,7 @@ def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
     assert 0 < seen["memory"] < 1
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_stopped_and_wakes_up_leaves_one_attempt_alive_at_a_time(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:

@@ -178,14 +178,17 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("how", ["time.sleep(300)", "wait_for_all_jobs([*running, queued])"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGINT, "wait_for_all_jobs([*running, queued], check_interval=1)"),
+        (signal.SIGTERM, "time.sleep(300)"),
+    ],
+)
 def test_ctrl_c_stops_what_the_program_submitted(
     fleet: LocalFleet, tmp_path: Path, how: str, number: signal.Signals
 ) -> None:
     """One finished, two running and one queued job."""
-    if number is signal.SIGTERM and "wait_for" in how:
-        how = "wait_for_all_jobs([*running, queued], check_interval=1)"
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM).replace("HOW", how))
     process = subprocess.Popen(

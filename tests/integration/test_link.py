@@ -72,6 +72,7 @@ def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: Loc
     assert all(handle.attempt == 1 for handle in handles)
 
 
+@pytest.mark.slow
 def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFleet, tmp_path: Path) -> None:
     """Its start and what it printed meanwhile are told when the line is back, before start_grace_s is over."""
 

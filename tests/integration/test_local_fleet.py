@@ -168,6 +168,7 @@ def test_pause_and_cut_can_be_told_apart_and_undone(fleet: LocalFleet) -> None:
     assert ask(fleet, "mac", "/api/version")
 
 
+@pytest.mark.slow  # the demo shows the same in every run
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl+C"])
 def test_a_fleet_whose_owner_ends_suddenly_leaves_nothing(
     how: signal.Signals, fleet: LocalFleet, tmp_path: Path
