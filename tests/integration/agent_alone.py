@@ -48,7 +48,7 @@ class Wire:
         self.reader.feed_data(frames.take())
 
     def connection(self) -> Connection:
-        return Connection(self.reader, self, FrameReader(), {}, [], time.monotonic())  # type: ignore[arg-type]
+        return Connection(self.reader, self, FrameReader(), {}, [], time.monotonic())
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [message.head for message in self.heard if message.kind == kind]
@@ -84,7 +84,7 @@ def call(function_at: int | None, arguments_at: int, key: tuple[str, int] = KEY)
 
 
 def serve(agent: Agent, wire: Wire) -> asyncio.Task[None]:
-    return asyncio.create_task(agent._serve(wire.connection(), None))  # type: ignore[arg-type]
+    return asyncio.create_task(agent._serve(wire.connection(), None))
 
 
 async def a_call_without_its_function_is_asked_for_again() -> None:
@@ -121,7 +121,7 @@ async def a_cancel_that_ray_refuses_ends_nothing_else() -> None:
     calls_module.ray.cancel = refuse
     agent, wire = new_agent(), Wire()
     serving = serve(agent, wire)
-    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)
     record = agent._calls.records[KEY]
@@ -153,8 +153,8 @@ async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
     agent, wire = new_agent(), Wire()
     value: Future[bytes] = Future()
     value.set_result(b"x" * 2000)
-    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
-    agent._calls.read_back = lambda _: value  # type: ignore[method-assign]
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
+    agent._calls.read_back = lambda _: value
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)
@@ -170,7 +170,7 @@ async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
 
 async def what_happened_during_a_cut_is_told_after_it() -> None:
     agent, wire = new_agent(), Wire()
-    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})  # type: ignore[method-assign]
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)

@@ -45,7 +45,7 @@ def test_whoever_stops_reading_a_log_leaves_nothing_behind(scheduler: UnifiedSch
                 break
         runtime, _ = scheduler._started()
         deadline = time.monotonic() + 10
-        while left := runtime.ask(lambda: [str(one) for one in runtime._loop._asyncgens if "tail" in str(one)]):  # type: ignore[attr-defined]
+        while left := runtime.ask(lambda: [str(one) for one in runtime._loop._asyncgens if "tail" in str(one)]):
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
         assert threading.active_count() <= before

@@ -6,18 +6,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.scheduler.connection import agent_link
 from ray_multicluster_scheduler.scheduler.connection.link_messages import snapshot_from
+from tests.support.mac_alone import agents_of_mac, config_of_mac, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,11 +52,11 @@ def test_standard_output_is_a_whole_one(scheduler: UnifiedScheduler) -> None:
     def talk() -> tuple[bool, int]:
         import sys
 
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        sys.stdout.reconfigure(line_buffering=True)
         sys.stdout.buffer.write(b"bytes for the worker's log\n")
         sys.stdout.buffer.flush()
         print("text for everybody")
-        return sys.stdout.line_buffering, sys.stderr.buffer.fileno()  # type: ignore[attr-defined]
+        return sys.stdout.line_buffering, sys.stderr.buffer.fileno()
 
     handle = scheduler.submit_task_async(talk)
     line_buffering, number = handle.result(60)
@@ -76,9 +75,9 @@ def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
         return snapshot_from(info, head, now)
 
     monkeypatch.setattr(agent_link, "snapshot_from", keep)
-    with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
+    with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
         assert scheduler.submit_task(len, ("abc",)) == 3
-        _until(lambda: any("cpu" in (head["observed"] or {}) for head in heads), 20)
+        until(lambda: any("cpu" in (head["observed"] or {}) for head in heads), 20)
     seen = next(head["observed"] for head in heads if "cpu" in (head["observed"] or {}))
     assert 0 <= seen["cpu"] <= 1
     assert 0 < seen["memory"] < 1
@@ -91,7 +90,6 @@ def test_an_agent_that_is_stopped_and_wakes_up_leaves_one_attempt_alive_at_a_tim
     """Its workers end by their own clocks; another agent takes over; the first one wakes, and ends."""
 
     def count(path: str) -> None:
-        import time
 
         from ray_multicluster_scheduler import current
 
@@ -105,48 +103,20 @@ def test_an_agent_that_is_stopped_and_wakes_up_leaves_one_attempt_alive_at_a_tim
     def attempts() -> list[str]:
         return path.read_text().split() if path.exists() else []
 
-    config = _config(fleet, tmp_path, heartbeat_s=0.5, lease_s=4, lost_after_s=14)
-    before = {agent.pid for agent in _agents(fleet)}
+    config = config_of_mac(fleet, tmp_path, heartbeat_s=0.5, lease_s=4, lost_after_s=14)
+    before = {agent.pid for agent in agents_of_mac(fleet)}
     with UnifiedScheduler(config) as scheduler:
         handle = scheduler.submit_task_async(count, (str(path),))
-        _until(lambda: handle.state is TaskState.RUNNING and bool(attempts()))
-        (agent,) = [process for process in _agents(fleet) if process.pid not in before]
+        until(lambda: handle.state is TaskState.RUNNING and bool(attempts()))
+        (agent,) = [process for process in agents_of_mac(fleet) if process.pid not in before]
         agent.send_signal(signal.SIGSTOP)
         try:
-            _until(lambda: "2" in attempts(), 60)
+            until(lambda: "2" in attempts(), 60)
         finally:
             if agent.is_running():
                 agent.send_signal(signal.SIGCONT)
-        _until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, 15)
+        until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, 15)
         seen = attempts()
-        _until(lambda: len(attempts()) > len(seen) + 10, 15)
+        until(lambda: len(attempts()) > len(seen) + 10, 15)
         assert attempts() == sorted(attempts()), "the first attempt wrote nothing after the second one began"
         handle.cancel(force=True)
-
-
-def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
-    """A clusters.yaml with the cluster "mac" alone."""
-    whole = yaml.safe_load(Path(fleet.config_path).read_text())
-    entry = next(entry for entry in whole["clusters"] if entry["name"] == "mac")
-    path = folder / "clusters.yaml"
-    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **settings}, "clusters": [entry]}))
-    return path
-
-
-def _agents(fleet: LocalFleet) -> list[psutil.Process]:
-    found = []
-    for pid in fleet.processes("mac"):
-        try:
-            process = psutil.Process(pid)
-            if "ray_multicluster_scheduler.scheduler.connection.gateway" in process.cmdline():
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)

@@ -9,27 +9,22 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from ray_multicluster_scheduler import ClusterLostError, TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.mac_alone import AGENT, agents_of_mac, config_of_mac, until
 
 LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
 
 
 def _config(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
-    """A clusters.yaml with the cluster "mac" alone."""
-    whole = yaml.safe_load(Path(fleet.config_path).read_text())
-    entry = next(entry for entry in whole["clusters"] if entry["name"] == "mac")
-    path = folder / "clusters.yaml"
-    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **LEASE, **settings}, "clusters": [entry]}))
-    return path
+    return config_of_mac(fleet, folder, **{**LEASE, **settings})
 
 
 @contextmanager
@@ -62,7 +57,7 @@ def test_a_cut_line_loses_and_repeats_nothing(line: UnifiedScheduler, fleet: Loc
     path = tmp_path / "done"
     handles = [line.submit_task_async(note, (str(path), number)) for number in range(20)]
     for _ in range(2):
-        _until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
+        until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
         fleet.cut("mac")
         time.sleep(1)
         fleet.mend("mac")
@@ -89,12 +84,12 @@ def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFl
     with _line(fleet, tmp_path, start_grace_s=8, lease_s=20, lost_after_s=40) as scheduler:
         # A new environment needs a new worker process, so the call waits over there for a second or more.
         handle = scheduler.submit_task_async(note, (str(path),), runtime_env={"env_vars": {"NEW": str(tmp_path)}})
-        _until(lambda: handle.state is TaskState.DISPATCHING)
+        until(lambda: handle.state is TaskState.DISPATCHING)
         time.sleep(0.3)
         fleet.cut("mac")
         try:
             assert not path.exists(), "it started too early for this test to show anything"
-            _until(path.exists, 15)
+            until(path.exists, 15)
             time.sleep(0.5)
             assert handle.state is not TaskState.RUNNING
         finally:
@@ -107,10 +102,10 @@ def test_a_task_that_starts_while_the_line_is_cut_is_not_recalled(fleet: LocalFl
 def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedScheduler, fleet: LocalFleet) -> None:
     """Half-open: bytes stop, nothing is closed. Three missed heartbeats make the cluster suspect."""
     handle = line.submit_task_async(lambda: __import__("time").sleep(4) or "slept")
-    _until(lambda: handle.state is TaskState.RUNNING)
+    until(lambda: handle.state is TaskState.RUNNING)
     fleet.freeze("mac")
     try:
-        _until(lambda: line.list_clusters()[0]["state"] != "UP", 10)
+        until(lambda: line.list_clusters()[0]["state"] != "UP", 10)
     finally:
         fleet.mend("mac")
     assert handle.result(40) == "slept"
@@ -134,7 +129,7 @@ def test_an_agent_that_was_killed_is_replaced(fleet: LocalFleet, tmp_path: Path)
     path = tmp_path / "attempts"
     with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
         handle = scheduler.submit_task_async(slow, (str(path),))
-        _until(lambda: handle.state is TaskState.RUNNING)
+        until(lambda: handle.state is TaskState.RUNNING)
         os.kill(_agent_process(scheduler).pid, signal.SIGKILL)
         assert handle.result(60) == 2
         assert path.read_text() == "1 2 "
@@ -145,7 +140,7 @@ def test_an_agent_that_was_killed_is_replaced(fleet: LocalFleet, tmp_path: Path)
 def test_work_on_a_cluster_that_died_fails_with_the_true_reason(fleet: LocalFleet, tmp_path: Path) -> None:
     with UnifiedScheduler(_config(fleet, tmp_path)) as scheduler:
         handle = scheduler.submit_task_async(lambda: __import__("time").sleep(60), lost_retries=0)
-        _until(lambda: handle.state is TaskState.RUNNING)
+        until(lambda: handle.state is TaskState.RUNNING)
         fleet.kill("mac")
         try:
             with pytest.raises(ClusterLostError, match="mac") as caught:
@@ -161,7 +156,7 @@ def test_an_agent_that_nobody_needs_ends(fleet: LocalFleet, tmp_path: Path) -> N
     with UnifiedScheduler(_config(fleet, tmp_path, agent_idle_s=1)) as scheduler:
         assert scheduler.submit_task(len, ("abc",)) == 3
         agent = _agent_process(scheduler)
-        _until(lambda: not agent.is_running(), 15)
+        until(lambda: not agent.is_running(), 15)
         assert scheduler.submit_task(len, ("ab",)) == 2, "the next task starts a new one"
 
 
@@ -194,25 +189,13 @@ def test_no_orphans_after_kill_9_of_the_program(fleet: LocalFleet, tmp_path: Pat
     assert process.stdout is not None
     assert process.stdout.readline() == "READY\n"
     worker = psutil.Process(int(mark.read_text()))
-    agents = _agents(fleet)
+    agents = agents_of_mac(fleet)
     assert agents
     process.kill()
     process.communicate()
     began = time.monotonic()
-    _until(lambda: not worker.is_running() and not any(agent.is_running() for agent in agents), 30)
+    until(lambda: not worker.is_running() and not any(agent.is_running() for agent in agents), 30)
     assert time.monotonic() - began > LEASE["lease_s"] / 2, "it lasted as long as the lease, not less"
-
-
-def _agents(fleet: LocalFleet) -> list[psutil.Process]:
-    found = []
-    for pid in fleet.processes("mac"):
-        try:
-            process = psutil.Process(pid)
-            if "ray_multicluster_scheduler.scheduler.connection.gateway" in process.cmdline():
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def _agent_process(scheduler: UnifiedScheduler) -> psutil.Process:
@@ -222,15 +205,8 @@ def _agent_process(scheduler: UnifiedScheduler) -> psutil.Process:
     marked = [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "ray_multicluster_scheduler.scheduler.connection.gateway" in (process.info["cmdline"] or [])
+        if AGENT in (process.info["cmdline"] or [])
         and link.agent in process.environ().get("RAY_JOB_CONFIG_JSON_ENV_VAR", "") + str(process.environ())
     ]
     assert len(marked) == 1, marked
     return marked[0]
-
-
-def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)

@@ -37,7 +37,7 @@ def test_load_is_used_of_total_and_never_a_guess(row: dict[str, Any], resource: 
 def test_the_table_has_a_line_per_cluster_without_control_characters() -> None:
     screen = Console(file=io.StringIO(), width=200, force_terminal=False)
     screen.print(fleet_table([UP, DOWN | {"tags": ["[red]x"]}]))
-    text = screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
+    text = screen.file.getvalue()  # it is the StringIO of above
     linux, mac = [line.split() for line in text.splitlines() if line.startswith(("linux", "mac"))]
     assert linux == ["linux", "UP", "agent", "2", "3.5/16", "2/32", "1/1", "linux,x86_64", "2.60.0", "3.11.7"]
     assert mac == ["mac", "DOWN", "–", "–", "–", "–", "–", "[red]x", "–", "–"]

@@ -105,7 +105,7 @@ def tell(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]
     problems = story.tell()
     story.print_table()
     assert not api.is_up, "the scheduler was left running"
-    return problems, screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
+    return problems, screen.file.getvalue()  # it is the StringIO of above
 
 
 def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
             "RMCS_ATTEMPT": "1",
         },
     }
-    assert given["env_vars"]["TOKEN"] == "s3cret", "what is sent stays as it is"  # type: ignore[call-overload]
+    assert given["env_vars"]["TOKEN"] == "s3cret", "what is sent stays as it is"
 
 
 def test_an_environment_without_variables_is_told_as_it_is(plane: ControlPlane) -> None:

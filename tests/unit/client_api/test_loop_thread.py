@@ -62,7 +62,7 @@ def _interrupt_after(steps: int) -> Iterator[None]:
             raise KeyboardInterrupt
         return trace
 
-    sys.settrace(trace)  # type: ignore[arg-type]
+    sys.settrace(trace)
     try:
         yield
     finally:

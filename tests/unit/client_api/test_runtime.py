@@ -225,8 +225,8 @@ class TestADefect:
 
         handle = broken.runtime.ask(both)
         with pytest.raises(SchedulerError, match="defect"):
-            handle.result(5)  # type: ignore[attr-defined]
-        assert handle.explain()["code"] == "ABANDONED"  # type: ignore[attr-defined]
+            handle.result(5)
+        assert handle.explain()["code"] == "ABANDONED"
 
 
 def test_what_is_forgotten_is_expired() -> None:

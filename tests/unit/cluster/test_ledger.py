@@ -13,7 +13,7 @@ def seen(at: float, source: str = "agent", session: str | None = "s1", **free: f
     nodes = tuple(
         NodeSnapshot(name, {"CPU": 8.0}, None if cpus is None else {"CPU": float(cpus)}) for name, cpus in free.items()
     )
-    return ResourceSnapshot("c", at, nodes, source, session)  # type: ignore[arg-type]  # the literal, from a table
+    return ResourceSnapshot("c", at, nodes, source, session)  # the literal, from a table
 
 
 def free(ledger: Ledger) -> dict[str, float | None]:

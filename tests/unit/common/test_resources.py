@@ -42,7 +42,7 @@ def test_amounts(given: dict[str, object] | None, expected: dict[str, float]) ->
 )
 def test_what_is_no_amount(given: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        parse_resources(given)  # type: ignore[arg-type]
+        parse_resources(given)
     assert caught.value.next_step
 
 

@@ -158,7 +158,7 @@ def unknown_functions(agent_messages: list[object]) -> list[str]:
     known: set[str] = set()
     missing = []
     for message in agent_messages:
-        for head in message.head["calls"]:  # type: ignore[attr-defined]
+        for head in message.head["calls"]:
             if head["fn_blob"] is not None:
                 known.add(head["fn"])
             if head["fn"] not in known:

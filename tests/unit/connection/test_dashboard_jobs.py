@@ -302,7 +302,7 @@ async def test_following_can_be_given_up_early(dashboard: Dashboard, client: Das
     dashboard.streams = [["one\n", "HANG"]]
     stream = client.tail_job_logs("j1")
     assert await anext(aiter(stream)) == "one\n"
-    await asyncio.wait_for(stream.aclose(), 5)  # type: ignore[attr-defined]  # it is a generator
+    await asyncio.wait_for(stream.aclose(), 5)  # it is a generator
 
 
 async def test_unknown_job_cannot_be_followed(client: DashboardClient) -> None:

@@ -71,7 +71,7 @@ async def raw_server(greeting: bytes | None) -> AsyncIterator[str]:
 async def problem_of(url: str, *, timeouts: Timeouts = QUICK, **options: object) -> DashboardProblem:
     """What asking for the version leads to."""
     options.setdefault("token", lambda: TOKEN)
-    client = DashboardClient("mac", url, timeouts=timeouts, **options)  # type: ignore[arg-type]  # options of a table
+    client = DashboardClient("mac", url, timeouts=timeouts, **options)  # options of a table
     try:
         with pytest.raises(DashboardProblem) as caught:
             await client.version()

@@ -14,7 +14,7 @@ from tests.support.links import Heard, call
 
 
 def wrapped(*planned: Fault, **values: object) -> tuple[FaultyLink, FakeLink, Faults, Heard]:
-    heard, faults = Heard(), Faults(planned, **values)  # type: ignore[arg-type]
+    heard, faults = Heard(), Faults(planned, **values)
     inner = FakeLink("a", faults.between(heard))
     return FaultyLink(inner, faults), inner, faults, heard
 

@@ -196,7 +196,7 @@ class FakeFleet:
         elif status in ("succeeded", "failed", "cancelled") and (one.started or status != "succeeded"):
             del self.live[key]
             kind = FailureClass(failure or "user") if status == "failed" else None
-            self.post(events.AttemptFinished(*key, status, kind, "ValueError"))  # type: ignore[arg-type]  # a literal
+            self.post(events.AttemptFinished(*key, status, kind, "ValueError"))  # a literal
 
     def link(self, cluster: str, what: str) -> None:
         self.links[cluster] = what

@@ -52,7 +52,7 @@ def some_item(chance: Random, number: int) -> TaskDescription:
 
 def some_settings(chance: Random) -> Settings:
     return Settings(
-        resource_threshold=chance.choice([1, 0.7]),  # type: ignore[arg-type]  # one number for all
+        resource_threshold=chance.choice([1, 0.7]),  # one number for all
         submission_interval_s=chance.choice([0, 3]),
         execution_mode=chance.choice(["parallel", "parallel", "serial"]),
         max_queue=chance.choice([100_000, 15]),
@@ -63,7 +63,7 @@ def some_settings(chance: Random) -> Settings:
         lease_s=5,
         start_grace_s=4,
         snapshot_interval_s=2,
-        retry_backoff={"base_s": 0.5, "max_s": 5},  # type: ignore[arg-type]  # validated into the model
+        retry_backoff={"base_s": 0.5, "max_s": 5},  # validated into the model
     )
 
 

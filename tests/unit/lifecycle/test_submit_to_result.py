@@ -122,7 +122,7 @@ def test_forgetting_frees_id_and_key_but_only_when_it_is_over() -> None:
 )
 def test_a_typo_in_a_cluster_name_fails_at_once(item: object) -> None:
     driver = Driver(cluster("mac"), cluster("linux"))
-    driver.submit(item)  # type: ignore[arg-type]  # parametrize hides the type
+    driver.submit(item)  # parametrize hides the type
     end = driver.end("t")
     assert (end.state, end.error) == (TaskState.FAILED, "ConfigurationError")
     assert "'mcc'" in end.message

@@ -41,7 +41,7 @@ BAD_DESCRIPTIONS = [
 @pytest.mark.parametrize(("arguments", "word"), BAD_DESCRIPTIONS)
 def test_a_wrong_description_names_cluster_and_key(arguments: dict[str, object], word: str) -> None:
     with pytest.raises(ConfigurationError, match=word) as caught:
-        LocalCluster(**arguments)  # type: ignore[arg-type] # wrong on purpose
+        LocalCluster(**arguments)  # wrong on purpose
     assert caught.value.cluster == arguments["name"]
     assert caught.value.next_step
 

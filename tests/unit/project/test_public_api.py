@@ -47,7 +47,7 @@ def test_every_public_name_resolves(name: str) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="submit_taks"):
-        _ = api.submit_taks  # type: ignore[attr-defined]  # a misspelling on purpose
+        _ = api.submit_taks  # a misspelling on purpose
 
 
 def test_what_type_checkers_see_is_what_is_exported() -> None:

@@ -171,7 +171,7 @@ async def test_a_link_that_cannot_be_made_refuses_all_that_waited(
     assert isinstance(failed, events.LinkFailed)
     assert (failed.cluster, failed.code, failed.permanent) == ("a", code, permanent)
     refused = bench.posted[1:]
-    assert [(event.task_id, event.failure, event.code) for event in refused] == [  # type: ignore[union-attr]
+    assert [(event.task_id, event.failure, event.code) for event in refused] == [
         ("t1", FailureClass.CLUSTER, code),
         ("t2", FailureClass.CLUSTER, code),
     ]

@@ -179,7 +179,7 @@ class _Tee(io.TextIOBase):
         return number
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there; here it follows the original's
         return str(getattr(self._original, "encoding", "utf-8"))
 
     def writable(self) -> bool:

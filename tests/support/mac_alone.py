@@ -1,0 +1,44 @@
+"""For tests that harm one cluster of the shared fleet: a configuration with it alone, its agents, and patience."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import yaml
+
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+
+AGENT = "ray_multicluster_scheduler.scheduler.connection.gateway"
+
+
+def config_of_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Path:
+    """A clusters.yaml with the cluster "mac" alone."""
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    entry = next(entry for entry in whole["clusters"] if entry["name"] == "mac")
+    path = folder / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **settings}, "clusters": [entry]}))
+    return path
+
+
+def agents_of_mac(fleet: LocalFleet) -> list[psutil.Process]:
+    """The link agents that run there, everybody's."""
+    found = []
+    for pid in fleet.processes("mac"):
+        try:
+            process = psutil.Process(pid)
+            if AGENT in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
