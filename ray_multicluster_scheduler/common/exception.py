@@ -9,6 +9,7 @@ SchedulerError
 ├── ClusterConnectionError      one cluster could not be reached or joined
 ├── ClusterLostError            the cluster vanished with the item on it
 ├── WorkerCrashedError          the worker or node died (crash, OOM, kill)
+│   └── ActorDiedError          the actor that was called has ended
 ├── QueueFullError              max_queue is reached
 ├── TaskCancelledError          somebody cancelled it
 ├── TaskTimeoutError            run_timeout, queue_timeout or a caller's timeout
@@ -92,6 +93,10 @@ class ClusterLostError(SchedulerError):
 
 class WorkerCrashedError(SchedulerError):
     """The worker process or its node died."""
+
+
+class ActorDiedError(WorkerCrashedError):
+    """The actor has ended; a call that it may have begun is not repeated."""
 
 
 class QueueFullError(SchedulerError):

@@ -1,5 +1,6 @@
 """What the parts say to each other: frozen, validated, each with to_dict / from_dict."""
 
+from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.cluster_metadata import ClusterMetadata
 from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
@@ -9,6 +10,7 @@ from ray_multicluster_scheduler.common.model.states import FailureClass, TaskSta
 from ray_multicluster_scheduler.common.model.task_description import TaskDescription
 
 __all__ = [
+    "ActorDescription",
     "CandidateReport",
     "ClusterMetadata",
     "FailureClass",

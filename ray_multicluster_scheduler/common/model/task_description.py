@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.resources import Resources
 
@@ -49,11 +50,14 @@ class TaskDescription:
     arguments_digest: str | None = None
     home_paths: tuple[str, ...] = ()
     job: JobDescription | None = None
+    actor: ActorDescription | None = None
     submitted_at: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:
             raise ConfigurationError(f"job {self.id} has no entrypoint.", task_id=self.id)
+        if (self.kind == "actor") != (self.actor is not None):
+            raise ConfigurationError(f"{self.kind} {self.id} is half an actor.", task_id=self.id)
         if self.fallback not in ("any", "wait"):
             raise ConfigurationError(
                 f"fallback is {self.fallback!r}.", task_id=self.id, next_step='use "any" or "wait"'
@@ -70,6 +74,11 @@ class TaskDescription:
                     f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or None for no limit"
                 )
 
+    @property
+    def placement(self) -> Resources:
+        """What must be free where it is placed; an actor may hold less once it is ready."""
+        return self.requirements if self.actor is None else self.actor.placement
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -81,4 +90,6 @@ class TaskDescription:
                 fields[key] = tuple(fields[key])
         if fields.get("job") is not None:
             fields["job"] = JobDescription.from_dict(fields["job"])
+        if fields.get("actor") is not None:
+            fields["actor"] = ActorDescription.from_dict(fields["actor"])
         return cls(**fields)

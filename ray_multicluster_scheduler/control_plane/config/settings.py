@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 MaybeSeconds = Annotated[float, Field(ge=0)]
+Milliseconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 
 LEASE_MARGIN_S = 10.0
@@ -58,6 +59,7 @@ class Settings(Strict):
     lost_after_s: Seconds = 60.0
     start_grace_s: Seconds = 60.0
     snapshot_interval_s: Seconds = 5.0
+    prefetch_ms: Milliseconds = 50.0
     combine: Literal["weighted", "chain"] = "weighted"
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
     agent_listen: str = "auto"

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, LinkState, Trouble
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
+from ray_multicluster_scheduler.scheduler.cluster.places import Places
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 STALE_AFTER_INTERVALS = 3
@@ -41,8 +42,7 @@ class ClusterState:
         self.cordoned = False
         self.ledger = Ledger()
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s)
-        self.in_flight: dict[str, bool] = {}  # item id -> is it a job
-        self.running_jobs = 0
+        self.places = Places()
         self.link: LinkState = "none"
         self.link_up_at = self.link_down_at = 0.0
         self.link_failed: LinkTrouble | None = None
@@ -61,17 +61,30 @@ class ClusterState:
 
     # ---- work of ours there
 
-    def take(self, task: TaskDescription, now: float) -> None:
+    def take(self, task: TaskDescription, now: float, *, short: bool = False) -> None:
         """Reserve room for it and count it."""
         parts = find_place(task, self.ledger.nodes()) or {}
         self.ledger.reserve(task.id, parts, now)
-        self.in_flight[task.id] = task.kind == "job"
-        self.running_jobs += task.kind == "job"
+        self.places.take(task, short=short)
 
     def give_back(self, task_id: str, now: float) -> None:
         """The attempt is over, or never began."""
         self.ledger.release(task_id, now)
-        self.running_jobs -= self.in_flight.pop(task_id, False)
+        self.places.give_back(task_id)
+
+    def hand_over(self, ended_id: str, begun: TaskDescription, now: float) -> None:
+        """One that was sent ahead has begun, in the place of one that ended if that still has it."""
+        self.places.leave_ahead(begun.id)
+        if self.places.give_back(ended_id) is not None and self.ledger.hand_over(ended_id, begun.id):
+            self.places.take(begun, short=True)
+        else:
+            self.take(begun, now, short=True)
+
+    def actor_ready(self, task: TaskDescription, now: float) -> None:
+        """What it needed to be placed is more than what it holds from now on."""
+        self.places.actor_ready(task.id)
+        if task.placement != task.requirements:
+            self.ledger.shrink(task.id, task.requirements, now)
 
     # ---- news of it
 
@@ -137,8 +150,10 @@ class ClusterState:
             link_trouble=self.link_trouble(now),
             link=self.link,
             cordoned=self.cordoned,
-            in_flight=len(self.in_flight),
-            running_jobs=self.running_jobs,
+            in_flight=len(self.places.held),
+            ready_actors=self.places.ready_actors,
+            ahead=len(self.places.ahead),
+            running_jobs=self.places.running_jobs,
             next_submission_at=next_submission_at,
             python_version=self.python_version,
             ray_version=self.ray_version,

@@ -44,6 +44,8 @@ class ClusterView:
 
     ``trouble`` concerns all work there, ``link_trouble`` only tasks and actors. ``nodes`` is what the newest
     snapshot showed (empty without one); ``bygone_nodes`` are sizes that nodes had before and may have again.
+    ``in_flight`` counts items with a place there, ``ready_actors`` those of them that are actors in service,
+    ``ahead`` those that were sent there before there is a place for them.
     """
 
     metadata: ClusterMetadata
@@ -55,6 +57,8 @@ class ClusterView:
     link: LinkState = "none"
     cordoned: bool = False
     in_flight: int = 0
+    ready_actors: int = 0
+    ahead: int = 0
     running_jobs: int = 0
     next_submission_at: float | None = None
     python_version: str | None = None

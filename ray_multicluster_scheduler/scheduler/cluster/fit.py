@@ -16,7 +16,7 @@ def find_place(task: TaskDescription, nodes: Iterable[NodeView]) -> dict[str, Re
 
     A task or an actor needs one node. A job's footprint may spread: its own tasks are placed by Ray.
     """
-    need = task.requirements
+    need = task.placement
     if not need:
         return {}
     known = [node for node in nodes if node.free is not None]

@@ -80,11 +80,29 @@ class Ledger:
         for node_id, amounts in reservation.parts.items():
             self._set_ours(node_id, minus(self._ours.get(node_id, {}), amounts), now)
 
-    def move(self, task_id: str, node_id: str, now: float) -> None:
-        """Ray started it on this node, whatever we expected."""
+    def hand_over(self, ended_id: str, begun_id: str) -> bool:
+        """What one item held is another one's from now on. False if it held nothing."""
+        reservation = self._reservations.pop(ended_id, None)
+        if reservation is None:
+            return False
+        self._reservations[begun_id] = reservation
+        return True
+
+    def shrink(self, task_id: str, amounts: Resources, now: float) -> None:
+        """From now on it holds only this, where it is."""
         reservation = self._reservations.get(task_id)
-        if reservation is None or not reservation.parts or set(reservation.parts) == {node_id}:
-            return
+        if reservation is not None and reservation.parts:
+            self.reserve(task_id, {next(iter(reservation.parts)): amounts} if amounts else {}, now)
+
+    def move(self, task_id: str, node_id: str, now: float) -> bool:
+        """Ray started it on this node, whatever we expected. False if that is what we expected."""
+        reservation = self._reservations.get(task_id)
+        if (
+            reservation is None
+            or not reservation.parts
+            or (node_id in reservation.parts and len(reservation.parts) == 1)
+        ):
+            return False
         amounts: dict[str, float] = {}
         for expected, part in reservation.parts.items():
             amounts = plus(amounts, part)
@@ -92,6 +110,7 @@ class Ledger:
         reservation.parts = {node_id: amounts}
         self._history.setdefault(node_id, UsageHistory()).backdate(reservation.since, amounts)
         self._set_ours(node_id, plus(self._ours.get(node_id, {}), amounts), now)
+        return True
 
     def observe(self, snapshot: ResourceSnapshot) -> None:
         """Learn from a snapshot, whenever it comes: late, early, twice or out of order."""

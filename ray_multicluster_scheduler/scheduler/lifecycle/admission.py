@@ -5,7 +5,12 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequested, Submitted
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    ArgumentsFailed,
+    ArgumentsReady,
+    CancelRequested,
+    Submitted,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
@@ -19,6 +24,7 @@ class Admission:
         self._scheduling = scheduling
         self._submissions = 0
         self._id_for_key: dict[tuple[str, str], str] = {}
+        self._incomplete: set[str] = set()
 
     def id_for_key(self, owner: str, key: str) -> str | None:
         """The first id that was submitted with this idempotency key."""
@@ -33,9 +39,36 @@ class Admission:
         if task.idempotency_key is not None:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
         self._core.unfinished += 1
-        self._core.transition(record, TaskState.PENDING, codes.SUBMITTED, f"{task.kind} {task.name} was submitted", now)
-        if not (self._refused_for_names(record, now) or self._refused_for_room(record, now)):
+        code, sentence = codes.SUBMITTED, f"{task.kind} {task.name} was submitted"
+        if event.waits_for:
+            code, sentence = codes.WAITS_FOR_ARGUMENTS, event.waits_for
+        self._core.transition(record, TaskState.PENDING, code, sentence, now)
+        if self._refused_for_names(record, now) or self._refused_for_room(record, now):
+            return
+        if event.waits_for:
+            self._incomplete.add(task.id)
+        else:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
+
+    def arguments_ready(self, event: ArgumentsReady, now: float) -> None:
+        """What it waited for is there; late news of an item that is over changes nothing."""
+        if event.task_id not in self._incomplete:
+            return
+        self._incomplete.discard(event.task_id)
+        record = self._core.records[event.task_id]
+        if event.pinned is not None:
+            record.pin(event.pinned)
+            if self._refused_for_names(record, now):
+                return
+        self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
+
+    def arguments_failed(self, event: ArgumentsFailed, now: float) -> None:
+        if event.task_id not in self._incomplete:
+            return
+        self._incomplete.discard(event.task_id)
+        record = self._core.records[event.task_id]
+        message = f"{record.task.kind} {event.task_id} did not run: {event.sentence}"
+        self._core.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
 
     def unknown_name(self, task: TaskDescription) -> str | None:
         """A cluster that the item names and that nobody has."""
@@ -49,6 +82,7 @@ class Admission:
         if record.live:
             self._cancel_attempt(record, event, now)
         else:
+            self._incomplete.discard(event.task_id)
             message = f"{record.task.kind} {record.task.id} was cancelled while it waited: {event.reason}"
             self._core.complete(record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError")
 
@@ -75,7 +109,7 @@ class Admission:
         return task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key
 
     def _refused_for_names(self, record: TaskRecord, now: float) -> bool:
-        name = self.unknown_name(record.task)
+        name = self.unknown_name(record.wanted)
         if name is None:
             return False
         registry = self._core.registry
@@ -92,7 +126,7 @@ class Admission:
         return True
 
     def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
-        waiting, limit = len(self._core.queue), self._core.settings.max_queue
+        waiting, limit = len(self._core.queue) + len(self._incomplete), self._core.settings.max_queue
         if waiting < limit:
             return False
         self._core.complete(
@@ -108,9 +142,10 @@ class Admission:
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending
-        if before is not None and before.kind != "recall" and (before.force or not event.force):
+        asked_for = before is not None and before.kind not in ("recall", "take_back")
+        if before is not None and asked_for and (before.force or not event.force):
             return
-        if before is None or before.kind == "recall":
+        if before is None or not asked_for:
             record.ending = Ending("cancel", event.reason, event.force)
             sentence = f"its end was asked for: {event.reason}"
             self._core.transition(record, record.state, codes.CANCEL_REQUESTED, sentence, now)

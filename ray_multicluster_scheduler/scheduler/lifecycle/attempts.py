@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, retry, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
     DispatchAccepted,
     DispatchRefused,
+    PlaceMoved,
     Started,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failure_message
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy import reasons
+
+_ENDING_CODES = {
+    "cancel": codes.CANCELLED,
+    "run_timeout": codes.RUN_TIMEOUT,
+    "ready_timeout": codes.READY_TIMEOUT,
+    "recall": codes.NOT_STARTED,
+    "take_back": codes.TAKEN_BACK,
+}
 
 
 class Attempts:
     """Events about an attempt that is not the live one are late or repeated, and change nothing."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
+    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
         self._core = core
         self._scheduling = scheduling
+        self._ahead = ahead
 
     def accepted(self, event: DispatchAccepted, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
         if record is None or record.accepted:
             return
         record.accepted = True
-        if record.task.kind == "task" and record.started_at is None:
-            at = now + self._core.settings.start_grace_s
-            self._core.out.set_timer(timers.start_key(record.task.id, record.attempt), at)
+        grace = self._patience(record)
+        if grace is not None and record.started_at is None:
+            self._core.out.set_timer(timers.start_key(record.task.id, record.attempt), now + grace)
 
     def refused(self, event: DispatchRefused, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
@@ -55,11 +67,28 @@ class Attempts:
         record = self._live(event.task_id, event.attempt)
         if record is None or record.started_at is not None:
             return
-        self._run(record, event.at, f"started on {record.cluster}", now)
+        is_actor = record.task.kind == "actor"
+        self._run(
+            record, event.at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now
+        )
         state = self._core.registry.find(record.cluster)
-        if state is not None and event.node_id is not None and record.task.kind != "job":
-            state.ledger.move(record.task.id, event.node_id, now)
-            self._scheduling.request()
+        if state is None:
+            return
+        if event.node_id is not None and record.task.kind != "job":
+            moved = state.ledger.move(record.task.id, event.node_id, now)
+            if moved:
+                self._scheduling.request()
+        if is_actor:
+            self._ready(record, state, now)
+
+    def place_moved(self, event: PlaceMoved, now: float) -> None:
+        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end."""
+        record = self._live(*event.begun)
+        state = self._core.registry.find(record.cluster) if record is not None else None
+        if record is None or state is None or record.task.id not in state.places.ahead:
+            return
+        self._begin(record)
+        state.hand_over(event.ended[0], record.task, now)
 
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
@@ -67,16 +96,19 @@ class Attempts:
             return
         if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
             self._judge_cluster(record, event.failure, now)
-        if record.state is not TaskState.RUNNING and _has_run(event):
+        if record.state is not TaskState.RUNNING and _has_run(event, record):
+            self._begin(record)
             self._catch_up(record, now)
-        self._core.end_attempt(record, now)
-        self._scheduling.request()
+        self._core.run_times.observe(record.task.function_digest, event.took)
+        cluster = record.cluster or ""
+        if self._core.end_attempt(record, now) or self._ahead.is_low(record, cluster):
+            self._scheduling.request()
         ending = record.ending
         if event.status == "succeeded":
             sentence = event.sentence or f"finished on {record.cluster}"
             self._core.complete(record, TaskState.SUCCEEDED, event.code or codes.FINISHED, now, sentence)
-        elif ending is not None and ending.kind == "run_timeout":
-            self._timed_out(record, now)
+        elif ending is not None and ending.kind in ("run_timeout", "ready_timeout"):
+            self._timed_out(record, ending, now)
         elif ending is not None and ending.kind == "cancel":
             self._cancelled(record, ending, now)
         elif event.status == "failed":
@@ -92,8 +124,11 @@ class Attempts:
         self._end(self._core.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now)
 
     def start_timeout(self, task_id: str, now: float) -> None:
-        """It was sent and did not start: call it back, and look again at what the cluster has."""
+        """It was sent and did not start: call it back, and look again at what the cluster has. An actor is given up."""
         record = self._core.records[task_id]
+        if record.task.actor is not None:
+            self._end(record, Ending("ready_timeout", "was not ready within its ready_timeout", True), now)
+            return
         grace = self._core.settings.start_grace_s
         sentence = f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
         self._end(record, Ending("recall", sentence, True), now)
@@ -102,6 +137,25 @@ class Attempts:
         record = self._core.records[task_id]
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
+    def _patience(self, record: TaskRecord) -> float | None:
+        """How long it may take to start. Of jobs only the cluster knows when they do."""
+        if record.task.actor is not None:
+            return record.task.actor.ready_timeout
+        return self._core.settings.start_grace_s if record.task.kind == "task" else None
+
+    def _begin(self, record: TaskRecord) -> None:
+        """It runs, so it is not taken back any more."""
+        if record.ending is not None and record.ending.kind == "take_back":
+            record.ending = None
+
+    def _ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
+        """The actor serves: it holds what it asked for, and stays where it is also when it has to be restarted."""
+        state.actor_ready(record.task, now)
+        self._core.touched.add(state.name)
+        self._scheduling.request()
+        if record.task.actor is not None and not record.task.actor.restart_elsewhere:
+            record.pin(state.name)
+
     def _live(self, task_id: str, attempt: int) -> TaskRecord | None:
         record = self._core.records.get(task_id)
         return record if record is not None and record.live and record.attempt == attempt else None
@@ -109,7 +163,8 @@ class Attempts:
     def _run(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
         self._core.out.clear_timer(timers.start_key(record.task.id, record.attempt))
-        self._core.transition(record, TaskState.RUNNING, codes.STARTED, sentence, now)
+        code = codes.READY if record.task.kind == "actor" else codes.STARTED
+        self._core.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
             self._core.out.set_timer(key, now + record.task.run_timeout)
@@ -127,7 +182,7 @@ class Attempts:
         if record.ending is not None or record.cluster is None:
             return
         record.ending = ending
-        code = codes.RUN_TIMEOUT if ending.kind == "run_timeout" else codes.NOT_STARTED
+        code = _ENDING_CODES[ending.kind]
         self._core.transition(record, record.state, code, ending.sentence, now)
         self._core.touched.add(record.cluster)
         self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, ending.force))
@@ -140,11 +195,14 @@ class Attempts:
         state = self._core.registry.find(record.cluster)
         if state is None:
             return
-        if failure is not FailureClass.CLUSTER:
-            state.breaker.record_success()
-        elif state.link_trouble(now) is None:
+        if failure is FailureClass.CLUSTER and state.link_trouble(now) is None:
             state.breaker.record_failure(now)
+        elif failure is not FailureClass.CLUSTER and state.breaker.failures_in_a_row:
+            state.breaker.record_success()
+        else:
+            return
         self._core.touched.add(state.name)
+        self._scheduling.request()
 
     def _failed(
         self,
@@ -173,20 +231,26 @@ class Attempts:
 
     def _recalled(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """We called it back, so no budget is used; it may have started in the last moment."""
+        code = _ENDING_CODES[ending.kind]
         if record.state is TaskState.RUNNING:
-            self._core.transition(record, TaskState.RETRYING, codes.NOT_STARTED, ending.sentence, now)
-        self._scheduling.enqueue(record, codes.NOT_STARTED, ending.sentence, now)
+            self._core.transition(record, TaskState.RETRYING, code, ending.sentence, now)
+        self._scheduling.enqueue(record, code, ending.sentence, now)
 
-    def _timed_out(self, record: TaskRecord, now: float) -> None:
+    def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
+        if record.task.actor is not None and ending.kind == "ready_timeout":
+            what = f"was not ready within its ready_timeout of {record.task.actor.ready_timeout:g} s"
+            step = "give it a longer ready_timeout, or look at its output for what its constructor waits for"
+        else:
+            what = f"ran longer than its run_timeout of {record.task.run_timeout:g} s"
+            step = "give it a longer run_timeout, or make it faster"
         self._core.complete(
             record,
             TaskState.FAILED,
-            codes.RUN_TIMEOUT,
+            _ENDING_CODES[ending.kind],
             now,
-            f"{record.task.kind} {record.task.id} ran longer than its run_timeout of {record.task.run_timeout:g} s "
-            f"on {record.cluster} and was ended.",
+            f"{record.task.kind} {record.task.id} {what} on {record.cluster} and was ended.",
             error="TaskTimeoutError",
-            next_step="give it a longer run_timeout, or make it faster",
+            next_step=step,
         )
 
     def _cancelled(self, record: TaskRecord, ending: Ending, now: float, code: str = codes.CANCELLED) -> None:
@@ -194,6 +258,8 @@ class Attempts:
         self._core.complete(record, TaskState.CANCELLED, code, now, message, error="TaskCancelledError")
 
 
-def _has_run(event: AttemptFinished) -> bool:
-    """Does this end prove that user code began?"""
-    return event.status == "succeeded" or (event.status == "failed" and event.failure is FailureClass.USER)
+def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:
+    """Does this end prove that user code began? An actor whose constructor failed was never ready."""
+    if event.status == "failed":
+        return event.failure is FailureClass.USER and record.task.kind != "actor"
+    return event.status == "succeeded"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Publish
+from ray_multicluster_scheduler.scheduler.cluster.places import PlaceClass
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    Complete,
+    Persist,
+    Publish,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup, TaskQueue
@@ -34,6 +41,7 @@ class Core:
         self.unfinished = 0
         self.next_fence = first_fence
         self.touched: set[str] = set()
+        self.run_times = RunTimes()
 
     def transition(
         self,
@@ -72,9 +80,11 @@ class Core:
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
         record.cluster = None
+        group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        if group.decision is not None and code == codes.QUEUED:
+            code, sentence = group.decision.code, group.decision.sentence  # what they all wait for is known
         self.transition(record, TaskState.QUEUED, code, sentence, now)
-        record.queued_at = now
-        group = record.group = self.queue.enqueue(record.task, record.number, retry=record.retry)
+        record.queued_at, record.group = now, group
         if record.task.queue_timeout is not None:
             self.out.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
         return group
@@ -85,16 +95,32 @@ class Core:
             self.out.clear_timer(timers.queue_key(record.task.id))
         record.group = None
 
-    def end_attempt(self, record: TaskRecord, now: float) -> None:
-        """Nothing of its attempt runs any more: give back its reservation and its timers."""
+    def end_attempt(self, record: TaskRecord, now: float) -> bool:
+        """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
         self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
         self.out.clear_timer(timers.run_key(record.task.id, record.attempt))
         state = self.registry.find(record.cluster)
-        if state is not None and record.task.id in state.in_flight:
-            state.give_back(record.task.id, now)
-            self.touched.add(state.name)
-            if not state.in_flight:
-                self.out.clear_timer(timers.lost_key(state.name))
+        if state is None:
+            return False
+        state.places.leave_ahead(record.task.id)
+        place = state.places.held.get(record.task.id)
+        if place is None:
+            return False
+        heir = next(self._heirs(state, place.of), None)
+        if heir is not None:
+            state.hand_over(record.task.id, heir.task, now)
+            self.out.put(StartAttempt(heir.task.id, heir.attempt, state.name))
+            return False
+        state.give_back(record.task.id, now)
+        self.touched.add(state.name)
+        if not state.places.held:
+            self.out.clear_timer(timers.lost_key(state.name))
+        return True
+
+    def _heirs(self, state: ClusterState, of: PlaceClass) -> Iterator[TaskRecord]:
+        """Who was sent ahead for such a place and came too late to get it over there; nobody who is asked back."""
+        waiting = (self.records[task_id] for task_id in state.places.oldest_ahead(of))
+        return (record for record in waiting if record.ending is None)
 
     def view(self, state: ClusterState, now: float) -> ClusterView:
         return state.view(now, self.submissions.next_at(state.name))

@@ -15,9 +15,30 @@ from ray_multicluster_scheduler.common.model import (
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A validated item; its payload is already on the shelf."""
+    """A validated item; its payload is already on the shelf.
+
+    ``waits_for`` says which arguments have no value yet: it is not queued before ArgumentsReady.
+    """
 
     task: TaskDescription
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsReady:
+    """All its arguments have values. ``pinned``: one of them exists on this cluster only (an actor)."""
+
+    task_id: str
+    pinned: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsFailed:
+    """One of its arguments will never have a value. ``error`` as in Complete."""
+
+    task_id: str
+    sentence: str
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +139,19 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceMoved:
+    """An attempt ended over there, and one that was sent ahead has taken its place. Its end is still to be told."""
+
+    ended: tuple[str, int]
+    begun: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFinished:
     """The one answer to an accepted attempt; after it nothing of that attempt runs.
 
-    ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people.
+    ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people. ``took`` is how long user
+    code ran, where that is known.
     """
 
     task_id: str
@@ -131,6 +161,7 @@ class AttemptFinished:
     error_type: str | None = None
     code: str = ""
     sentence: str = ""
+    took: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +187,8 @@ class Continued:
 
 Event: TypeAlias = (
     Submitted
+    | ArgumentsReady
+    | ArgumentsFailed
     | CancelRequested
     | SnapshotTaken
     | SnapshotFailed
@@ -166,6 +199,7 @@ Event: TypeAlias = (
     | DispatchAccepted
     | DispatchRefused
     | Started
+    | PlaceMoved
     | AttemptFinished
     | TimerFired
     | ClusterChanged

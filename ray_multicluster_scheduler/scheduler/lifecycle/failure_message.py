@@ -15,6 +15,8 @@ def failure_message(
     message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"
     if failure is FailureClass.USER:
         return None, message, ""
+    if failure is FailureClass.CRASH and task.kind == "actor":
+        return "ActorDiedError", message, "look at its output; with max_restarts it is made anew, without its state"
     if failure is FailureClass.CRASH:
         return "WorkerCrashedError", message, "look at its output; it may need more memory, or a higher crash_retries"
     if failure is FailureClass.PERMANENT:
@@ -24,4 +26,9 @@ def failure_message(
     if task.kind == "job" and not task.retry_lost:
         step = "check what the job had done by then, then submit it again, or submit such jobs with retry_lost=True"
         return "ClusterLostError", message, step
+    if task.actor is not None and task.actor.detached:
+        step = f"get_actor({task.actor.public_name!r}) finds it when {record.cluster} is back, if it lived on there"
+        return "ClusterLostError", message, step
+    if task.kind == "actor":
+        return "ClusterLostError", message, f"check {record.cluster} with `rmcs clusters`, or give it max_restarts"
     return "ClusterLostError", message, f"check {record.cluster} with `rmcs clusters`, or raise lost_retries"

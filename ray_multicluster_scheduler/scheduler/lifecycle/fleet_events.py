@@ -17,14 +17,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
 
 class FleetEvents:
     """News of a cluster that is not ours any more is ignored; items there end by their own events."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
+    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
         self._core = core
         self._scheduling = scheduling
+        self._ahead = ahead
 
     def snapshot_taken(self, event: SnapshotTaken, now: float) -> None:
         state = self._news(event.snapshot.cluster)
@@ -52,7 +54,7 @@ class FleetEvents:
         state = self._news(event.cluster)
         if state is not None and state.link != "down":
             state.link_down(now)
-            if state.in_flight:
+            if state.places.held:
                 self._core.out.set_timer(timers.lost_key(state.name), now + self._core.settings.lost_after_s)
 
     def link_silent_for_long(self, cluster: str, now: float) -> None:
@@ -61,7 +63,7 @@ class FleetEvents:
             sentence = f"no contact with {cluster} for lost_after_s ({self._core.settings.lost_after_s:g} s)"
             self._lost(state, now, jobs=False, sentence=sentence)
 
-    def link_closed(self, event: LinkClosed) -> None:
+    def link_closed(self, event: LinkClosed, now: float) -> None:
         state = self._news(event.cluster)
         if state is not None:
             state.link_gone()
@@ -84,6 +86,8 @@ class FleetEvents:
         self._core.registry.register(event.metadata)
         state = self._core.registry.state(event.metadata.name)
         state.cordoned = event.cordoned
+        if event.cordoned:
+            self._ahead.leave(state, "it is cordoned", now)
         self._core.touched.add(state.name)
         if is_new:
             self._take_back(state, now)
@@ -108,26 +112,29 @@ class FleetEvents:
                 self._core.transition(record, back, codes.CONTACT_AGAIN, f"{state.name} answers again", now)
 
     def _on(self, state: ClusterState, *, jobs: bool) -> list[TaskRecord]:
-        return [self._core.records[task_id] for task_id, is_job in state.in_flight.items() if is_job == jobs]
+        held = [task_id for task_id, place in state.places.held.items() if (place.kind == "job") == jobs]
+        ahead = [] if jobs else list(state.places.ahead)
+        return [self._core.records[task_id] for task_id in (*held, *ahead)]
 
     def _remove(self, cluster: str, now: float) -> None:
         core = self._core
+        self._ahead.leave(core.registry.state(cluster), "it was removed", now)
         core.registry.unregister(cluster)
         core.submissions.forget(cluster)
-        for key in (timers.refresh_key(cluster), timers.lost_key(cluster)):
+        for key in (timers.refresh_key(cluster), timers.lost_key(cluster), timers.ahead_key(cluster)):
             core.out.clear_timer(key)
         for task_id in core.queue.waiting_for(cluster):
             self._fail_homeless(core.records[task_id], now)
 
     def _fail_homeless(self, record: TaskRecord, now: float) -> None:
         """It would only go to a cluster that was removed."""
-        name = record.task.preferred_cluster
+        name = record.wanted.preferred_cluster
         self._core.complete(
             record,
             TaskState.FAILED,
             codes.CLUSTER_REMOVED,
             now,
-            f'{record.task.kind} {record.task.id} waited for {name} (fallback="wait"), which was removed.',
+            f"{record.task.kind} {record.task.id} waited for {name} and no other cluster, which was removed.",
             error="ConfigurationError",
             next_step='submit it with another preferred_cluster or fallback="any"',
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+
+Ahead = Literal["", "queue", "overlap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,34 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Send this attempt to this cluster. ``fence`` only grows, over all items."""
+    """Send this attempt to this cluster. ``fence`` only grows, over all items.
+
+    One that is sent ``ahead`` has no place there yet (see Call.ahead): it gets that of another one that ends
+    (PlaceMoved), or StartAttempt says that there is one.
+    """
 
     task_id: str
     attempt: int
     fence: int
+    cluster: str
+    ahead: Ahead = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """There is a place now for this attempt that was sent ahead."""
+
+    task_id: str
+    attempt: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecallAttempt:
+    """Take back this attempt that was sent ahead, if it has not begun; then it finishes as cancelled."""
+
+    task_id: str
+    attempt: int
     cluster: str
 
 
@@ -110,5 +135,15 @@ class Continue:
 
 
 Instruction: TypeAlias = (
-    Persist | Publish | Dispatch | CancelAttempt | RefreshSnapshot | SetTimer | ClearTimer | Complete | Continue
+    Persist
+    | Publish
+    | Dispatch
+    | StartAttempt
+    | RecallAttempt
+    | CancelAttempt
+    | RefreshSnapshot
+    | SetTimer
+    | ClearTimer
+    | Complete
+    | Continue
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
@@ -18,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruct
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane
 
@@ -41,55 +43,43 @@ class SchedulerMachine:
         engine = policy or PolicyEngine(settings, local_python=local_python)
         self._core = Core(settings, clusters, engine, first_fence)
         self._refresher = Refresher(self._core)
-        self._scheduling = SchedulingPass(self._core, self._refresher)
+        self._ahead = SendingAhead(self._core)
+        self._scheduling = SchedulingPass(self._core, self._refresher, self._ahead)
         self._admission = Admission(self._core, self._scheduling)
-        self._attempts = Attempts(self._core, self._scheduling)
-        self._fleet = FleetEvents(self._core, self._scheduling)
+        self._attempts = Attempts(self._core, self._scheduling, self._ahead)
+        self._fleet = FleetEvents(self._core, self._scheduling, self._ahead)
+        self._takers: dict[type[events.Event], Callable[[Any, float], None]] = {
+            events.Submitted: self._admission.submitted,
+            events.ArgumentsReady: self._admission.arguments_ready,
+            events.ArgumentsFailed: self._admission.arguments_failed,
+            events.CancelRequested: self._admission.cancel_requested,
+            events.DispatchAccepted: self._attempts.accepted,
+            events.DispatchRefused: self._attempts.refused,
+            events.Started: self._attempts.started,
+            events.PlaceMoved: self._attempts.place_moved,
+            events.AttemptFinished: self._attempts.finished,
+            events.SnapshotTaken: self._fleet.snapshot_taken,
+            events.SnapshotFailed: self._fleet.snapshot_failed,
+            events.LinkUp: self._fleet.link_up,
+            events.LinkDown: self._fleet.link_down,
+            events.LinkClosed: self._fleet.link_closed,
+            events.LinkFailed: self._fleet.link_failed,
+            events.ClusterChanged: self._fleet.cluster_changed,
+            events.TimerFired: self._timer_fired,
+            events.Continued: _nothing,  # the pass goes on, as after every event
+        }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Take in one event, and say what is to be done. Late, repeated and unknown events change nothing."""
-        self._apply(event, now)
+        self._takers[type(event)](event, now)
         self._scheduling.run(now)
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
         return self._core.out.take()
 
-    def _apply(self, event: events.Event, now: float) -> None:
-        match event:
-            case events.Submitted():
-                self._admission.submitted(event, now)
-            case events.CancelRequested():
-                self._admission.cancel_requested(event, now)
-            case events.DispatchAccepted():
-                self._attempts.accepted(event, now)
-            case events.DispatchRefused():
-                self._attempts.refused(event, now)
-            case events.Started():
-                self._attempts.started(event, now)
-            case events.AttemptFinished():
-                self._attempts.finished(event, now)
-            case events.SnapshotTaken():
-                self._fleet.snapshot_taken(event, now)
-            case events.SnapshotFailed():
-                self._fleet.snapshot_failed(event, now)
-            case events.LinkUp():
-                self._fleet.link_up(event, now)
-            case events.LinkDown():
-                self._fleet.link_down(event, now)
-            case events.LinkClosed():
-                self._fleet.link_closed(event)
-            case events.LinkFailed():
-                self._fleet.link_failed(event, now)
-            case events.ClusterChanged():
-                self._fleet.cluster_changed(event, now)
-            case events.TimerFired(key):
-                self._timer_fired(key, now)
-            case events.Continued():
-                pass  # the pass goes on below, as after every event
-
-    def _timer_fired(self, key: str, now: float) -> None:
-        if not self._core.out.fired(key):
+    def _timer_fired(self, event: events.TimerFired, now: float) -> None:
+        if not self._core.out.fired(event.key):
             return
-        match timers.split(key):
+        match timers.split(event.key):
             case ("queue", task_id):
                 self._admission.queue_timeout(task_id, now)
             case ("retry", task_id):
@@ -100,6 +90,8 @@ class SchedulerMachine:
                 self._attempts.start_timeout(task_id, now)
             case ("lost", cluster):
                 self._fleet.link_silent_for_long(cluster, now)
+            case ("ahead", cluster):
+                self._ahead.patience_over(cluster, now)
             case ("refresh", cluster):
                 self._core.touched.add(cluster)
             case _:
@@ -154,3 +146,7 @@ class SchedulerMachine:
             raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
         del self._core.records[task_id]
         self._admission.forget(record.task)
+
+
+def _nothing(event: events.Event, now: float) -> None:
+    """It says only that time has passed."""

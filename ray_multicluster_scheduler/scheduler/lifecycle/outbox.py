@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import KeysView
+
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     ClearTimer,
     Continue,
@@ -24,6 +26,11 @@ class Outbox:
     def timers(self) -> frozenset[str]:
         """Keys of the timers that have not fired."""
         return frozenset(self._timers)
+
+    @property
+    def timer_keys(self) -> KeysView[str]:
+        """The same, without a copy."""
+        return self._timers.keys()
 
     def put(self, instruction: Instruction) -> None:
         (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)

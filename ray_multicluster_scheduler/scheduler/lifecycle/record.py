@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
 
-EndingKind = Literal["cancel", "run_timeout", "recall"]
+EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Ending:
 class TaskRecord:
     """Only the machine changes it; everybody else reads.
 
-    While it waits, the reason is its group's: items of one shape wait for the same thing.
+    While it waits, the reason is its group's: items of one shape wait for the same thing. ``wanted`` is what placement
+    looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there.
     """
 
     task: TaskDescription
@@ -44,6 +45,16 @@ class TaskRecord:
     accepted: bool = False
     ending: Ending | None = None
     failures: dict[FailureClass, int] = field(default_factory=dict)
+    pinned: str | None = None
+    wanted: TaskDescription = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wanted = self.task
+
+    def pin(self, cluster: str) -> None:
+        """From now on it can be placed on this cluster only."""
+        self.pinned = cluster
+        self.wanted = replace(self.task, preferred_cluster=cluster, fallback="wait")
 
     @property
     def decision(self) -> SchedulingDecision | None:

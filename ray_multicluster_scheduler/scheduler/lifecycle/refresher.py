@@ -25,6 +25,8 @@ class Refresher:
         waiting = len(self._core.queue) > 0
         everyone = submitted or waiting != self._waiting
         self._waiting = waiting
+        if not everyone and not self._core.touched:
+            return
         for state in self._core.registry:
             if everyone or state.name in self._core.touched:
                 self._look(state, now, waiting=waiting, submitted=submitted)
@@ -44,7 +46,7 @@ class Refresher:
     def _look(self, state: ClusterState, now: float, *, waiting: bool, submitted: bool) -> None:
         key = timers.refresh_key(state.name)
         due = None if state.refreshing else self._due_at(state, now)
-        wanted = waiting or bool(state.in_flight)
+        wanted = waiting or bool(state.places.held or state.places.ahead)
         if due is not None and now >= due and (wanted or (submitted and state.trouble(now) is not None)):
             self._ask(state, now)
         elif due is not None and wanted:

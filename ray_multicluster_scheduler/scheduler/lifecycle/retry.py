@@ -6,10 +6,11 @@ Each class of failure has its own budget: exceptions of user code ``retries``, a
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Mapping
 
-from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff
 
 _CRC_RANGE = 0xFFFFFFFF
@@ -18,16 +19,26 @@ _CRC_RANGE = 0xFFFFFFFF
 def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
     """How many failures of this class it may survive. ``ran``: the attempt may have begun.
 
-    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so.
+    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so. An actor has its
+    own budget, ``max_restarts``, for whatever ended it.
     """
     if failure is FailureClass.CLUSTER and ran and task.kind == "job" and not task.retry_lost:
         return 0
+    if task.actor is not None and ran and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
+        return _restarts(task.actor)
     return {
         FailureClass.USER: task.retries,
         FailureClass.CRASH: task.crash_retries,
         FailureClass.CLUSTER: task.lost_retries,
         FailureClass.PERMANENT: 0,
     }[failure]
+
+
+def _restarts(actor: ActorDescription) -> int:
+    """A detached one may live on where nobody sees it: only Ray itself restarts it."""
+    if actor.detached:
+        return 0
+    return actor.max_restarts if actor.max_restarts >= 0 else sys.maxsize
 
 
 def wants_retry(

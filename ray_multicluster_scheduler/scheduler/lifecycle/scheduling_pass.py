@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Ahead, Dispatch
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, table, verdict
 from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.walk import QueueWalk
@@ -21,9 +24,10 @@ MAX_DECISIONS = 200
 class SchedulingPass:
     """A walk over the queue that may take several calls. What changes meanwhile is seen by the next walk."""
 
-    def __init__(self, core: Core, refresher: Refresher) -> None:
+    def __init__(self, core: Core, refresher: Refresher, ahead: SendingAhead) -> None:
         self._core = core
         self._refresher = refresher
+        self._ahead = ahead
         self._walk = QueueWalk()
         self._again = False
         self._wake_at: float | None = None
@@ -37,13 +41,18 @@ class SchedulingPass:
         group = self._core.enqueue(record, code, sentence, now)
         if group.decision is None:
             self._walk.offer(group)
-        else:
+            return
+        if group.head()[1] == record.task.id:
+            self._send_ahead(group, group.decision, now)
+        if record.group is not None and code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
 
     def run(self, now: float) -> None:
         """One pass, top to bottom."""
-        # 1. the fleet as it is now
         self._again = self._again or (self._wake_at is not None and now >= self._wake_at)
+        if not self._walk and not self._again and self._wake_at is None:
+            return  # nothing has changed for anybody
+        # 1. the fleet as it is now
         views = self._core.views(now) if self._walk or (self._again and self._core.queue) else {}
         for _ in range(MAX_DECISIONS):
             # 2. the first in order of those not looked at yet; equal items are looked at once
@@ -66,6 +75,8 @@ class SchedulingPass:
             # 5. or let it wait, with all of its shape, for a reason that can be read
             elif outcome is Verdict.WAIT or self._may_still_answer(record, decision, now):
                 self._wait(record, group, decision, now)
+                for cluster in self._send_ahead(group, decision, now):
+                    views[cluster] = self._core.view(self._core.registry.state(cluster), now)
             # 6. or end it, when waiting is pointless
             else:
                 self._fail(record, decision, outcome, now)
@@ -84,7 +95,7 @@ class SchedulingPass:
 
     def _decide(self, record: TaskRecord, views: list[ClusterView], now: float) -> SchedulingDecision | None:
         try:
-            return self._core.engine.schedule(record.task, views, now, retry=record.retry)
+            return self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
         except PolicyEvaluationError as error:
             self._core.complete(
                 record,
@@ -100,16 +111,44 @@ class SchedulingPass:
     def _place(self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float) -> None:
         core, task = self._core, record.task
         core.leave_queue(record)
-        core.registry.state(cluster).take(task, now)
+        core.registry.state(cluster).take(task, now, short=self._ahead.is_short(record))
         core.submissions.record(task, cluster, now, retry=record.retry)
-        core.engine.note_placed(cluster)
         core.touched.add(cluster)
+        self._dispatch(record, decision, cluster, now)
+
+    def _send_ahead(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> set[str]:
+        """Send those of the group that are known to be short to where they will soon have a place; returns where."""
+        used: set[str] = set()
+        rival = max((_priority(other) for other in self._core.queue.groups() if other is not group), default=None)
+        while group and (rival is None or _priority(group) >= rival):
+            record = self._core.records[group.head()[1]]
+            target = self._ahead.target(record, decision)
+            if target is None:
+                break
+            cluster, how = target
+            sentence = f"{cluster}: it is short, and sent ahead to where a place is soon free"
+            ahead = replace(decision, task_id=record.task.id, cluster=cluster, code=codes.SENT_AHEAD, sentence=sentence)
+            state = self._core.registry.state(cluster)
+            self._core.leave_queue(record)
+            state.places.send_ahead(record.task, now)
+            self._ahead.watch(state)
+            self._dispatch(record, ahead, cluster, now, how)
+            used.add(cluster)
+        if group:
+            self._ahead.make_way(_priority(group), now)
+        return used
+
+    def _dispatch(
+        self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float, ahead: Ahead = ""
+    ) -> None:
+        core = self._core
+        core.engine.note_placed(cluster)
         record.attempt += 1
         record.cluster, record.placed = cluster, decision
         record.fence, core.next_fence = core.next_fence, core.next_fence + 1
         record.accepted, record.ending, record.started_at = False, None, None
         core.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        core.out.put(Dispatch(task.id, record.attempt, record.fence, cluster))
+        core.out.put(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead))
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """All of the shape wait for this. Only the head's history is told, and only of another reason."""
@@ -150,3 +189,8 @@ class SchedulingPass:
             self._core.out.set_timer(timers.WAKE, self._wake_at)
         else:
             self._core.out.clear_timer(timers.WAKE)
+
+
+def _priority(group: ShapeGroup) -> int:
+    """Of those that wait there, the most urgent one's."""
+    return -int(group.head()[0][0])

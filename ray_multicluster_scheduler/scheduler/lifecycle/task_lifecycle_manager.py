@@ -7,9 +7,10 @@ is handled in the order it came. What an instruction starts (a dispatch, a snaps
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -23,8 +24,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Instruction,
     Persist,
     Publish,
+    RecallAttempt,
     RefreshSnapshot,
     SetTimer,
+    StartAttempt,
     Transition,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -32,12 +35,17 @@ from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import Transi
 
 _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
+_ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt)
 
 
 class Hands(Protocol):
     """Who does what the machine asks for. Every method returns at once; answers come as events."""
 
     def dispatch(self, orders: list[Dispatch]) -> None: ...
+
+    def start(self, order: StartAttempt) -> None: ...
+
+    def recall(self, order: RecallAttempt) -> None: ...
 
     def cancel(self, order: CancelAttempt) -> None: ...
 
@@ -65,6 +73,18 @@ class TaskLifecycleManager:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
         self._broken = False
+        self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
+            Persist: _done,  # before all else
+            Publish: self._publish,
+            Complete: audience.completed,
+            SetTimer: self._set_timer,
+            ClearTimer: self._clear_timer,
+            Continue: lambda _: self.post(Continued()),
+            CancelAttempt: self._ask_hands,
+            StartAttempt: self._ask_hands,
+            RecallAttempt: self._ask_hands,
+            RefreshSnapshot: self._ask_hands,
+        }
 
     def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
         """Wire the hands in; ``on_failure`` hears of a defect in the machine, after which nothing is driven."""
@@ -108,58 +128,69 @@ class TaskLifecycleManager:
             self._loop.call_soon(self._turn)
 
     def _carry_out(self, instructions: list[Instruction], orders: list[Dispatch]) -> None:
-        entries = [instruction for instruction in instructions if isinstance(instruction, Persist)]
+        entries = [instruction for instruction in instructions if type(instruction) is Persist]
         if entries:
             self.log.append(entries)
         for instruction in instructions:
-            match instruction:
-                case Persist():
-                    pass
-                case Dispatch():
-                    orders.append(instruction)
-                case Publish(transition):
-                    self._publish(transition)
-                case Complete():
-                    self._audience.completed(instruction)
-                case SetTimer(key, at):
-                    self._set_timer(key, at)
-                case ClearTimer(key):
-                    self._clear_timer(key)
-                case Continue():
-                    self.post(Continued())
-                case CancelAttempt() if self._hands is not None:
-                    # An attempt that was ordered in this very turn must reach the hands before its end does.
-                    self._hands.dispatch(orders[:])
-                    orders.clear()
-                    self._hands.cancel(instruction)
-                case RefreshSnapshot(cluster) if self._hands is not None:
-                    self._hands.refresh(cluster)
+            if type(instruction) is Dispatch:
+                orders.append(instruction)
+                continue
+            if orders and isinstance(instruction, _ABOUT_ATTEMPTS) and self._hands is not None:
+                # An attempt that was ordered in this very turn must reach the hands before any more is said of it.
+                self._hands.dispatch(orders[:])
+                orders.clear()
+            self._deeds[type(instruction)](instruction)
 
-    def _publish(self, transition: Transition) -> None:
-        _log.info(
-            "%s %s: %s",
-            transition.task_id,
-            transition.state,
-            transition.sentence,
-            extra={
-                "id": transition.task_id,
-                "attempt": transition.attempt,
-                "cluster": transition.cluster,
-                "reason": transition.code,
-            },
-        )
+    def _ask_hands(self, instruction: Instruction) -> None:
+        if self._hands is None:
+            return
+        match instruction:
+            case CancelAttempt():
+                self._hands.cancel(instruction)
+            case StartAttempt():
+                self._hands.start(instruction)
+            case RecallAttempt():
+                self._hands.recall(instruction)
+            case RefreshSnapshot(cluster):
+                self._hands.refresh(cluster)
+
+    def _publish(self, instruction: Publish) -> None:
+        transition = instruction.transition
+        if _log.isEnabledFor(logging.INFO):
+            _say(transition)
         self._audience.transition(transition)
 
-    def _set_timer(self, key: str, at: float) -> None:
-        self._clear_timer(key)
-        delay = max(0.0, at - self._clock.now())
-        self._timers[key] = self._loop.call_later(delay, self._fire, key)
+    def _set_timer(self, timer: SetTimer) -> None:
+        before = self._timers.pop(timer.key, None)
+        if before is not None:
+            before.cancel()
+        delay = max(0.0, timer.at - self._clock.now())
+        self._timers[timer.key] = self._loop.call_later(delay, self._fire, timer.key)
 
-    def _clear_timer(self, key: str) -> None:
-        handle = self._timers.pop(key, None)
+    def _clear_timer(self, timer: ClearTimer) -> None:
+        handle = self._timers.pop(timer.key, None)
         if handle is not None:
             handle.cancel()
 
     def _fire(self, key: str) -> None:
         self._timers.pop(key, None)
         self.post(TimerFired(key))
+
+
+def _done(instruction: Instruction) -> None:
+    """It was seen to before."""
+
+
+def _say(transition: Transition) -> None:
+    _log.info(
+        "%s %s: %s",
+        transition.task_id,
+        transition.state,
+        transition.sentence,
+        extra={
+            "id": transition.task_id,
+            "attempt": transition.attempt,
+            "cluster": transition.cluster,
+            "reason": transition.code,
+        },
+    )

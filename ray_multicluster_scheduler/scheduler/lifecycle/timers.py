@@ -36,6 +36,11 @@ def lost_key(cluster: str) -> str:
     return f"lost:{cluster}"
 
 
+def ahead_key(cluster: str) -> str:
+    """What was sent ahead there has waited long."""
+    return f"ahead:{cluster}"
+
+
 def split(key: str) -> tuple[str, str]:
     """Kind and subject; for ``run`` and ``start`` the subject is the item's id without the attempt."""
     kind, _, subject = key.partition(":")

@@ -12,6 +12,6 @@ class GpuAvoidancePolicy:
     name = "spares_gpus"
 
     def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
-        if task.requirements.get("GPU"):
+        if task.placement.get("GPU"):
             return 1
         return int(cluster.free.get("GPU", 0.0) <= 0)

@@ -15,7 +15,7 @@ class ScoreBasedPolicy:
     name = "headroom"
 
     def score(self, task: TaskDescription, cluster: ClusterView) -> float:
-        need = task.requirements or {"CPU": 0.0}
+        need = task.placement or {"CPU": 0.0}
         return min(self._share(name, amount, cluster) for name, amount in need.items())
 
     def _share(self, name: str, amount: float, cluster: ClusterView) -> float:

@@ -27,7 +27,7 @@ class WeightedPreferencePolicy:
         weight = cluster.metadata.weight
         free = cluster.free
         room = free.get("CPU", 0.0) * weight + MEMORY_SHARE * free.get("memory", 0.0) / _GIB * weight
-        if task.requirements.get("GPU"):
+        if task.placement.get("GPU"):
             room += GPU_SHARE * free.get("GPU", 0.0)
         preference = PREFER_FACTOR if cluster.metadata.prefer else 1.0
         return room * preference * (1.0 - cluster.use.get("CPU", 0.0))

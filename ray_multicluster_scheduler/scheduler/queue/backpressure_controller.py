@@ -38,7 +38,7 @@ class BackpressureController:
         """The first resource above its limit, or None when the cluster takes the item."""
         for resource, limit in self._limits.items():
             name = _RAY_NAMES[resource]
-            if limit >= 1 or not cluster.total.get(name) or (resource == "gpu" and not task.requirements.get(name)):
+            if limit >= 1 or not cluster.total.get(name) or (resource == "gpu" and not task.placement.get(name)):
                 continue
             use = self._use(resource, cluster)
             if use is None or use > limit + _ROUNDING:

@@ -20,7 +20,7 @@ class Shape(NamedTuple):
 
     lane: Lane
     kind: str
-    requirements: Hashable
+    placement: Hashable
     tags: tuple[str, ...]
     require_tags: tuple[str, ...]
     fallback: str
@@ -40,7 +40,7 @@ def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
     return Shape(
         lane_of(task),
         task.kind,
-        tuple(sorted(task.requirements.items())),
+        tuple(sorted(task.placement.items())),
         task.tags,
         task.require_tags,
         task.fallback,

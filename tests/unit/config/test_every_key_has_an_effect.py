@@ -49,6 +49,10 @@ SETTINGS = {
         "unit/lifecycle/test_fleet_events.py",
         "test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s",
     ),
+    "prefetch_ms": (
+        "unit/lifecycle/test_sending_ahead.py",
+        "test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms",
+    ),
     "combine": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
     "weights": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
     "agent_listen": ("integration/test_link.py", "_line"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.model import (
+    ActorDescription,
     ClusterMetadata,
     FailureClass,
     JobDescription,
@@ -44,6 +45,16 @@ def task(task_id: str, cpus: float = 1, **values: Any) -> TaskDescription:
 
 def job(task_id: str, cpus: float = 0, **values: Any) -> TaskDescription:
     return task(task_id, cpus, **{"kind": "job", "job": JobDescription("python x.py"), **values})
+
+
+def actor(
+    task_id: str, cpus: float = 0, *, placement: Mapping[str, float] | None = None, **values: Any
+) -> TaskDescription:
+    """As Ray's defaults have it: 1 CPU to be placed, nothing held."""
+    own = {key: values.pop(key) for key in list(values) if key in ActorDescription.__dataclass_fields__}
+    needs = {"CPU": float(cpus)} if cpus else {}
+    description = ActorDescription(task_id, placement=placement or needs or {"CPU": 1.0}, **own)
+    return task(task_id, cpus, **{"kind": "actor", "actor": description, **values})
 
 
 def snapshot(name: str, at: float, *nodes: float | Mapping[str, float], **values: Any) -> ResourceSnapshot:
@@ -99,8 +110,12 @@ class Driver:
     def start(self, task_id: str, node: str | None = None) -> None:
         self.send(events.Started(task_id, self.attempt(task_id), self.now, node))
 
-    def succeed(self, task_id: str) -> None:
-        self.send(events.AttemptFinished(task_id, self.attempt(task_id), "succeeded"))
+    def succeed(self, task_id: str, took: float | None = None) -> None:
+        self.send(events.AttemptFinished(task_id, self.attempt(task_id), "succeeded", took=took))
+
+    def move(self, ended: str, begun: str) -> None:
+        """The gateway gave the place of one that ended to one that was sent ahead."""
+        self.send(events.PlaceMoved((ended, self.attempt(ended)), (begun, self.attempt(begun))))
 
     def stopped(self, task_id: str) -> None:
         self.send(events.AttemptFinished(task_id, self.attempt(task_id), "cancelled"))

@@ -39,6 +39,7 @@ class Live:
     node: str | None
     accepted: bool = False
     started: bool = False
+    ahead: bool = False
 
 
 @dataclass
@@ -95,6 +96,10 @@ class FakeFleet:
                 case out.Complete():
                     self.ends[one.task_id] += 1
                     assert not [key for key in self.live if key[0] == one.task_id], "over, but an attempt is alive"
+                case out.StartAttempt():
+                    self._start_ahead(one)
+                case out.RecallAttempt():
+                    self._recall(one)
                 case out.CancelAttempt():
                     assert self.machine.record(one.task_id).attempt == one.attempt
         return bool(instructions) and isinstance(instructions[-1], out.Continue)
@@ -111,8 +116,37 @@ class FakeFleet:
         record = self.machine.record(one.task_id)
         assert record.placed is not None
         row = next(row for row in record.placed.candidates if row.cluster == one.cluster)
-        assert row.feasible
-        self.live[one.task_id, one.attempt] = Live(record.task, one.attempt, one.cluster, row.node_id)
+        assert row.feasible != bool(one.ahead)
+        live = Live(record.task, one.attempt, one.cluster, row.node_id, ahead=bool(one.ahead))
+        self.live[one.task_id, one.attempt] = live
+
+    def _start_ahead(self, one: out.StartAttempt) -> None:
+        """There is a place for it, where the machine has reserved it."""
+        live = self.live.get((one.task_id, one.attempt))
+        if live is not None and live.ahead:
+            reservation = self.machine.registry.state(one.cluster).ledger.reservations[one.task_id]
+            live.ahead, live.node = False, next(iter(reservation.parts), None)
+
+    def _recall(self, one: out.RecallAttempt) -> None:
+        live = self.live.get((one.task_id, one.attempt))
+        if live is not None and live.ahead:
+            self._end(live, "cancelled", None)
+
+    def _end(self, one: Live, status: Any, failure: FailureClass | None) -> None:
+        """It is over; the oldest of its class that was sent ahead and has arrived takes over its place."""
+        key = (one.task.id, one.attempt)
+        del self.live[key]
+        if not one.ahead:
+            heir = next((other for other in self.live.values() if self._inherits(one, other)), None)
+            if heir is not None:
+                heir.ahead, heir.node = False, one.node
+                self.post(events.PlaceMoved(key, (heir.task.id, heir.attempt)), delay=0)
+        took = self.chance.choice([0.0, 0.004, 0.02]) if status != "cancelled" else None
+        self.post(events.AttemptFinished(key[0], key[1], status, failure, "ValueError", took=took))
+
+    def _inherits(self, one: Live, other: Live) -> bool:
+        same = (other.cluster, other.task.requirements) == (one.cluster, one.task.requirements)
+        return same and other.ahead and other.accepted and one.task.kind == "task"
 
     # ---- the truth
 
@@ -132,11 +166,13 @@ class FakeFleet:
         assert set(self.timers) == self.machine.timers
         for metadata in self.machine.registry.list():
             state = self.machine.registry.state(metadata.name)
-            assert set(state.ledger.reservations) == set(state.in_flight)
+            assert set(state.ledger.reservations) == set(state.places.held)
+            assert not set(state.places.held) & set(state.places.ahead)
+            assert len(state.places.held) + len(state.places.ahead) <= metadata.max_in_flight
             for node in state.ledger.nodes():
                 assert fits(node.ours, node.total), "more reserved than there is"
                 assert not any((node.others or {}).values()), "our own work was taken for that of others"
-            for task_id in state.in_flight:
+            for task_id in (*state.places.held, *state.places.ahead):
                 assert self.machine.record(task_id).live
         for task_id, count in self.ends.items():
             assert self.machine.record(task_id).state.terminal == bool(count)
@@ -187,16 +223,14 @@ class FakeFleet:
         if status == "accepted" and not one.accepted:
             one.accepted = True
             self.post(events.DispatchAccepted(*key))
-        elif status == "started" and not one.started:
+        elif status == "started" and not one.started and not one.ahead:
             one.accepted = one.started = True
             self.post(events.Started(*key, self.now, one.node))
         elif status == "refused" and not one.accepted:
             del self.live[key]
             self.post(events.DispatchRefused(*key, FailureClass(failure or "cluster"), "NO", "not taken"))
         elif status in ("succeeded", "failed", "cancelled") and (one.started or status != "succeeded"):
-            del self.live[key]
-            kind = FailureClass(failure or "user") if status == "failed" else None
-            self.post(events.AttemptFinished(*key, status, kind, "ValueError"))  # a literal
+            self._end(one, status, FailureClass(failure or "user") if status == "failed" else None)
 
     def link(self, cluster: str, what: str) -> None:
         self.links[cluster] = what

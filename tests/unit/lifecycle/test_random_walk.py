@@ -38,10 +38,11 @@ def some_item(chance: Random, number: int) -> TaskDescription:
         id=f"t{number}",
         kind=kind,
         name=f"t{number}",
-        requirements={} if kind == "job" else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0])},
+        requirements={} if kind == "job" else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0, 8.0, 8.0])},
         preferred_cluster=chance.choice(clusters),
         fallback=chance.choice(["any", "any", "wait"]),
         priority=chance.choice([0, 0, 1]),
+        function_digest=chance.choice(["f1", "f1", "f2"]) if kind == "task" else None,
         retries=chance.choice([0, 2]),
         retry_lost=chance.random() < 0.5,
         run_timeout=chance.choice([None, 5.0]),
@@ -97,7 +98,7 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int) -> None:
         case "old" if fleet.old_mail:
             late = chance.choice(fleet.old_mail)
             # Old news of links would be a lie about now, not a late truth; of attempts and snapshots it is harmless.
-            if isinstance(late, events.Started | events.AttemptFinished | events.DispatchAccepted):
+            if isinstance(late, events.Started | events.AttemptFinished | events.DispatchAccepted | events.PlaceMoved):
                 fleet.feed(late)
         case _:
             fleet.advance(chance.choice([0.1, 0.5, 2.0, 8.0]))
@@ -118,7 +119,9 @@ def test_every_item_ends_once_and_nothing_is_left(seed: int) -> None:
         state = fleet.machine.registry.state(metadata.name)
         assert state.ledger.reservations == {}
         assert all(node.ours == {} for node in state.ledger.nodes())
-        assert state.running_jobs == 0
+        assert state.places.running_jobs == 0
+        assert state.places.held == {}
+        assert state.places.ahead == {}
     for record in fleet.machine.records():
         assert record.state.terminal
         assert record.history[0].state is TaskState.PENDING

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import MAX_D
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane
-from tests.unit.lifecycle.driver import FREE, Driver, cluster, job, ready, snapshot, task
+from tests.unit.lifecycle.driver import FREE, Driver, actor, cluster, job, ready, snapshot, task
 
 
 class CountingEngine(PolicyEngine):
@@ -234,8 +234,9 @@ def test_the_interval_neither_holds_for_other_kinds_nor_for_retries() -> None:
 @pytest.mark.parametrize("kind", ["task", "actor"])
 def test_the_interval_holds_for_the_kinds_that_are_named(kind: str) -> None:
     driver = ready(8, submission_interval_s=40, submission_interval_kinds=[kind])
-    driver.submit(task("t1", kind=kind))
-    driver.submit(task("t2", kind=kind))
+    make = task if kind == "task" else actor
+    driver.submit(make("t1"))
+    driver.submit(make("t2"))
     driver.submit(job("j"))
     assert list(driver.sent_to()) == ["t1", "j"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, Rejection, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
 from ray_multicluster_scheduler.scheduler.policy import reasons
@@ -28,7 +28,7 @@ def codes(item: TaskDescription, cluster: ClusterView, **settings: Any) -> list[
 
 
 def actor(task_id: str) -> TaskDescription:
-    return task(task_id, kind="actor")
+    return task(task_id, kind="actor", actor=ActorDescription("x"))
 
 
 def test_a_healthy_idle_cluster_takes_everything() -> None:

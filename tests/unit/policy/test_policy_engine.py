@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
-from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, Rejection, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
@@ -334,7 +334,7 @@ def test_submission_history_of_the_kinds_that_count() -> None:
     assert history.next_at("a") is None
     history.record(job("j"), "a", 3.0, retry=False)
     assert history.next_at("a") == 43.0
-    history.record(task("x", kind="actor"), "a", 5.0, retry=False)
+    history.record(task("x", kind="actor", actor=ActorDescription("x")), "a", 5.0, retry=False)
     assert history.next_at("a") == 45.0
     assert history.next_at("b") is None
     history.forget("a")

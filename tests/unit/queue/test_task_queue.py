@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane, shape_of
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 from ray_multicluster_scheduler.scheduler.queue.walk import QueueWalk
@@ -63,7 +63,7 @@ def test_a_head_that_leaves_meanwhile_is_skipped() -> None:
 
 def test_lanes_and_depths() -> None:
     queue = fill(
-        task("t1"), task("t2", cpus=3), job("j"), task("p", preferred_cluster="mac"), task("x", kind="actor"),
+        task("t1"), task("t2", cpus=3), job("j"), task("p", preferred_cluster="mac"), task("x", kind="actor", actor=ActorDescription("x")),
         job("w", preferred_cluster="mac", fallback="wait"), task("w2", preferred_cluster="mac", fallback="wait"),
     )  # fmt: skip
     assert queue.depths() == {
@@ -109,7 +109,7 @@ def test_what_placement_reads_makes_the_shape() -> None:
         shape_of(task("b", allow_clusters=("x",)), retry=False),
         shape_of(task("b", deny_clusters=("x",)), retry=False),
         shape_of(task("b", owner="x"), retry=False),
-        shape_of(task("b", kind="actor"), retry=False),
+        shape_of(task("b", kind="actor", actor=ActorDescription("x")), retry=False),
         shape_of(task("b"), retry=True),
         shape_of(job("b", cpus=1), retry=False),
     ]

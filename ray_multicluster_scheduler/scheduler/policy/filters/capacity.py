@@ -20,6 +20,6 @@ class CapacityFilter:
         if any(node.free is None for node in cluster.nodes):
             return Rejection(CAPACITY_UNKNOWN, "its last snapshot does not say what is free on every node")
         where = "its nodes together" if task.kind == "job" else "any one node"
-        free = {name: cluster.free.get(name, 0.0) for name in task.requirements}
-        sentence = f"{describe(task.requirements)} is not free on {where} (free in all: {describe(free)})"
+        free = {name: cluster.free.get(name, 0.0) for name in task.placement}
+        sentence = f"{describe(task.placement)} is not free on {where} (free in all: {describe(free)})"
         return Rejection(NO_CAPACITY, sentence)

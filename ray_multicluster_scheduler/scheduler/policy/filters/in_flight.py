@@ -14,6 +14,7 @@ class InFlightFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         limit = cluster.metadata.max_in_flight
-        if cluster.in_flight < limit:
+        there = cluster.in_flight + cluster.ahead
+        if there < limit:
             return None
-        return Rejection(MAX_IN_FLIGHT, f"{cluster.in_flight} items of ours are there; max_in_flight is {limit}")
+        return Rejection(MAX_IN_FLIGHT, f"{there} items of ours are there; max_in_flight is {limit}")

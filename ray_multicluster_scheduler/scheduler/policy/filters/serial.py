@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import SERIAL
 
 
 class SerialFilter:
-    """At most one top-level item per cluster when ``execution_mode`` is serial."""
+    """At most one top-level item per cluster when ``execution_mode`` is serial; an actor counts until it is ready."""
 
     name = "serial"
 
@@ -17,6 +17,6 @@ class SerialFilter:
         self._serial = settings.execution_mode == "serial"
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        if not self._serial or cluster.in_flight == 0:
+        if not self._serial or cluster.in_flight <= cluster.ready_actors:
             return None
         return Rejection(SERIAL, "it runs one item at a time (execution_mode is serial) and has one")

@@ -19,7 +19,7 @@ class SizeFilter:
     name = "size"
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        need = task.requirements
+        need = task.placement
         if not need or not cluster.known or not cluster.nodes:
             return None
         if self._may_grow(need, cluster, spread=task.kind == "job"):
@@ -40,7 +40,7 @@ class SizeFilter:
         return fits(need, largest)
 
     def _sentence(self, task: TaskDescription, sizes: list[Resources]) -> str:
-        asked = {name: max(size.get(name, 0.0) for size in sizes) for name in task.requirements}
+        asked = {name: max(size.get(name, 0.0) for size in sizes) for name in task.placement}
         where = "all its nodes together" if task.kind == "job" else "one node"
         most = "" if task.kind == "job" else f" (the most on any node: {describe(asked)})"
-        return f"it asks for {describe(task.requirements)}, more than {where} can ever have{most}"
+        return f"it asks for {describe(task.placement)}, more than {where} can ever have{most}"

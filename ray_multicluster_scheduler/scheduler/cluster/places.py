@@ -1,0 +1,97 @@
+"""Places: who of ours has room on a cluster, and who was sent there before there is any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ray_multicluster_scheduler.common.model import Resources, TaskDescription
+
+PlaceClass: TypeAlias = tuple[tuple[str, float], ...]
+"""What a place holds: one that is freed can be taken over by an attempt of the same class."""
+
+
+def place_class(resources: Resources) -> PlaceClass:
+    """Equal amounts, equal class."""
+    return tuple(sorted(resources.items()))
+
+
+@dataclass(slots=True)
+class Place:
+    """An attempt that has room there. ``short``: it is expected to end within ``prefetch_ms``."""
+
+    kind: str
+    of: PlaceClass
+    short: bool
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An attempt that was sent ahead."""
+
+    of: PlaceClass
+    priority: int
+    since: float
+
+
+class Places:
+    """Of one cluster. What is sent ahead is counted apart: it holds nothing."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Place] = {}
+        self.ahead: dict[str, Waiting] = {}
+        self._short: Counter[PlaceClass] = Counter()
+        self._waiting: Counter[PlaceClass] = Counter()
+        self.running_jobs = 0
+        self.ready_actors = 0
+
+    def take(self, task: TaskDescription, *, short: bool = False) -> None:
+        """It has a place."""
+        place = self.held[task.id] = Place(task.kind, place_class(task.requirements), short)
+        self._short[place.of] += short
+        self.running_jobs += place.kind == "job"
+
+    def give_back(self, task_id: str) -> Place | None:
+        """Its place is free again; None if it had none."""
+        place = self.held.pop(task_id, None)
+        if place is not None:
+            self._short[place.of] -= place.short
+            self.running_jobs -= place.kind == "job"
+            self.ready_actors -= place.ready
+        return place
+
+    def actor_ready(self, task_id: str) -> None:
+        place = self.held.get(task_id)
+        if place is not None and not place.ready:
+            place.ready = True
+            self.ready_actors += 1
+
+    def send_ahead(self, task: TaskDescription, now: float) -> None:
+        """It waits there for a place."""
+        of = place_class(task.requirements)
+        self.ahead[task.id] = Waiting(of, task.priority, now)
+        self._waiting[of] += 1
+
+    def leave_ahead(self, task_id: str) -> Waiting | None:
+        """It waits no longer; None if it did not."""
+        waiting = self.ahead.pop(task_id, None)
+        if waiting is not None:
+            self._waiting[waiting.of] -= 1
+        return waiting
+
+    def short_places(self, of: PlaceClass) -> int:
+        """Places of this class that will soon be free."""
+        return self._short[of]
+
+    def waiting(self, of: PlaceClass) -> int:
+        """How many of this class were sent ahead."""
+        return self._waiting[of]
+
+    def oldest_ahead(self, of: PlaceClass) -> Iterable[str]:
+        """Those of this class in the order in which they were sent."""
+        if not self._waiting[of]:
+            return ()
+        return (task_id for task_id, waiting in self.ahead.items() if waiting.of == of)

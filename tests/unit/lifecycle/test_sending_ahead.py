@@ -1,0 +1,267 @@
+"""Sending ahead: what is known to be short waits beside the place that it will get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch, RecallAttempt, StartAttempt
+from tests.unit.lifecycle.driver import Driver, cluster, ready, task
+
+SHORT_S = 0.01
+
+
+def work(task_id: str, **values: Any) -> Any:
+    return task(task_id, **{"function_digest": "f", **values})
+
+
+def knowing(*sizes: float, took: float = SHORT_S, **settings: Any) -> Driver:
+    """Clusters that have run the function ``f`` twice."""
+    driver = ready(*sizes, **settings)
+    for number in range(2):
+        driver.submit(work(f"before{number}"))
+        driver.succeed(f"before{number}", took)
+    return driver
+
+
+def ahead(driver: Driver, *, ever: bool = False) -> list[str]:
+    return [one.task_id for one in driver.said(Dispatch, ever=ever) if one.ahead]
+
+
+def taken_back(driver: Driver) -> list[str]:
+    return [one.task_id for one in driver.said(RecallAttempt, ever=True)]
+
+
+def test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms() -> None:
+    driver = knowing(2, prefetch_ms=50)
+    for number in range(30):
+        driver.submit(work(f"t{number}"))
+    # 10 ms each and 1 ms for Ray: 4 of them cover 50 ms behind each of the 2 places.
+    assert ahead(driver, ever=True) == [f"t{number}" for number in range(2, 10)]
+    assert driver.machine.view("a", driver.now).ahead == 8
+    assert driver.machine.view("a", driver.now).in_flight == 2
+
+
+def test_what_is_sent_ahead_holds_nothing_and_says_why_it_is_where_it_is() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    record = driver.submit(work("t1"))
+    assert record.state is TaskState.DISPATCHING
+    assert record.code == "SENT_AHEAD"
+    assert "sent ahead" in record.sentence
+    ledger = driver.machine.registry.state("a").ledger
+    assert "t0" in ledger.reservations
+    assert "t1" not in ledger.reservations
+
+
+@pytest.mark.parametrize(
+    ("took", "settings", "values"),
+    [
+        (0.2, {}, {}),  # long
+        (SHORT_S, {"prefetch_ms": 0}, {}),  # turned off
+        (SHORT_S, {"execution_mode": "serial"}, {}),
+        (SHORT_S, {}, {"function_digest": "g"}),  # unknown
+    ],
+)
+def test_none_for_long_or_unknown_work_nor_in_serial_mode(took: float, settings: Any, values: Any) -> None:
+    driver = knowing(1, took=took, **settings)
+    for number in range(5):
+        driver.submit(work(f"t{number}", **values))
+    assert ahead(driver, ever=True) == []
+
+
+def test_one_run_says_nothing_yet_and_the_slowest_of_the_recent_ones_counts() -> None:
+    driver = ready(1)
+    driver.submit(work("first"))
+    driver.succeed("first", SHORT_S)
+    driver.submit(work("second"))
+    driver.submit(work("third"))
+    assert ahead(driver, ever=True) == []
+    driver.succeed("second", 0.3)
+    driver.submit(work("fourth"))
+    assert ahead(driver, ever=True) == []
+
+
+def test_behind_long_work_nobody_is_sent() -> None:
+    driver = knowing(1)
+    driver.submit(task("long", function_digest="unknown"))
+    driver.submit(work("t"))
+    assert ahead(driver, ever=True) == []
+
+
+def test_the_place_goes_over_when_the_gateway_says_so() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.move("t0", "t1")
+    ledger = driver.machine.registry.state("a").ledger
+    assert set(ledger.reservations) == {"t1"}
+    driver.succeed("t0", SHORT_S)
+    assert driver.state("t0") is TaskState.SUCCEEDED
+    assert set(ledger.reservations) == {"t1"}
+    driver.start("t1", "n1")
+    driver.succeed("t1", SHORT_S)
+    assert not ledger.reservations
+    assert driver.machine.view("a", driver.now).in_flight == 0
+    assert driver.states("t1") == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
+
+
+def test_one_that_came_too_late_for_the_place_is_told_to_start() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.submit(work("t2"))
+    driver.succeed("t0", SHORT_S)
+    assert [one.task_id for one in driver.said(StartAttempt)] == ["t1"]
+    assert set(driver.machine.registry.state("a").ledger.reservations) == {"t1"}
+    # Meanwhile the gateway gave it another one's place: that one frees its own when it ends.
+    driver.send(events.PlaceMoved(("t0", 1), ("t1", 1)))
+    assert set(driver.machine.registry.state("a").ledger.reservations) == {"t1"}
+
+
+def test_more_is_sent_when_half_of_it_is_gone() -> None:
+    driver = knowing(1)  # 4 behind the one place
+    for number in range(20):
+        driver.submit(work(f"t{number}"))
+    assert ahead(driver, ever=True) == ["t1", "t2", "t3", "t4"]
+    for number in range(2):
+        driver.move(f"t{number}", f"t{number + 1}")
+        driver.succeed(f"t{number}", SHORT_S)
+        assert ahead(driver) == []
+    driver.move("t2", "t3")
+    driver.succeed("t2", SHORT_S)
+    assert ahead(driver) == ["t5", "t6", "t7"]
+
+
+def test_work_of_another_size_waits() -> None:
+    driver = knowing(2)
+    driver.submit(work("t0", requirements={"CPU": 2.0}))
+    driver.submit(work("t1"))
+    assert ahead(driver, ever=True) == []
+
+
+def test_while_room_is_left_that_is_not_ours_none_waits_in_ray() -> None:
+    driver = knowing(10, resource_threshold=0.05)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    assert [one.ahead for one in driver.said(Dispatch)] == ["queue"]
+    full = knowing(1)
+    full.submit(work("t0"))
+    full.submit(work("t1"))
+    assert [one.ahead for one in full.said(Dispatch)] == ["overlap"]
+
+
+def test_the_cluster_with_the_most_room_ahead_gets_it() -> None:
+    driver = knowing(1, 2)
+    for number in range(3):
+        driver.submit(work(f"t{number}"))
+    driver.submit(work("t3"))
+    assert [one.cluster for one in driver.said(Dispatch)] == ["b"]
+
+
+def test_max_in_flight_counts_what_was_sent_ahead() -> None:
+    driver = Driver(cluster("a", max_in_flight=3))
+    driver.link_up("a", 1)
+    for number in range(2):
+        driver.submit(work(f"before{number}"))
+        driver.succeed(f"before{number}", SHORT_S)
+    for number in range(6):
+        driver.submit(work(f"t{number}"))
+    assert ahead(driver, ever=True) == ["t1", "t2"]
+
+
+def test_a_more_urgent_item_that_waits_gets_the_next_place() -> None:
+    driver = knowing(1)
+    for number in range(3):
+        driver.submit(work(f"t{number}"))
+    urgent = driver.submit(work("urgent", function_digest="unknown", priority=5))
+    assert urgent.state is TaskState.QUEUED
+    assert taken_back(driver) == ["t1", "t2"]
+    for task_id in ("t1", "t2"):
+        driver.send(events.AttemptFinished(task_id, 1, "cancelled", code="RECALLED"))
+        assert driver.state(task_id) is TaskState.QUEUED
+    driver.succeed("t0", SHORT_S)
+    assert driver.state("urgent") is TaskState.DISPATCHING
+    assert ahead(driver) == []
+    driver.submit(work("t3"))
+    assert ahead(driver) == []  # behind work that nobody knows
+    driver.succeed("urgent")
+    assert driver.state("t1") is TaskState.DISPATCHING
+
+
+def test_one_that_had_begun_when_it_was_called_back_goes_on() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.submit(work("urgent", function_digest="unknown", priority=5))
+    assert taken_back(driver) == ["t1"]
+    driver.move("t0", "t1")
+    driver.succeed("t0", SHORT_S)
+    assert driver.state("urgent") is TaskState.QUEUED
+    driver.succeed("t1", SHORT_S)
+    assert driver.state("t1") is TaskState.SUCCEEDED
+    assert driver.state("urgent") is TaskState.DISPATCHING
+
+
+def test_less_urgent_work_is_not_sent_while_more_urgent_work_waits() -> None:
+    driver = knowing(1)
+    driver.submit(task("long", function_digest="unknown"))
+    driver.submit(work("urgent", function_digest="unknown", priority=5, requirements={"CPU": 0.5}))
+    driver.succeed("long")
+    driver.submit(work("t0", requirements={"CPU": 0.5}))
+    assert driver.state("urgent") is TaskState.DISPATCHING
+    driver.submit(work("more", priority=5, function_digest="unknown"))
+    driver.submit(work("t1", requirements={"CPU": 0.5}))
+    assert ahead(driver, ever=True) == []
+
+
+def test_what_waits_too_long_is_taken_back_and_its_function_not_trusted_any_more() -> None:
+    driver = knowing(1, 1)
+    for name in ("x", "y", "t0", "t1"):
+        driver.submit(work(name))
+    assert ahead(driver, ever=True) == ["t0", "t1"]
+    where = driver.sent_to()["t0"]
+    driver.fire(f"ahead:{where}", after=1.0)
+    assert "t0" in taken_back(driver)
+    driver.send(events.AttemptFinished("t0", 1, "cancelled", code="RECALLED"))
+    assert driver.state("t0") is TaskState.QUEUED
+    assert driver.machine.record("t0").failures == {}
+
+
+def test_a_cordoned_or_removed_cluster_gives_back_what_was_sent_ahead() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
+    assert taken_back(driver) == ["t1"]
+    other = knowing(1)
+    other.submit(work("t0"))
+    other.submit(work("t1"))
+    other.send(events.ClusterChanged("a", None))
+    assert taken_back(other) == ["t1"]
+
+
+def test_cancel_ends_one_that_was_sent_ahead() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.cancel("t1")
+    driver.stopped("t1")
+    assert driver.state("t1") is TaskState.CANCELLED
+    assert driver.machine.view("a", driver.now).ahead == 0
+
+
+def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
+    driver = knowing(1, 1)
+    for name in ("x", "y", "t0"):
+        driver.submit(work(name))
+    where = driver.sent_to()["t0"]
+    driver.send(events.LinkDown(where, "silent"))
+    driver.fire(f"lost:{where}", after=60)
+    assert driver.state("t0") is TaskState.LOST
+    driver.fail("t0", "cluster", "ClusterLostError")
+    assert driver.state("t0") is TaskState.RETRYING
+    assert driver.machine.view(where, driver.now).ahead == 0
