@@ -11,9 +11,29 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
+    from ray_multicluster_scheduler.app.client_api.class_methods import method
     from ray_multicluster_scheduler.app.client_api.current import current
+    from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
     from ray_multicluster_scheduler.app.client_api.handle import JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
+    from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.ray_shape import (
+        available_resources,
+        cluster_resources,
+        get_runtime_context,
+        init,
+        is_initialized,
+        nodes,
+    )
+    from ray_multicluster_scheduler.app.client_api.remote import remote
+    from ray_multicluster_scheduler.app.client_api.submit_actor import (
+        get_actor,
+        kill,
+        submit_actor,
+        submit_actor_async,
+    )
     from ray_multicluster_scheduler.app.client_api.submit_job import (
         get_job_info,
         get_job_logs,
@@ -24,7 +44,14 @@ if TYPE_CHECKING:
         submit_job_async,
         wait_for_all_jobs,
     )
-    from ray_multicluster_scheduler.app.client_api.submit_task import cancel, get, submit_task, submit_task_async, wait
+    from ray_multicluster_scheduler.app.client_api.submit_task import (
+        cancel,
+        get,
+        put,
+        submit_task,
+        submit_task_async,
+        wait,
+    )
     from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
         UnifiedScheduler,
         cluster_info,
@@ -38,6 +65,7 @@ if TYPE_CHECKING:
     )
     from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
     from ray_multicluster_scheduler.common.exception import (
+        ActorDiedError,
         ClusterConnectionError,
         ClusterLostError,
         ConfigurationError,
@@ -60,17 +88,22 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 
 __all__ = [
+    "ActorDiedError",
+    "ActorHandle",
+    "ActorPool",
     "ClusterConfig",
     "ClusterConnectionError",
     "ClusterContextManager",
     "ClusterLostError",
     "ConfigurationError",
     "FleetConfig",
+    "FleetExecutor",
     "JobHandle",
     "LocalCluster",
     "LocalFleet",
     "NoFeasibleClusterError",
     "NoHealthyClusterError",
+    "ObjectHandle",
     "PolicyEvaluationError",
     "QueueFullError",
     "RemoteError",
@@ -87,23 +120,36 @@ __all__ = [
     "UnknownItemError",
     "WorkerCrashedError",
     "__version__",
+    "available_resources",
     "cancel",
     "cluster_info",
+    "cluster_resources",
     "current",
     "explain",
     "fleet_resources",
     "get",
+    "get_actor",
     "get_job_info",
     "get_job_logs",
     "get_job_status",
+    "get_runtime_context",
     "get_unified_scheduler",
     "graceful_shutdown_on_keyboard_interrupt",
+    "init",
     "initialize_scheduler_environment",
+    "is_initialized",
+    "kill",
     "list_clusters",
     "list_jobs",
+    "method",
+    "nodes",
     "plan",
+    "put",
+    "remote",
     "shutdown",
     "stop_job",
+    "submit_actor",
+    "submit_actor_async",
     "submit_job",
     "submit_job_async",
     "submit_task",
@@ -113,20 +159,28 @@ __all__ = [
 ]
 
 _HOMES = {
+    "app.client_api.actor_handle": "ActorHandle",
+    "app.client_api.actor_pool": "ActorPool",
+    "app.client_api.class_methods": "method",
     "app.client_api.current": "current",
+    "app.client_api.executor": "FleetExecutor",
     "app.client_api.handle": "JobHandle TaskHandle",
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",
+    "app.client_api.objects": "ObjectHandle",
+    "app.client_api.ray_shape": ("available_resources cluster_resources get_runtime_context init is_initialized nodes"),
+    "app.client_api.remote": "remote",
+    "app.client_api.submit_actor": "get_actor kill submit_actor submit_actor_async",
     "app.client_api.submit_job": (
         "get_job_info get_job_logs get_job_status list_jobs stop_job submit_job submit_job_async wait_for_all_jobs"
     ),
-    "app.client_api.submit_task": "cancel get submit_task submit_task_async wait",
+    "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
         "UnifiedScheduler cluster_info explain fleet_resources get_unified_scheduler "
         "initialize_scheduler_environment list_clusters plan shutdown"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
-        "ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
+        "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
         "NoHealthyClusterError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
         "ResultLostError SchedulerError TaskCancelledError TaskSubmissionError TaskTimeoutError "
         "UnknownItemError WorkerCrashedError"
@@ -135,6 +189,13 @@ _HOMES = {
     "control_plane.config": "ClusterConfig FleetConfig Settings",
     "local_fleet": "LocalCluster LocalFleet",
 }
+_INSIDE = {
+    "ActorHandle": "app.client_api.native.actors.NativeActorHandle",
+    "JobHandle": "app.client_api.native.job_handle.NativeJobHandle",
+    "ObjectHandle": "app.client_api.native.handle.NativeObjectHandle",
+    "TaskHandle": "app.client_api.native.handle.NativeTaskHandle",
+}
+"""What a name means inside a cluster, where it is something else: the handles that the verbs return there."""
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # else a type checker would take any name for granted
@@ -145,7 +206,16 @@ if not TYPE_CHECKING:  # else a type checker would take any name for granted
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        value = getattr(import_module(f"{__name__}.{module}"), name)
+        inside = import_module(f"{__name__}.common.current_item").cluster_here() is not None
+        attribute = name
+        if inside and name in _INSIDE:
+            module, _, attribute = _INSIDE[name].rpartition(".")
+        try:
+            value = getattr(import_module(f"{__name__}.{module}"), attribute)
+        except ImportError as error:
+            if not inside:
+                raise
+            value = import_module(f"{__name__}.app.client_api.native.not_here").stand_in(name, error)
         globals()[name] = value  # the next look-up does not come here
         return value
 

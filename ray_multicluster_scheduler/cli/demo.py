@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def demo() -> None:
-    """Start two real Ray clusters here, run tasks and a job on them, show why each ran where it did."""
+    """Start two real Ray clusters here, run tasks, an actor and a job on them, show why each ran where it did."""
     from ray_multicluster_scheduler import LocalCluster, LocalFleet
     from ray_multicluster_scheduler.cli.demo_story import Story
     from ray_multicluster_scheduler.cli.output import console

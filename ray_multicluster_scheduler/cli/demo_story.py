@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TAGS = {"x86_64": "linux", "arm64": "mac"}
 """A tag of each cluster of the demo's fleet."""
 SMALL_TASKS = 20
+CALLS = 100
 STEP_TIMEOUT_S = 120.0
 JOB_GREETING = "hello from a Ray job on"
 JOB_ENTRYPOINT = f"""python -c 'import os; print("{JOB_GREETING}", os.environ["RMCS_CLUSTER"])'"""
@@ -40,6 +41,7 @@ class Story:
         steps: tuple[Callable[[], None], ...] = (
             self.a_task_for_each_kind_of_machine_says_where_it_ran,
             self.many_small_tasks_spread,
+            self.an_actor_that_counts,
             self.a_job_with_its_log,
             self.a_failure_as_the_caller_sees_it,
         )
@@ -92,6 +94,24 @@ class Story:
             raise Mismatch(f"wrong results: {results}")
         if len(counts) != len(TAGS):
             raise Mismatch("the tasks did not spread over both clusters")
+
+    def an_actor_that_counts(self) -> None:
+        class Tally:
+            def __init__(self) -> None:
+                self.total = 0
+
+            def add(self, number: int) -> int:
+                self.total += number
+                return self.total
+
+        tally = rmcs.submit_actor(Tally, name="tally", ready_timeout=STEP_TIMEOUT_S)
+        totals = rmcs.get([tally.add.remote(number) for number in range(1, CALLS + 1)], timeout=STEP_TIMEOUT_S)
+        self._say(f"   {CALLS} calls on {tally.cluster}, in order; its total is {totals[-1]}")
+        self._remember("actor tally", tally.explain())
+        rmcs.kill(tally)
+        expected = [number * (number + 1) // 2 for number in range(1, CALLS + 1)]
+        if totals != expected:
+            raise Mismatch(f"the actor counted {totals}")
 
     def a_job_with_its_log(self) -> None:
         job_id = rmcs.submit_job(JOB_ENTRYPOINT)

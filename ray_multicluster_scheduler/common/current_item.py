@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+INSIDE_VARIABLE = "RMCS_INSIDE"
+"""Names the cluster in the environment of an agent's job, which Ray gives to every worker of that job."""
+
 
 @dataclass(frozen=True, slots=True)
 class CurrentItem:
@@ -29,10 +32,24 @@ def set_current(item: CurrentItem | None) -> None:
     _running = item
 
 
+def cluster_here(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The cluster that this code runs inside of, or None outside. Known before the item is, and where there is none:
+    in a task that was given to Ray directly, or while a worker still loads what it is to run."""
+    current = get_current(environ)
+    return environ.get(INSIDE_VARIABLE) if current is None else current.cluster
+
+
+def in_environment(environ: Mapping[str, str] = os.environ) -> bool:
+    """Does the environment say it? Then it is a job's, and all of the job's own workers are told the same."""
+    return "RMCS_TASK_ID" in environ
+
+
 def get_current(environ: Mapping[str, str] = os.environ) -> CurrentItem | None:
-    """The running item: set by the wrapper in tasks, by the environment in jobs, else None."""
+    """The running item: set by the wrapper in tasks and actors, by the environment in jobs, else None."""
     if _running is not None:
         return _running
+    if "RMCS_TASK_ID" not in environ:  # asked at every call of a verb, so nothing slower outside of a cluster
+        return None
     try:
         return CurrentItem(
             id=environ["RMCS_TASK_ID"],

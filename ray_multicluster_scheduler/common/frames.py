@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 CHUNK_BYTES = 256 * 1024
 MAX_MESSAGE_BYTES = 4 * 1024**3 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024

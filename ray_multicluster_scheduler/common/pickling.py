@@ -17,7 +17,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ray_multicluster_scheduler.common.imported_names import names_in_code
+
 _LOCAL, _RAY = "cloudpickle", "ray.cloudpickle"
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_SMALL = 40
 
 
 def _inside_ray() -> bool:
@@ -41,35 +45,71 @@ def dumps(value: object) -> bytes:
     return writer(value, protocol=5)
 
 
-def dumps_with_modules(value: object) -> tuple[bytes, set[str]]:
-    """Pickle on our side, and name the modules that the other side must be able to import for it."""
+def dumps_with_modules(value: object, actors: list[Any] | None = None) -> tuple[bytes, set[str]]:
+    """Pickle on our side, and name the modules that the other side must be able to import for it.
+
+    Those are the modules of what goes by name, and those that a function which goes by value imports when it runs.
+    Handles of actors that are met on the way are added to ``actors``.
+    """
+    if _is_small_and_plain(value):
+        return pickle.dumps(value, protocol=5), set()
     modules: set[str] = set()
     buffer = io.BytesIO()
-    _recorder()(buffer, modules).dump(value)
+    _recorder()(buffer, modules, [] if actors is None else actors).dump(value)
     return buffer.getvalue(), modules
 
 
+def _is_small_and_plain(value: object) -> bool:
+    """Are these the arguments of most tasks: a few numbers and texts? The plain pickler then does the same, sooner."""
+    pending = [value]
+    for item in pending:  # grows while we look
+        kind = type(item)
+        if kind in _PLAIN:
+            continue
+        if kind is not tuple and kind is not list and kind is not dict:
+            return False
+        if len(pending) + len(item) > _SMALL:  # type: ignore[arg-type]  # one of the three that have a length
+            return False
+        pending += item  # type: ignore[arg-type]  # … and can be gone through; of a dict these are the keys
+        if kind is dict:
+            pending += item.values()  # type: ignore[attr-defined]  # it is a dict
+    return True
+
+
 @functools.cache
-def _recorder() -> Callable[[io.BytesIO, set[str]], pickle.Pickler]:
-    """The class that writes down what goes by name."""
+def _recorder() -> Callable[[io.BytesIO, set[str], list[Any]], pickle.Pickler]:
+    """The class that writes down what goes by name, and the actors that it meets."""
     import cloudpickle  # noqa: PLC0415 - a cluster, which loads this module too, does not have it
 
     class Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-        def __init__(self, buffer: io.BytesIO, modules: set[str]) -> None:
+        def __init__(self, buffer: io.BytesIO, modules: set[str], actors: list[Any]) -> None:
             super().__init__(buffer, protocol=5)
-            self._modules = modules
+            self._modules, self._actors = modules, actors
 
         def reducer_override(self, obj: Any) -> Any:
             reduced = super().reducer_override(obj)
+            if getattr(type(obj), "_rmcs_actor_handle", False):
+                self._actors.append(obj)
             if reduced is NotImplemented:
-                # Functions and classes that cloudpickle does not take apart go by name; so do modules.
-                if isinstance(obj, (types.FunctionType, type)):
-                    self._modules.add(obj.__module__)
-                elif isinstance(obj, types.ModuleType):
-                    self._modules.add(obj.__name__)
+                self._note(_home_of(obj))
+            elif isinstance(obj, types.FunctionType):
+                # It goes by value, and with it every import statement that it will come to over there.
+                self._modules |= names_in_code(obj.__code__, obj.__globals__.get("__package__"))
             return reduced
 
+        def _note(self, module: object) -> None:
+            if isinstance(module, str) and module != "__main__":  # which goes by value
+                self._modules.add(module)
+
     return Recorder
+
+
+def _home_of(obj: Any) -> object:
+    """Where the other side will look for something that cloudpickle does not take apart."""
+    if isinstance(obj, types.ModuleType):
+        return obj.__name__
+    # Of an instance this is where its class is, unless it says itself that it is a global, as a decorated function does.
+    return getattr(obj, "__module__", None) or type(obj).__module__
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:

@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.local_fleet.layout import (
     cluster_dir,
     marker,
 )
-from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
+from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK, Ports
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from ray_multicluster_scheduler.local_fleet.sweep import sweep_fleet, sweep_stale
 
@@ -162,10 +162,14 @@ class LocalFleet:
 
     def direct_dashboard(self, name: str) -> str:
         """The dashboard itself, past the forwarder; it changes with every start."""
+        return f"http://{LOOPBACK}:{self.direct_ports(name).dashboard}"
+
+    def direct_ports(self, name: str) -> Ports:
+        """What Ray itself listens on, past the forwarders; it changes with every start."""
         ports = self._channel(name).call("status")["ports"]
         if not ports:
             raise ClusterConnectionError(f"Local cluster {name!r} is down.", cluster=name, next_step="start() it.")
-        return f"http://{LOOPBACK}:{ports['dashboard']}"
+        return Ports(**ports)
 
     def processes(self, name: str) -> list[int]:
         """The ids of all living processes of a cluster."""

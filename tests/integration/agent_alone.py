@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway import agent as agent_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import calls as calls_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join
 
@@ -149,19 +149,18 @@ async def a_message_that_cannot_be_handled_costs_the_connection_only() -> None:
 
 
 async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
-    agent_module.MAX_MESSAGE_BYTES = agent_module._ROOM_FOR_HEADS + 1000
+    results_module.MAX_MESSAGE_BYTES = results_module._ROOM_FOR_HEADS + 1000
     agent, wire = new_agent(), Wire()
     value: Future[bytes] = Future()
     value.set_result(b"x" * 2000)
     agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
-    agent._calls.read_back = lambda _: value
+    agent._results._read_back = lambda _: value
     serving = serve(agent, wire)
     wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
     await wire.until(m.ACCEPTED)
     record = agent._calls.records[KEY]
     record.head, record.ref = {"status": "succeeded", "at": 1.0, "node": "n"}, object()
-    agent._ready.append(record)
-    agent._send_results()
+    agent._results.add([record])
     (result,) = (await wire.until(m.FINISHED))["results"]
     assert (result["status"], result["failure"], result["code"]) == ("failed", "permanent", "RESULT_TOO_LARGE")
     assert "2000 bytes" in result["message"]

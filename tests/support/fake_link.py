@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,12 +18,20 @@ Key = tuple[str, int]
 
 def success(call: Call) -> CallResult:
     """An automatic answer: every call succeeds with its own arguments as the value."""
-    return CallResult(call.task_id, call.attempt, "succeeded", payload=call.arguments)
+    return CallResult(call.task_id, call.attempt, "succeeded", payload=call.arguments, of_actor=actor_of(call))
+
+
+def actor_of(call: Call) -> str | None:
+    """Whose method it is, if it is one."""
+    return None if call.method is None else call.method.actor_id
 
 
 class FakeLink:
     """Keeps the promises of ClusterLink. With ``answer``, calls are accepted, started and answered on the loop
-    by themselves; without, a test does it with accept(), start(), finish() and fail().
+    by themselves (actors are started only); without, a test does it with accept(), begin(), finish() and fail().
+
+    Calls that were sent ahead wait here: each takes over the place of a call with equal resources when that
+    ends, or is begun by start().
 
     ``obeys_cancel``: a cancelled call is answered at once; otherwise only when the test ends it.
     ``answers``: health and snapshot are answered; otherwise they time out.
@@ -39,8 +48,12 @@ class FakeLink:
     ) -> None:
         self._cluster, self._listener, self._answer = cluster, listener, answer
         self._open: dict[Key, set[str]] = {}
+        self._call: dict[Key, Call] = {}
+        self._ahead: deque[Key] = deque()
         self.calls: list[Call] = []
         self.cancelled: list[tuple[str, int, bool]] = []
+        self.started: list[Key] = []
+        self.recalled: list[Key] = []
         self.obeys_cancel, self.answers, self.closed = obeys_cancel, True, False
         self.current_snapshot = snapshot or idle_snapshot(cluster)
 
@@ -64,23 +77,45 @@ class FakeLink:
     def unanswered(self) -> list[Key]:
         return list(self._open)
 
+    @property
+    def ahead(self) -> list[Key]:
+        """Calls that were sent ahead and have no place yet."""
+        return list(self._ahead)
+
     # ClusterLink ----------------------------------------------------------------------------------------
 
     def submit(self, calls: Sequence[Call]) -> None:
         for call in calls:
+            key = (call.task_id, call.attempt)
             self.calls.append(call)
-            self._open[call.task_id, call.attempt] = set()
+            self._open[key], self._call[key] = set(), call
             if self.closed:
-                self._settle(_lost((call.task_id, call.attempt), "the link is closed"))
-            elif self._answer is not None:
-                asyncio.get_running_loop().call_soon(self._run, call, self._answer)
+                self._settle(_lost(call, "the link is closed"))
+            elif call.ahead:
+                self._ahead.append(key)
+                if self._answer is not None:
+                    asyncio.get_running_loop().call_soon(self.accept, *key)
+            else:
+                self._place(key)
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         if (task_id, attempt) not in self._open:
             return
         self.cancelled.append((task_id, attempt, force))
         if self.obeys_cancel:
-            asyncio.get_running_loop().call_soon(self._settle, CallResult(task_id, attempt, "cancelled"))
+            self._end_soon((task_id, attempt))
+
+    def start(self, task_id: str, attempt: int) -> None:
+        if (task_id, attempt) in self._ahead:
+            self.started.append((task_id, attempt))
+            self._ahead.remove((task_id, attempt))
+            self._place((task_id, attempt))
+
+    def recall(self, task_id: str, attempt: int) -> None:
+        if (task_id, attempt) in self._ahead:
+            self.recalled.append((task_id, attempt))
+            self._ahead.remove((task_id, attempt))
+            self._end_soon((task_id, attempt), code="RECALLED")
 
     async def health(self, timeout: float) -> float:
         await self._answer_or_time_out(timeout)
@@ -106,46 +141,79 @@ class FakeLink:
         if self._first("accepted", task_id, attempt):
             self._listener.accepted(self._cluster, task_id, attempt)
 
-    def start(self, task_id: str, attempt: int = 1, *, at: float = 0.0, node_id: str = "n1") -> None:
-        if self._first("started", task_id, attempt):
+    def begin(self, task_id: str, attempt: int = 1, *, at: float = 0.0, node_id: str = "n1") -> None:
+        if (task_id, attempt) not in self._ahead and self._first("started", task_id, attempt):
             self._listener.started(self._cluster, task_id, attempt, at, node_id)
 
     def print(self, task_id: str, text: str, attempt: int = 1, *, stream: str = "stdout") -> None:
+        """For a method of an actor, give the actor's id."""
         if (task_id, attempt) in self._open:
             self._listener.output(self._cluster, task_id, attempt, stream, text)
 
-    def finish(self, task_id: str, payload: bytes = b"", attempt: int = 1) -> None:
-        self._settle(CallResult(task_id, attempt, "succeeded", payload=payload))
+    def finish(self, task_id: str, payload: bytes = b"", attempt: int = 1, **values: Any) -> None:
+        self._end((task_id, attempt), "succeeded", payload=payload, **values)
 
     def fail(self, task_id: str, failure: FailureClass = FailureClass.USER, attempt: int = 1, **values: Any) -> None:
         defaults = {"error_type": "ValueError", "message": "it failed"}
-        self._settle(CallResult(task_id, attempt, "failed", failure=failure, **{**defaults, **values}))
+        self._end((task_id, attempt), "failed", failure=failure, **{**defaults, **values})
 
     def lose(self, sentence: str = "the cluster was lost") -> None:
         """Nothing runs there any more: every call is answered, and the link is over."""
         if self.closed:
             return
         self.closed = True
+        self._ahead.clear()
         for key in list(self._open):
-            self._settle(_lost(key, sentence))
+            self._settle(_lost(self._call[key], sentence))
         self._listener.link_closed(self._cluster, sentence)
+
+    def _place(self, key: Key) -> None:
+        """It has a place from now on."""
+        if self._answer is not None:
+            asyncio.get_running_loop().call_soon(self._run, self._call[key], self._answer)
 
     def _run(self, call: Call, answer: Answer) -> None:
         self.accept(call.task_id, call.attempt)
-        self.start(call.task_id, call.attempt)
-        self._settle(answer(call))
+        self.begin(call.task_id, call.attempt)
+        if call.actor is None:
+            self._settle(answer(call))
 
     def _first(self, what: str, task_id: str, attempt: int) -> bool:
-        """Is the call unanswered, and was this not said of it before?"""
+        """Is the call unanswered, and no method of an actor, and was this not said of it before?"""
         said = self._open.get((task_id, attempt))
-        if said is None or what in said:
+        if said is None or what in said or self._call[task_id, attempt].method is not None:
             return False
         said.add(what)
         return True
 
+    def _end_soon(self, key: Key, **values: Any) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self._end(key, "cancelled", **values))
+
+    def _end(self, key: Key, status: Any, **values: Any) -> None:
+        if key in self._open:
+            self._settle(CallResult(*key, status, of_actor=actor_of(self._call[key]), **values))
+
     def _settle(self, result: CallResult) -> None:
-        if self._open.pop((result.task_id, result.attempt), None) is not None:
-            self._listener.finished(self._cluster, result)
+        key = (result.task_id, result.attempt)
+        if self._open.pop(key, None) is None:
+            return
+        if key in self._ahead:
+            self._ahead.remove(key)
+        elif result.code != "RECALLED":
+            self._take_over(key)
+        self._listener.finished(self._cluster, result)
+
+    def _take_over(self, ended: Key) -> None:
+        """The place of a task goes to the oldest that waits for one like it."""
+        one = self._call[ended]
+        if one.actor is not None or one.method is not None:
+            return
+        for waiting in self._ahead:
+            if self._call[waiting].resources == one.resources:
+                self._ahead.remove(waiting)
+                self._listener.moved(self._cluster, ended, waiting)
+                self._place(waiting)
+                return
 
     async def _answer_or_time_out(self, timeout: float) -> None:
         if self.closed or not self.answers:
@@ -155,7 +223,14 @@ class FakeLink:
             )
 
 
-def _lost(key: Key, sentence: str) -> CallResult:
+def _lost(call: Call, sentence: str) -> CallResult:
     return CallResult(
-        *key, "failed", None, FailureClass.CLUSTER, "ClusterLostError", code="CLUSTER_LOST", message=sentence
+        call.task_id,
+        call.attempt,
+        "failed",
+        failure=FailureClass.CLUSTER,
+        error_type="ClusterLostError",
+        code="CLUSTER_LOST",
+        message=sentence,
+        of_actor=actor_of(call),
     )

@@ -3,9 +3,10 @@
     faults = Faults([Fault("drop", "started"), Fault("duplicate", "finished", task_id="t2")])
     link = FaultyLink(FakeLink("a", faults.between(listener)), faults)
 
-What goes down (submit, cancel) and what comes up (accepted, started, output, finished, snapshot) passes through
-the same Faults. A wrapped link breaks the promises of ClusterLink on purpose; only what ``refuse``, ``cut`` and
-``lose`` do is something that a sound link does, too.
+What goes down (submit, cancel, start, recall) and what comes up (accepted, started, moved, output, finished,
+snapshot) passes through the same Faults; a move is a message of the call that ended. A wrapped link breaks the
+promises of ClusterLink on purpose; only what ``refuse``, ``cut`` and ``lose`` do is something that a sound link does,
+too.
 """
 
 from __future__ import annotations
@@ -146,6 +147,14 @@ class FaultyLink:
     def info(self) -> LinkInfo:
         return self._inner.info
 
+    @property
+    def connected(self) -> bool:
+        return self._inner.connected and not self._faults.is_cut and not self._faults.is_lost
+
+    @property
+    def idle_s(self) -> float:
+        return self._inner.idle_s
+
     def submit(self, calls: Sequence[Call]) -> None:
         for call in calls:
             listener = self._faults.listener
@@ -156,6 +165,12 @@ class FaultyLink:
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._faults.pass_on("cancel", task_id, lambda: self._inner.cancel(task_id, attempt, force=force))
+
+    def start(self, task_id: str, attempt: int) -> None:
+        self._faults.pass_on("start", task_id, lambda: self._inner.start(task_id, attempt))
+
+    def recall(self, task_id: str, attempt: int) -> None:
+        self._faults.pass_on("recall", task_id, lambda: self._inner.recall(task_id, attempt))
 
     async def health(self, timeout: float) -> float:
         await self._reach(timeout)
@@ -197,6 +212,9 @@ class _FaultyListener:
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None:
         self._faults.pass_on("started", task_id, lambda: self._listener.started(cluster, task_id, attempt, at, node_id))
 
+    def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
+        self._faults.pass_on("moved", ended[0], lambda: self._listener.moved(cluster, ended, begun))
+
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self._faults.pass_on("output", task_id, lambda: self._listener.output(cluster, task_id, attempt, stream, text))
 
@@ -216,4 +234,5 @@ def _refused(call: Call) -> CallResult:
         error_type="ClusterConnectionError",
         code="REFUSED",
         message="the cluster refused the call",
+        of_actor=None if call.method is None else call.method.actor_id,
     )

@@ -30,7 +30,7 @@ def call(task_id: str, attempt: int = 1, *, function: bytes = b"fn", arguments: 
 
 
 def link_info(cluster: str = "a") -> LinkInfo:
-    return LinkInfo(cluster, "agent", 1, "2.60.0", "3.11.7", "session_1", "linux", "x86_64", "job-1")
+    return LinkInfo(cluster, "agent", 2, "2.60.0", "3.11.7", "session_1", "linux", "x86_64", "job-1")
 
 
 def idle_snapshot(cluster: str = "a", cpus: float = 2.0) -> ResourceSnapshot:
@@ -58,6 +58,9 @@ class Heard:
 
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None:
         self.events.append(("started", task_id, attempt, at, node_id))
+
+    def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
+        self.events.append(("moved", ended, begun))
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self.events.append(("output", task_id, attempt, stream, text))

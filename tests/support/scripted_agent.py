@@ -62,6 +62,9 @@ class ScriptedAgent:
     def start(self, *keys: Key, at: float = 5.0, node: str = "n1") -> None:
         self.say(m.STARTED, {"calls": [[*key, at, node] for key in keys]})
 
+    def move(self, ended: Key, begun: Key) -> None:
+        self.say(m.MOVED, {"slots": [[*ended, *begun]]})
+
     def finish(self, *keys: Key, payload: bytes = b"value", **head: Any) -> None:
         """One FINISHED message with a result for each key."""
         results = [{"id": task_id, "attempt": attempt, "status": "succeeded", **head} for task_id, attempt in keys]
@@ -86,6 +89,14 @@ class ScriptedAgent:
     def calls(self) -> list[Key]:
         """Every call that arrived, in order; one that came twice is there twice."""
         return [(call["id"], call["attempt"]) for message in self.of(m.CALLS) for call in message.head["calls"]]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every call that arrived, as it was written."""
+        return [call for message in self.of(m.CALLS) for call in message.head["calls"]]
+
+    def blob_bytes(self) -> int:
+        """How much was attached to calls."""
+        return sum(len(blob) for message in self.of(m.CALLS) for blob in message.blobs)
 
     async def cut(self) -> None:
         """The connection breaks as by a power cut of the network."""

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.job_words import EXPIRED, JOB_STATUS
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
-JOB_STATUS = {
-    TaskState.PENDING: "QUEUED",
-    TaskState.QUEUED: "QUEUED",
-    TaskState.DISPATCHING: "PENDING",
-    TaskState.RUNNING: "RUNNING",
-    TaskState.RETRYING: "RETRYING",
-    TaskState.LOST: "LOST",
-    TaskState.SUCCEEDED: "SUCCEEDED",
-    TaskState.FAILED: "FAILED",
-    TaskState.CANCELLED: "STOPPED",
-}
-EXPIRED = "EXPIRED"
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.runtime import Runtime
+
 ABANDONED = "ABANDONED"
 MASKED = "•••"
 _MARKERS = markers("", "", 0, 0)
@@ -44,6 +35,7 @@ def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
     prepared = runtime.dispatcher.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
     return {
+        **_of_actor(record),
         "id": task_id,
         "kind": record.task.kind,
         "name": record.task.name,
@@ -57,6 +49,23 @@ def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
         "runtime_env": _without_secrets(prepared.runtime_env) if prepared else None,
         "converted_paths": [list(pair) for pair in prepared.converted] if prepared else [],
         "history": [step.to_dict() for step in runtime.manager.log.history(task_id)],
+    }
+
+
+def _of_actor(record: TaskRecord) -> dict[str, Any]:
+    """What is special about an actor."""
+    actor = record.task.actor
+    if actor is None:
+        return {}
+    holds = record.task.requirements if record.state is TaskState.RUNNING else {}
+    return {
+        "actor": {
+            "name": actor.public_name,
+            "lifetime": actor.lifetime,
+            "max_restarts": actor.max_restarts,
+            "needs_to_start": dict(actor.placement),
+            "holds": dict(holds),
+        }
     }
 
 
@@ -74,15 +83,17 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
 def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
     """State, code and sentence of an item that the machine has no record of, any more or ever."""
     item = runtime.item(task_id)
-    if item is None or not item.future.done():
+    if item is None or item.outcome is None:
         return EXPIRED, EXPIRED, "it ended long ago and was forgotten"
-    return str(item.state), ABANDONED, item.future.result().completion.message
+    return str(item.state), ABANDONED, item.outcome.completion.message
 
 
 def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
     """The answer that its owner got, where the control plane ended before the item did."""
-    item = None if record.state.terminal else runtime.item(record.task.id)
-    return item.future.result().completion if item is not None and item.future.done() else None
+    item = runtime.item(record.task.id)
+    outcome = None if item is None else item.outcome
+    # A detached actor is left alone, and only then its link is closed: its owner's answer is the true one.
+    return outcome.completion if outcome is not None and outcome.completion.state is not record.state else None
 
 
 def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +162,25 @@ def _job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
     }
 
 
+def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every actor that was not forgotten, oldest first."""
+
+    def row(record: TaskRecord) -> dict[str, Any]:
+        abandoned = _abandoned(runtime, record)
+        return {
+            "id": record.task.id,
+            "name": record.task.actor.public_name if record.task.actor else None,
+            "class": record.task.name,
+            "state": str(abandoned.state if abandoned else record.state),
+            "cluster": record.cluster,
+            "attempt": record.attempt,
+            "lifetime": record.task.actor.lifetime if record.task.actor else None,
+            "message": abandoned.message if abandoned else record.sentence,
+        }
+
+    return runtime.ask(lambda: [row(one) for one in runtime.machine.records() if one.task.kind == "actor"])
+
+
 def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """One row per cluster, None where something is not known."""
     return runtime.ask(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
@@ -195,3 +225,13 @@ def decision_table(decision: SchedulingDecision | dict[str, Any]) -> list[tuple[
         mark = " (chosen)" if row["cluster"] == data["cluster"] else ""
         lines.append((row["cluster"] + mark, said))
     return lines
+
+
+def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:
+    """The nodes of these clusters as they were last seen, with Ray's names for what is known of them."""
+    rows = []
+    for name in clusters:
+        snapshot = runtime.machine.registry.latest_snapshot(name)
+        for node in snapshot.nodes if snapshot else ():
+            rows.append({"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name})
+    return rows

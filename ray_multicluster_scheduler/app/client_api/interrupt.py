@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from ray_multicluster_scheduler.app.client_api import unified_scheduler
+from ray_multicluster_scheduler.app.client_api import program as this_program
+from ray_multicluster_scheduler.app.client_api import where
 from ray_multicluster_scheduler.app.client_api.shutdown_story import say
 
 P = ParamSpec("P")
@@ -31,7 +32,7 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
                 return program(*args, **kwargs)
             except KeyboardInterrupt:
                 say("interrupted")
-                unified_scheduler.end_without_draining()
+                this_program.end_without_draining()
                 stop_everything()
                 raise SystemExit(EXIT_INTERRUPTED) from None
 
@@ -40,7 +41,9 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
 
 def stop_everything() -> None:
     """Cancel whatever this program has in progress, on the shared scheduler and on its own ones, and end them."""
-    unified_scheduler.stop_all()
+    if where.inside():
+        where.native().shutdown()
+    this_program.stop_all()
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.explanation import find_record
-from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 
 
 class _Attempt(NamedTuple):
@@ -71,7 +73,7 @@ def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:
     """Wait until an attempt after ``seen`` runs, or the job is over."""
     item = runtime.settled(job_id)
     while True:
-        over, step = item is None or item.future.done(), item.transition if item is not None else None
+        over, step = item is None or item.done(), item.transition if item is not None else None
         record = runtime.ask(lambda: _attempt(_record(runtime, job_id), started=True))
         if record is not None and record.number > seen:
             return record

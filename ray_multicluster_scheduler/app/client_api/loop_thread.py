@@ -77,6 +77,12 @@ class LoopThread:
             else:
                 self._schedule(work).add_done_callback(_say_if_it_failed)
 
+    def soon(self, work: Callable[..., object], *args: object) -> None:
+        """From any thread: call it on the loop; nothing happens after the end."""
+        with self.gate:
+            if not self._over and not self.in_another_process:
+                self._loop.call_soon_threadsafe(work, *args)
+
     def check_open(self) -> None:
         """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
         if self._over:

@@ -1,4 +1,7 @@
-"""What can be said about an item beside what it is; checked before anything is sent."""
+"""What can be said about an item beside what it is; checked before anything is sent.
+
+Light to import: a decorated function that is loaded inside a cluster knows the names of the options, too.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import getpass
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
-from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.config import Settings
 
 _LONGEST_S = 100 * 365 * 86400.0
 
@@ -57,15 +61,14 @@ class JobOptions(ItemOptions, total=False):
 
 
 def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
-    """Fields of the TaskDescription that both verbs fill alike. Raises ConfigurationError."""
-    _refuse_unknown(options, known)
+    """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
+    refuse_unknown(options, names_of(known))
     _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
-    preferred = _text(given.get("preferred_cluster"), "preferred_cluster") or ClusterContextManager.get()
     return {
         "tags": _texts(tags, "tags"),
         "require_tags": _texts(given.get("require_tags"), "require_tags"),
-        "preferred_cluster": preferred,
+        "preferred_cluster": _text(given.get("preferred_cluster"), "preferred_cluster") or ClusterContextManager.get(),
         "fallback": given.get("fallback", "any"),
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
@@ -91,6 +94,9 @@ def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
             f"runtime_env is {type(runtime_env).__name__}, not a mapping.",
             next_step='give for example {"pip": ["numpy"]} or {"working_dir": "."}',
         )
+    # Heavy, and not needed before something is submitted.
+    from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env  # noqa: PLC0415
+
     try:
         env = normalise_runtime_env({key: _as_text(value) for key, value in runtime_env.items()})
     except ValueError as error:
@@ -121,8 +127,13 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _refuse_unknown(options: Mapping[str, Any], known: type) -> None:
-    names = known.__annotations__.keys() | ItemOptions.__annotations__.keys()
+def names_of(known: type) -> frozenset[str]:
+    """The options that a TypedDict of these names, and those of ItemOptions."""
+    return frozenset({*known.__annotations__, *ItemOptions.__annotations__})
+
+
+def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
+    """Raises ConfigurationError with the name that was probably meant."""
     for key in options:
         if key not in names:
             close = difflib.get_close_matches(key, names, 1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.item import Outcome
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+
+_NONE = pickle.dumps(None)
 
 
 def value_of(outcome: Outcome) -> Any:
@@ -17,10 +21,8 @@ def value_of(outcome: Outcome) -> Any:
     error = error_of(outcome)
     if error is not None:
         raise error
-    if outcome.result is None or outcome.result.payload is None:
-        return None
     try:
-        return pickling.loads(outcome.result.payload)
+        return pickling.loads(payload_of(outcome))
     except Exception as problem:
         raise errors.ResultLostError(
             f"The result of {outcome.completion.task_id} came back from cluster {outcome.completion.cluster!r}, but "
@@ -31,11 +33,22 @@ def value_of(outcome: Outcome) -> Any:
         ) from problem
 
 
+def payload_of(outcome: Outcome) -> bytes:
+    """The pickled value of one that succeeded."""
+    result = outcome.result
+    return _NONE if result is None or result.payload is None else result.payload
+
+
 def error_of(outcome: Outcome) -> BaseException | None:
     """What the caller is to be given instead of a value, or None if it succeeded."""
     done = outcome.completion
     if done.state is TaskState.SUCCEEDED:
         return None
+    if outcome.origin is not None:
+        first = error_of(outcome.origin)
+        if first is not None:
+            first.add_note(f"{done.task_id} was to have the value as an argument, so it did not run")
+        return first
     if done.error is None and outcome.result is not None:
         return _user_error(done, outcome.result)
     kind = getattr(errors, done.error or "", None) or (
@@ -47,8 +60,12 @@ def error_of(outcome: Outcome) -> BaseException | None:
         cluster=done.cluster,
         next_step=done.next_step or None,
     )
-    if outcome.result is not None and outcome.result.traceback:
-        error.__cause__ = errors.RemoteTraceback(outcome.result.traceback)
+    result = outcome.result
+    if result is not None and result.task_id != done.task_id and result.failure is FailureClass.USER:
+        # A call that never left, because its actor's constructor failed: here is how.
+        error.__cause__ = _user_error(replace(done, task_id=result.task_id, attempt=result.attempt), result)
+    elif result is not None and result.traceback:
+        error.__cause__ = errors.RemoteTraceback(result.traceback)
     return error
 
 

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.incomplete_items import IncompleteItems
+from ray_multicluster_scheduler.app.client_api.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.loop_thread import LoopThread, shut_down
+from ray_multicluster_scheduler.app.client_api.method_calls import MethodCalls
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
@@ -22,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobC
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
-from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequested, Submitted
+from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, CancelRequested, Event, Submitted
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -74,12 +77,14 @@ class Runtime(LoopThread):
 
     # From any thread ------------------------------------------------------------------------------------
 
-    def submit(self, task: TaskDescription) -> Item:
+    def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
         """Hand an item to the brain; returns at once. A repeated id or key is the first item again.
 
-        Raises SchedulerError after the end, ConfigurationError for an id or key that means something else.
+        It is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
+        ConfigurationError for an id or key that means something else.
         """
         taken = False
+        watch = None
         try:
             with self._lock:
                 if self._refusal is not None:
@@ -89,8 +94,12 @@ class Runtime(LoopThread):
                     item = self._live[task.id] = Item(task)
                     if task.idempotency_key is not None:
                         self._keys[task.owner, task.idempotency_key] = task.id
-                    self.manager.post(Submitted(task))
+                    if arguments is not None and not arguments.plain:
+                        watch = self.incomplete.expect(task.id, arguments)
+                    self.manager.post(Submitted(task, watch.waits_for if watch else ""))
                     taken = True
+            if watch is not None:
+                watch.begin()
             return item
         finally:
             if not taken:
@@ -105,7 +114,7 @@ class Runtime(LoopThread):
         """The same, once the brain knows of it, too."""
         item = self.item(task_id)
         if item is not None:
-            item.accepted.wait(ACCEPT_TIMEOUT_S)
+            item.wait_accepted(ACCEPT_TIMEOUT_S)
         return item
 
     def record(self, task_id: str) -> TaskRecord | None:
@@ -126,9 +135,9 @@ class Runtime(LoopThread):
             self.check_open()
             self.manager.post(CancelRequested(task_id, reason, force))
 
-    def when_done(self, item: Item, work: Callable[[], object]) -> None:
+    def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
-        item.future.add_done_callback(lambda _: self._call_back(work))
+        item.watch(lambda _: self._call_back(work))
 
     def refuse(self, why: str = "was shut down") -> None:
         """From now on nothing new is taken."""
@@ -174,6 +183,12 @@ class Runtime(LoopThread):
 
     # On the loop ----------------------------------------------------------------------------------------
 
+    def _post(self, event: Event) -> None:
+        """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
+        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
+            self.packages.report_missing(event.sentence)
+        self.manager.post(event)
+
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
@@ -186,9 +201,10 @@ class Runtime(LoopThread):
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
         )
         self.manager = TaskLifecycleManager(self.machine, MemoryTransitionLog(), self.clock, self)
-        post = self.manager.post
-        self.collector = ResultCollector(post, self.output)
         self.packages = PackageCache()
+        post = self._post
+        self.incomplete = IncompleteItems(self.shelf, post, self.soon)
+        self.collector = ResultCollector(post, self.output)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
             clusters, settings, self.clients, self.collector, self.clock, self.control_plane, self.packages
@@ -208,11 +224,16 @@ class Runtime(LoopThread):
             self.preparation,
             platform.python_version(),
         )
+        self.method_calls = MethodCalls(
+            self.control_plane, self.links.existing, self.preparation.homes, self.preparation.home_of, self._defect
+        )
+        self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
 
     async def _close(self) -> None:
         self.manager.stop_timers()
+        self._leave_detached()
         try:
             await self.connections.close()
             await self.dispatcher.close()
@@ -256,7 +277,11 @@ class Runtime(LoopThread):
                 self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
             self._ended[item.id] = item
             del self._live[item.id]
-        item.ended(Outcome(completion, result))
+        origin = self.incomplete.over(item.id)
+        if origin is not None and completion.state is TaskState.FAILED:
+            item.ended(Outcome(completion, origin.result, origin))
+        else:
+            item.ended(Outcome(completion, result))
         self.output.wake()
         self.shelf.release(item.task.function_digest)
         self.shelf.release(item.task.arguments_digest)
@@ -278,9 +303,22 @@ class Runtime(LoopThread):
         self.refuse(f"has a defect and stopped: {error!r}")
         self._end_abandoned("SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
 
+    def _leave_detached(self) -> None:
+        """Detached actors live on without us."""
+        for item in self.unfinished():
+            actor = item.task.actor
+            if actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING):
+                message = (
+                    f"actor {item.id} is detached and lives on on {item.cluster}, while its scheduler was shut down; "
+                    f"get_actor({actor.public_name!r}) finds it again"
+                )
+                state, kind = TaskState.CANCELLED, "TaskCancelledError"
+                self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+
     def _end_abandoned(self, kind: str, why: str) -> None:
         """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
+        self.method_calls.end(self._refusal or "was shut down", kind, why)
         for item in self.unfinished():
             message = f"{item.id} did not end by itself: {why}."
             self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from concurrent.futures import wait as wait_futures
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.item import Item
-from ray_multicluster_scheduler.app.client_api.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.item import Item, Promise, wait_for
+from ray_multicluster_scheduler.common.model import TaskState
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 
 _SAY_AGAIN_S = 10.0
+_LOOK_AGAIN_S = 0.1
 STOP_PATIENCE_S = 15.0
 FORCE_PATIENCE_S = 5.0
 
@@ -20,47 +25,86 @@ def say(text: str) -> None:
 
 
 def drain(runtime: Runtime) -> None:
-    """Wait until everything is over. Ctrl+C cancels what is left instead."""
+    """Wait until everything is over but living actors, which end with the program or outlive it. Ctrl+C cancels what is
+    left instead."""
     try:
-        while items := runtime.unfinished():
-            say(f"waiting for {_list(items)} to end (Ctrl+C cancels)")
-            wait_futures([item.future for item in items], timeout=_SAY_AGAIN_S)
+        say_at = time.monotonic()
+        while waiting := _work(runtime):
+            if time.monotonic() >= say_at:
+                say(f"waiting for {_list(waiting)} to end (Ctrl+C cancels)")
+                say_at = time.monotonic() + _SAY_AGAIN_S
+            # A detached actor need only be ready, which is not its end: look again soon.
+            being_made = any(isinstance(item, Item) and item.task.actor is not None for item in waiting)
+            wait_for(waiting, len(waiting), _LOOK_AGAIN_S if being_made else _SAY_AGAIN_S)
     except KeyboardInterrupt:
-        stop(runtime, runtime.unfinished())
+        stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None])
 
 
 def cancel_all(runtime: Runtime) -> None:
-    """Cancel what is left, without a word if there is nothing."""
+    """Cancel what is left, without a word if there is nothing; only detached actors are left alone."""
     items = runtime.unfinished()
-    if items:
-        stop(runtime, items)
+    left = [item for item in items if item.task.actor is None]
+    if left:
+        stop(runtime, left)
+    detached = [item for item in items if _lives_on(item)]
+    if detached:
+        say(f"detached, so left alone: {_actors(detached)}")
+    actors = [item for item in items if item.task.actor is not None and item not in detached]
+    if actors:
+        say(f"ended with the program: {_actors(actors)}")
+        for item in actors:
+            runtime.cancel(item.id, "its program has ended", force=True)
+        wait_for(actors, len(actors), STOP_PATIENCE_S)
 
 
 def stop(runtime: Runtime, items: Iterable[Item]) -> None:
     """Cancel these and say of each what became of it; Ctrl+C while waiting forces."""
-    chosen = [item for item in items if not item.future.done()]
+    chosen = [item for item in items if not item.done()]
     before = {item.id: (item.state, item.cluster) for item in chosen}
     for item in chosen:
         runtime.cancel(item.id, "the program that submitted it was interrupted", force=False)
     forced = False
     try:
-        wait_futures([item.future for item in chosen], timeout=STOP_PATIENCE_S)
+        wait_for(chosen, len(chosen), STOP_PATIENCE_S)
     except KeyboardInterrupt:
         forced = True
-    left = [item for item in chosen if not item.future.done()]
+    left = [item for item in chosen if not item.done()]
     if left:
         say(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
         for item in left:
             runtime.cancel(item.id, "the program that submitted it was interrupted", force=True)
-        wait_futures([item.future for item in left], timeout=FORCE_PATIENCE_S)
+        wait_for(left, len(left), FORCE_PATIENCE_S)
     for item in chosen:
         state, cluster = before[item.id]
         where = f" on {cluster}" if cluster else ""
-        ended = str(item.state) if item.future.done() else "not known to have ended"
+        ended = str(item.state) if item.done() else "not known to have ended"
         say(f"{item.id} was {state}{where}: {ended}")
 
 
-def _list(items: list[Item], most: int = 5) -> str:
-    shown = ", ".join(f"{item.id} ({item.state})" for item in items[:most])
-    more = len(items) - most
-    return f"{shown} and {more} more" if more > 0 else shown
+def _work(runtime: Runtime) -> list[Promise]:
+    """What is worth waiting for: tasks, jobs, calls, and detached actors that are still being made."""
+    items = [item for item in runtime.unfinished() if item.task.actor is None or _is_being_left(item)]
+    return [*items, *runtime.method_calls.unanswered()]
+
+
+def _is_being_left(item: Item) -> bool:
+    actor = item.task.actor
+    return actor is not None and actor.detached and not _lives_on(item)
+
+
+def _lives_on(item: Item) -> bool:
+    actor = item.task.actor
+    return actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING)
+
+
+def _actors(items: Sequence[Item]) -> str:
+    return _some([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
+
+
+def _list(items: Sequence[Promise]) -> str:
+    return _some([f"{item.id} ({item.state})" for item in items])
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

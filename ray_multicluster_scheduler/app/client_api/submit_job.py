@@ -1,22 +1,20 @@
-"""submit_job and the other job verbs, on the shared scheduler."""
+"""submit_job and the other job verbs: on the shared scheduler, or inside a cluster on its own dashboard."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED
-from concurrent.futures import wait as wait_futures
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ray_multicluster_scheduler.app.client_api.explanation import EXPIRED, JOB_STATUS
-from ray_multicluster_scheduler.app.client_api.handle import JobHandle
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
-from ray_multicluster_scheduler.app.client_api.options import JobOptions
+from ray_multicluster_scheduler.app.client_api.job_words import ENDED
 from ray_multicluster_scheduler.app.client_api.shutdown_story import say
-from ray_multicluster_scheduler.app.client_api.unified_scheduler import get_unified_scheduler
+from ray_multicluster_scheduler.app.client_api.where import side
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 
-ENDED = frozenset({EXPIRED, *(word for state, word in JOB_STATUS.items() if state.terminal)})
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.handle import JobHandle
+    from ray_multicluster_scheduler.app.client_api.options import JobOptions
 
 
 def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:
@@ -26,12 +24,12 @@ def submit_job(entrypoint: str, **options: Unpack[JobOptions]) -> str:
     ``entrypoint_resources``, ``runtime_env``, ``tags``, ``preferred_cluster``, ``priority``, ``retries`` and so on.
     Raises ConfigurationError, NoFeasibleClusterError, QueueFullError.
     """
-    return get_unified_scheduler().submit_job(entrypoint, **options)
+    return side().submit_job(entrypoint, **options)
 
 
 def submit_job_async(entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
     """The same, as a handle; its result is the job's last status word."""
-    return get_unified_scheduler().submit_job_async(entrypoint, **options)
+    return side().submit_job_async(entrypoint, **options)
 
 
 def get_job_status(job_id: str) -> str:
@@ -41,7 +39,7 @@ def get_job_status(job_id: str) -> str:
 
 def get_job_info(job_id: str) -> dict[str, Any]:
     """Status, cluster, attempt, times, and Ray's own submission id. Raises UnknownItemError."""
-    return get_unified_scheduler().job_info(job_id)
+    return side().job_info(job_id)
 
 
 @overload
@@ -50,7 +48,7 @@ def get_job_logs(job_id: str, follow: Literal[False] = False) -> str: ...
 def get_job_logs(job_id: str, follow: Literal[True]) -> Iterator[str]: ...
 def get_job_logs(job_id: str, follow: bool = False) -> str | Iterator[str]:
     """A job's output so far; with ``follow`` an iterator over what comes, until the job is over."""
-    scheduler = get_unified_scheduler()
+    scheduler = side()
     return scheduler.follow_job_logs(job_id) if follow else scheduler.job_logs(job_id)
 
 
@@ -58,13 +56,13 @@ def stop_job(job_id: str) -> bool:
     """Ask for its end, queued or running. False if it was over already. Raises UnknownItemError."""
     if get_job_status(job_id) in ENDED:
         return False
-    get_unified_scheduler().cancel(job_id)
+    side().cancel(job_id)
     return True
 
 
 def list_jobs(status: str | None = None) -> list[dict[str, Any]]:
     """Every job of this control plane, oldest first; of one status if asked."""
-    return get_unified_scheduler().list_jobs(status)
+    return side().list_jobs(status)
 
 
 def wait_for_all_jobs(
@@ -90,7 +88,7 @@ def wait_for_all_jobs(
 
 
 def _wait(ids: list[str], check_interval: float, timeout: float | None, stop_on_failure: bool) -> dict[str, str]:
-    scheduler = get_unified_scheduler()
+    scheduler = side()
     deadline = None if timeout is None else time.monotonic() + timeout
     next_word = time.monotonic() + check_interval
     while True:
@@ -113,5 +111,4 @@ def _wait(ids: list[str], check_interval: float, timeout: float | None, stop_on_
             say("waiting for " + ", ".join(f"{job_id} ({statuses[job_id]})" for job_id in left))
             next_word = now + check_interval
         until = next_word if deadline is None else min(next_word, deadline)
-        futures = [scheduler.handle(job_id)._item.future for job_id in left]
-        wait_futures(futures, timeout=max(0.0, until - now), return_when=FIRST_COMPLETED)
+        scheduler.wait_for_a_job(left, max(0.0, until - now))

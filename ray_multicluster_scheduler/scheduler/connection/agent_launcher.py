@@ -6,21 +6,19 @@ import asyncio
 import json
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import ray_multicluster_scheduler
+from ray_multicluster_scheduler.common.current_item import INSIDE_VARIABLE
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log
+from ray_multicluster_scheduler.scheduler.connection.own_package import ship_own_package
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 
 _log = get_logger(__name__)
-_OWN_PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
-_NOT_SHIPPED = ("*.pyc", "*.typed", "*.md")
 _POLL_S = 0.25
 JOIN_TIMEOUT_S = 60.0
 ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
@@ -46,7 +44,7 @@ class AgentLauncher:
 
     async def launch(self, client: DashboardClient, python: str, link: AgentLink, invitation: JoinInvitation) -> None:
         """Submit the agent's job and wait until it has joined. Raises LinkProblem, DashboardProblem."""
-        package = await self._packages.ship(_OWN_PACKAGE, "py_module", _NOT_SHIPPED, client)
+        package = await ship_own_package(self._packages, client)
         await self._warn_of_foreign_agents(client)
         join = {
             "cluster": link.cluster,
@@ -59,7 +57,10 @@ class AgentLauncher:
         await client.submit_job(
             link.agent,
             f"{shlex.quote(python)} -u -m ray_multicluster_scheduler.scheduler.connection.gateway",
-            runtime_env={"py_modules": [package], "env_vars": {m.JOIN_VARIABLE: json.dumps(join)}},
+            runtime_env={
+                "py_modules": [package],
+                "env_vars": {m.JOIN_VARIABLE: json.dumps(join), INSIDE_VARIABLE: link.cluster},
+            },
             metadata={CONTROL_PLANE_KEY: self._control_plane, AGENT_KEY: link.cluster},
             entrypoint_num_cpus=0,
         )

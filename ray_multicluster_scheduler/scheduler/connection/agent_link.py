@@ -13,18 +13,10 @@ from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, Fr
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import Admitted
-from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
+from ray_multicluster_scheduler.scheduler.connection.call_desk import CallDesk
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_messages import (
-    info_from,
-    keys_in,
-    lost,
-    not_sendable,
-    result_from,
-    snapshot_from,
-)
-from ray_multicluster_scheduler.scheduler.connection.outstanding import Key, Outstanding
+from ray_multicluster_scheduler.scheduler.connection.link_messages import info_from, snapshot_from
 
 _log = get_logger(__name__)
 _CLOSE_PATIENCE_S, _END_PATIENCE_S = 3.0, 5.0
@@ -57,8 +49,7 @@ class AgentLink:
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._owed = Outstanding()
-        self._sender: CallSender | None = None
+        self._calls = CallDesk(cluster, listener, self._send)
         self._last_contact = self._last_word = time.monotonic()
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
@@ -92,22 +83,24 @@ class AgentLink:
     @property
     def idle_s(self) -> float:
         """For how long nothing of ours ran there."""
-        return 0.0 if self._owed else time.monotonic() - self.last_used
+        return 0.0 if len(self._calls) else time.monotonic() - self.last_used
 
     # What the rest of the control plane asks for ------------------------------------------------------
 
     def submit(self, calls: Sequence[Call]) -> None:
         self.last_used = time.monotonic()
-        for call in calls:
-            self._owed.add(call)
+        self._calls.submit(calls)
         if self.over.is_set():
-            self._answer_all_lost("the link to the cluster is closed")
-            return
-        self._send_calls(calls)
+            self._calls.answer_all_lost("the link to the cluster is closed")
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
-        if self._owed.want_cancel((task_id, attempt), force):
-            self._send(m.CANCEL, {"id": task_id, "attempt": attempt, "force": force})
+        self._calls.cancel((task_id, attempt), force)
+
+    def start(self, task_id: str, attempt: int) -> None:
+        self._calls.start((task_id, attempt))
+
+    def recall(self, task_id: str, attempt: int) -> None:
+        self._calls.recall((task_id, attempt))
 
     async def health(self, timeout: float) -> float:
         began = time.monotonic()
@@ -166,15 +159,11 @@ class AgentLink:
 
     async def _serve(self, connection: Admitted, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
-        self._sender = CallSender(self._send, self._refuse)
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
+        self._calls.connected(again=not first)
         self._listener.link_up(self.info)
-        if not first:
-            self._send(m.RESUME, {"keys": self._owed.keys()})
-            for (task_id, attempt), force in self._owed.cancels():
-                self._send(m.CANCEL, {"id": task_id, "attempt": attempt, "force": force})
         children = [
             asyncio.create_task(self._read(connection)),
             asyncio.create_task(self._write(connection.writer, outbox)),
@@ -194,6 +183,7 @@ class AgentLink:
             connection.writer.transport.abort()  # nothing that waits in a buffer may still arrive
             if self._outbox is outbox:
                 self._outbox = None
+                self._calls.disconnected()
         if not self.over.is_set():
             self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
             self._spawn(self._watch_the_silent())
@@ -266,12 +256,9 @@ class AgentLink:
         self.over.set()
         self._outbox = None
         self.joined.cancel()  # does nothing if it has joined
-        self._answer_all_lost(sentence)
+        self._calls.disconnected()
+        self._calls.answer_all_lost(sentence)
         self._listener.link_closed(self._cluster, sentence)
-
-    def _answer_all_lost(self, sentence: str) -> None:
-        for key, cancelled in self._owed.clear():
-            self._listener.finished(self._cluster, lost(key, cancelled, sentence))
 
     # What the agent says ------------------------------------------------------------------------------
 
@@ -286,22 +273,8 @@ class AgentLink:
     def _hear(self, message: Message) -> None:
         head = message.head
         match message.kind:
-            case m.FINISHED:
-                self._finished(head["results"], message.blobs)
-            case m.ACCEPTED:
-                self._accepted(keys_in(head))
-            case m.STARTED:
-                for task_id, attempt, at, node in head["calls"]:
-                    if self._owed.started((task_id, attempt)):
-                        self._listener.started(self._cluster, task_id, attempt, float(at), str(node))
-            case m.OUTPUT:
-                key = (head["id"], head["attempt"])
-                for stream, text in head["parts"] if key in self._owed else ():
-                    self._listener.output(self._cluster, *key, stream, text)
             case m.SNAPSHOT:
                 self._take_snapshot(head)
-            case m.UNKNOWN:
-                self._send_again(keys_in(head))
             case m.PING:
                 self._last_word = time.monotonic()
                 self._send(m.PONG, head, urgent=True)
@@ -309,53 +282,11 @@ class AgentLink:
                 pong = self._pongs.get(head.get("t", 0.0))
                 if pong is not None and not pong.done():
                     pong.set_result(None)
-            case _:
-                _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, message.kind)
-
-    def _accepted(self, keys: list[Key]) -> None:
-        for key in keys:
-            if self._sender is not None:
-                self._sender.accepted(key)
-            if not self._owed.accepted(key):
-                continue
-            self._listener.accepted(self._cluster, *key)
-            force = self._owed.cancel_wanted(key)
-            if force is not None:  # the first CANCEL may have overtaken the call, and was ignored then
-                self._send(m.CANCEL, {"id": key[0], "attempt": key[1], "force": force})
-
-    def _finished(self, results: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
-        keys = []
-        self.last_used = time.monotonic()
-        for result, payload in zip(results, blobs, strict=True):
-            key = (result["id"], result["attempt"])
-            keys.append(key)
-            answer = result_from(result, payload)
-            unseen = self._owed.started(key)
-            if not self._owed.settle(key):
-                continue
-            if unseen and "at" in result:
-                self._listener.started(self._cluster, *key, float(result["at"]), str(result["node"]))
-            for stream, text in result.get("parts", ()):
-                self._listener.output(self._cluster, *key, stream, text)
-            if result.get("dropped"):
-                note = f"\n[{result['dropped']} characters of output were dropped here]\n"
-                self._listener.output(self._cluster, *key, "stderr", note)
-            self._listener.finished(self._cluster, answer)
-        self._send(m.ACK, {"keys": keys})
-
-    def _send_again(self, keys: list[Key]) -> None:
-        """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""
-        again = []
-        for key in keys:
-            call, cancelled = self._owed.call(key)
-            if call is not None and not cancelled:
-                again.append(call)
-                if self._sender is not None:
-                    self._sender.forget(call.function_digest)
-            elif self._owed.settle(key):
-                sentence = "the agent does not know this call any more"
-                self._listener.finished(self._cluster, lost(key, cancelled, sentence))
-        self._send_calls(again)
+            case m.FINISHED:
+                self.last_used = time.monotonic()
+                self._calls.hear(message)
+            case kind if not self._calls.hear(message):
+                _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, kind)
 
     def _take_snapshot(self, head: dict[str, Any]) -> None:
         self._last_snapshot = snapshot_from(self.info, head, self._clock.now())
@@ -363,15 +294,6 @@ class AgentLink:
         self._listener.snapshot(self._last_snapshot)
 
     # Sending ------------------------------------------------------------------------------------------
-
-    def _send_calls(self, calls: Sequence[Call]) -> None:
-        """What cannot be sent now is still owed; it is sent when the agent is back and says that it lacks it."""
-        if self.connected and self._sender is not None:
-            self._sender.send(calls)
-
-    def _refuse(self, key: Key, error: Exception) -> None:
-        if self._owed.settle(key):
-            self._listener.finished(self._cluster, not_sendable(key, error))
 
     def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, urgent: bool = False) -> bool:
         """True if no later message can overtake this one."""

@@ -1,16 +1,20 @@
-"""Calls on their way to one connection: in batches, each function once."""
+"""Calls on their way to one connection: in batches, each function and each shared object once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
+from ray_multicluster_scheduler.scheduler.connection.call_head import Blobs, Need, head_of, method_of, needs_of
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
 
 _BATCH_CALLS = 256
+_BATCH_BYTES = CHUNK_BYTES // 2
+_CHEAP_BYTES = 64 * 1024
+"""What is under way in a large message is sent again if it is smaller than this; who needs more waits for it."""
 
 Put: TypeAlias = Callable[[str, dict[str, Any], Sequence[bytes]], bool]
 """Puts a message into the outbox; True if no later message can overtake it. Raises for what cannot be encoded."""
@@ -19,75 +23,95 @@ Refuse: TypeAlias = Callable[[Key, Exception], None]
 
 
 class CallSender:
-    """Remembers what the other end of this connection knows already; a new connection needs a new one."""
+    """Remembers what the other end of this connection has already; a new connection needs a new one."""
 
     def __init__(self, put: Put, refuse: Refuse) -> None:
         self._put, self._refuse = put, refuse
-        self._known: set[str] = set()
-        self._carriers: dict[Key, str] = {}
+        self._known: set[Need] = set()
+        self._under_way: dict[Need, Key] = {}
+        self._carried_by: dict[Key, list[Need]] = {}
+        self._held: dict[Key, list[Call]] = {}
 
     def accepted(self, key: Key) -> None:
-        """This call arrived, and with it the function that it carried."""
-        if key in self._carriers:
-            self._known.add(self._carriers.pop(key))
+        """This call arrived, and with it what it carried: whoever waited for that can go."""
+        for need in self._arrived(key):
+            self._known.add(need)
+        self.send(self._held.pop(key, ()))
 
-    def forget(self, digest: str) -> None:
-        """The other end has this function no more."""
-        self._known.discard(digest)
+    def lacking(self, key: Key, call: Call | None) -> None:
+        """The other end lacks something of this call, so it is not known there any more."""
+        self._arrived(key)
+        if call is not None:
+            self._known.difference_update(need for need, _ in needs_of(call))
+        self.send(self._held.pop(key, ()))
 
-    def send(self, calls: Sequence[Call]) -> None:
+    def send(self, calls: Iterable[Call]) -> None:
         """In batches; a call with large arguments travels alone, so that it holds up nobody. Never raises."""
         batch: list[Call] = []
+        size = 0
         for call in calls:
-            if len(call.arguments) + len(call.function) > CHUNK_BYTES:
+            carrier = self._carrier_of(call)
+            if carrier is not None:
+                self._held.setdefault(carrier, []).append(call)
+                continue
+            weight = self._weight(call)
+            if weight > CHUNK_BYTES:
                 self._try([call])
                 continue
-            batch.append(call)
-            if len(batch) == _BATCH_CALLS:
+            if batch and (len(batch) == _BATCH_CALLS or size + weight > _BATCH_BYTES):
                 self._try(batch)
-                batch = []
+                batch, size = [], 0
+            batch.append(call)
+            size += weight
         if batch:
             self._try(batch)
+
+    def skip(self, call: Call) -> None:
+        """A method call that is not wanted any more; its number must arrive, or later ones would wait for it."""
+        self._put(m.CALLS, {"calls": [{**_bare(call), "cancelled": True}]}, ())
+
+    def _arrived(self, key: Key) -> list[Need]:
+        """What this call carried is not under way any more."""
+        needs = self._carried_by.pop(key, [])
+        for need in needs:
+            if self._under_way.get(need) == key:
+                del self._under_way[need]
+        return needs
+
+    def _carrier_of(self, call: Call) -> Key | None:
+        """The call that has something large of this one with it, and has not arrived yet."""
+        for need, blob in needs_of(call):
+            if need not in self._known and len(blob) > _CHEAP_BYTES and need in self._under_way:
+                return self._under_way[need]
+        return None
+
+    def _weight(self, call: Call) -> int:
+        return len(call.arguments) + sum(len(blob) for need, blob in needs_of(call) if need not in self._known)
 
     def _try(self, batch: Sequence[Call]) -> None:
         """A message is put whole or not at all: when one call spoils a batch, send one by one and refuse that one."""
         try:
             self._batch(batch)
         except Exception as error:  # noqa: BLE001 - users' values meet the encoder here; it is that call's answer
-            if len(batch) == 1:
+            if len(batch) > 1:
+                for call in batch:
+                    self._try([call])
+            elif batch[0].method is not None:  # its number must arrive, so the other end answers it
+                self._put(m.CALLS, {"calls": [{**_bare(batch[0]), "refused": m.not_sendable_text(error)}]}, ())
+            else:
                 self._refuse((batch[0].task_id, batch[0].attempt), error)
-                return
-            for call in batch:
-                self._try([call])
 
     def _batch(self, batch: Sequence[Call]) -> None:
-        heads: list[dict[str, Any]] = []
-        blobs: list[bytes] = []
-        carried: dict[str, Key] = {}
-        for call in batch:
-            function_at = None
-            if call.function_digest not in self._known and call.function_digest not in carried:
-                carried[call.function_digest] = (call.task_id, call.attempt)
-                function_at = len(blobs)
-                blobs.append(call.function)
-            heads.append(
-                {
-                    "id": call.task_id,
-                    "attempt": call.attempt,
-                    "fence": call.fence,
-                    "name": call.name,
-                    "fn": call.function_digest,
-                    "fn_blob": function_at,
-                    "args_blob": len(blobs),
-                    "res": dict(call.resources),
-                    "env": dict(call.runtime_env),
-                    "homes": list(call.homes),
-                    "home": call.target_home,
-                }
-            )
-            blobs.append(call.arguments)
-        if self._put(m.CALLS, {"calls": heads}, blobs):
-            self._known.update(carried)
-        else:
-            # Later calls may overtake this message, so they bring their function along until it is known there.
-            self._carriers.update((key, digest) for digest, key in carried.items())
+        blobs = Blobs(self._known)
+        heads = [head_of(call, blobs) for call in batch]
+        if self._put(m.CALLS, {"calls": heads}, blobs.data):
+            self._known.update(blobs.carried)
+            return
+        # Later calls may overtake this message.
+        for need, key in blobs.carried.items():
+            self._under_way[need] = key
+            self._carried_by.setdefault(key, []).append(need)
+
+
+def _bare(call: Call) -> dict[str, Any]:
+    return {"id": call.task_id, "attempt": call.attempt, "method": method_of(call)}

@@ -7,7 +7,8 @@ Promises of every link:
 
 * each call given to :meth:`ClusterLink.submit` gets exactly one ``finished``, also when the cluster is
   lost: then it comes when the attempt is *known* to be dead, and says so;
-* ``accepted`` and ``started`` come at most once per call, and never after its ``finished``;
+* ``accepted`` and ``started`` come at most once per call, and never after its ``finished``; for calls of an actor's
+  method neither comes;
 * after ``link_closed`` nothing comes any more, but the answer to a call that is submitted even then.
 """
 
@@ -19,13 +20,59 @@ from typing import Any, Literal, Protocol
 
 from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
 
+Ahead = Literal["", "queue", "overlap"]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedObject:
+    """A pickled value that several calls may use; sent once over each connection."""
+
+    digest: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewActor:
+    """Makes a call the life of an actor: ``started`` when its constructor is done, ``finished`` when it has ended.
+
+    It ends as succeeded when it left by itself, as cancelled when it was killed, else as failed. ``ray_name`` is
+    its name in our namespace over there. ``placement`` is what had to be free for it; what it holds is the call's
+    ``resources``. A detached one outlives its agent; then, and only then, Ray itself restarts it. ``adopt`` looks for
+    a detached one of that name instead of making it. ``asynchronous``: its class has ``async def`` methods
+    (:func:`common.actor_class.is_asynchronous`), so its methods run on an event loop there.
+    """
+
+    ray_name: str
+    placement: Mapping[str, float] = field(default_factory=dict)
+    detached: bool = False
+    adopt: bool = False
+    max_restarts: int = 0
+    max_concurrency: int | None = None
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCall:
+    """Makes a call one of an actor's method. ``number`` counts from 0 for each attempt of the actor without a gap:
+    calls are run in that order, however they travelled."""
+
+    actor_id: str
+    actor_attempt: int
+    method: str
+    number: int
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One attempt of one task, ready to be sent: everything that depends on the cluster is resolved.
 
     Arguments that are paths under one of ``homes`` are moved to ``target_home`` over there, where they are
-    unpickled anyway.
+    unpickled anyway. ``objects`` take the place of the ObjectArguments among the arguments.
+
+    A call that is sent ``ahead`` has no place yet. It waits with the gateway until a call of ours that holds the same
+    ``resources`` ends, and takes over its place (``moved``), or until :meth:`ClusterLink.start`. With "overlap" one
+    such call per place may wait in Ray itself; with "queue" none may, because there is room in the cluster that
+    is not ours to use.
     """
 
     task_id: str
@@ -39,13 +86,18 @@ class Call:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     homes: Sequence[str] = ()
     target_home: str | None = None
+    objects: Sequence[SharedObject] = ()
+    ahead: Ahead = ""
+    actor: NewActor | None = None
+    method: MethodCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """How a call ended. ``payload`` is the pickled value, or the pickled exception of user code.
 
-    ``failure`` and ``error_type`` are None when it succeeded or was cancelled.
+    ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
+    it did. ``of_actor`` is set for a call of an actor's method.
     """
 
     task_id: str
@@ -57,6 +109,8 @@ class CallResult:
     code: str = ""
     message: str = ""
     traceback: str = ""
+    took: float | None = None
+    of_actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +141,11 @@ class LinkListener(Protocol):
 
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None: ...
 
-    def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None: ...
+    def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
+        """The place of a call that ended went to one that was sent ahead. Comes before either's ``finished``."""
+
+    def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
+        """What methods of an actor print is the actor's."""
 
     def finished(self, cluster: str, result: CallResult) -> None: ...
 
@@ -115,7 +173,14 @@ class ClusterLink(Protocol):
         """Send a batch. Never raises for a lost cluster: then each call is answered by ``finished``."""
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
-        """Ask for its end. Unknown or finished calls are ignored."""
+        """Ask for its end; an actor is killed. Unknown or finished calls are ignored."""
+
+    def start(self, task_id: str, attempt: int) -> None:
+        """There is a place for this call that was sent ahead. Ignored if it has begun."""
+
+    def recall(self, task_id: str, attempt: int) -> None:
+        """Give it back if it was sent ahead and has not begun: ``finished`` as cancelled, code RECALLED, and it never
+        runs. Ignored otherwise: what has begun, or waits in Ray, goes on."""
 
     async def health(self, timeout: float) -> float:
         """Round trip in seconds. Raises ClusterConnectionError when it does not answer in time."""

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.dashboard_http import Answer, DashboardHttp, Timeouts, Token
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.http_actors import actors_route, has_living_actor
 from ray_multicluster_scheduler.scheduler.connection.http_snapshot import (
     NODES_ROUTE,
     STATUS_ROUTE,
@@ -90,6 +91,15 @@ class DashboardClient:
         if not snapshot.nodes:
             raise self._http.problem("BAD_ANSWER", "lists no live node: the cluster is still starting, or going down")
         return snapshot
+
+    async def has_detached_actor(self, name: str) -> bool:
+        """Does a detached actor of ours of this name live there? Raises DashboardProblem."""
+        answer = await self._http.get_json(actors_route(name))
+        try:
+            return has_living_actor(answer, name)
+        except (KeyError, TypeError) as error:
+            what = f"described its actors in a way we do not know ({type(error).__name__}: {error})"
+            raise self._http.problem("BAD_ANSWER", what) from error
 
     async def submit_job(
         self,

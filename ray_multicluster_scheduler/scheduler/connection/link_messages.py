@@ -6,23 +6,31 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, LinkInfo
-from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Key
 
 
-def lost(key: Key, cancelled: bool, sentence: str) -> CallResult:
+def lost(key: Key, debt: Debt, sentence: str) -> CallResult:
     """The answer to a call that died with its link; one whose end was asked for just ended."""
     return CallResult(
         task_id=key[0],
         attempt=key[1],
-        status="cancelled" if cancelled else "failed",
-        failure=None if cancelled else FailureClass.CLUSTER,
-        error_type=None if cancelled else "ClusterLostError",
+        status="cancelled" if debt.cancelled else "failed",
+        failure=None if debt.cancelled else FailureClass.CLUSTER,
+        error_type=None if debt.cancelled else "ClusterLostError",
         code="CLUSTER_LOST",
         message=sentence,
+        of_actor=_actor_of(debt),
     )
 
 
-def not_sendable(key: Key, error: Exception) -> CallResult:
+def ended_before_it_left(key: Key, debt: Debt) -> CallResult:
+    """The answer to a call whose end was asked for, or that was recalled, before it arrived anywhere."""
+    code = "" if debt.cancelled else m.RECALLED
+    return CallResult(key[0], key[1], "cancelled", code=code, of_actor=_actor_of(debt))
+
+
+def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:
     """The answer to a call that cannot be put into a message, on this or any other cluster."""
     return CallResult(
         task_id=key[0],
@@ -30,13 +38,13 @@ def not_sendable(key: Key, error: Exception) -> CallResult:
         status="failed",
         failure=FailureClass.PERMANENT,
         error_type=type(error).__name__,
-        code="NOT_SENDABLE",
-        message=f"the call cannot be sent: {error}; its runtime_env must be plain data (text, numbers, lists, "
-        "mappings), and the function and its arguments less than 4 GiB",
+        code=m.NOT_SENDABLE,
+        message=m.not_sendable_text(error),
+        of_actor=_actor_of(debt),
     )
 
 
-def result_from(head: dict[str, Any], payload: Any) -> CallResult:
+def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
     """One entry of FINISHED. Raises KeyError, ValueError for what is none."""
     failure = head.get("failure")
     return CallResult(
@@ -49,7 +57,13 @@ def result_from(head: dict[str, Any], payload: Any) -> CallResult:
         code=head.get("code", ""),
         message=head.get("message", ""),
         traceback=head.get("traceback", ""),
+        took=head.get("took"),
+        of_actor=_actor_of(debt),
     )
+
+
+def _actor_of(debt: Debt) -> str | None:
+    return None if debt.actor is None else debt.actor[0]
 
 
 def info_from(cluster: str, hello: dict[str, Any]) -> LinkInfo:

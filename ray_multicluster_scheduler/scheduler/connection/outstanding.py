@@ -11,73 +11,68 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Debt:
+class Debt:
+    """One call, and what was asked for it. The call itself is kept until it was accepted.
+
+    What was asked for may overtake a large call, or be lost with a connection: it is kept to be asked again.
+    """
+
     call: Call | None
+    actor: Key | None = None
+    """Whose method it is, if it is one."""
     cancelled: bool = False
     force: bool = False
+    place: bool = False
+    recalled: bool = False
+    moved: bool = False
     started: bool = False
 
 
 class Outstanding:
-    """Calls that were given to a link and not answered yet; the call itself is kept until it was accepted."""
+    """Calls that were given to a link and not answered yet."""
 
     def __init__(self) -> None:
-        self._debts: dict[Key, _Debt] = {}
+        self._debts: dict[Key, Debt] = {}
 
     def add(self, call: Call) -> None:
-        self._debts[(call.task_id, call.attempt)] = _Debt(call)
+        actor = None if call.method is None else (call.method.actor_id, call.method.actor_attempt)
+        self._debts[(call.task_id, call.attempt)] = Debt(call, actor)
 
-    def accepted(self, key: Key) -> bool:
-        """The other side has it. True the first time."""
+    def get(self, key: Key) -> Debt | None:
+        """None when it is answered, or was never ours."""
+        return self._debts.get(key)
+
+    def accepted(self, key: Key) -> Debt | None:
+        """The other side has it. Its debt the first time, else None."""
         debt = self._debts.get(key)
         if debt is None or debt.call is None:
-            return False
+            return None
         debt.call = None
-        return True
+        return debt
 
     def started(self, key: Key) -> bool:
-        """It was seen to run. True the first time, while it is owed."""
+        """It was seen to run. True the first time, while it is owed; never for a method."""
         debt = self._debts.get(key)
-        if debt is None or debt.started:
+        if debt is None or debt.started or debt.actor is not None:
             return False
         debt.started = True
         return True
 
-    def want_cancel(self, key: Key, force: bool) -> bool:
-        """Remember that its end was asked for. False when nothing is owed."""
-        debt = self._debts.get(key)
-        if debt is None:
-            return False
-        debt.cancelled = True
-        debt.force = debt.force or force
-        return True
+    def settle(self, key: Key) -> Debt | None:
+        """The answer came. None when it came before (a repeat)."""
+        return self._debts.pop(key, None)
 
-    def cancel_wanted(self, key: Key) -> bool | None:
-        """None: its end was not asked for. Else whether by force."""
-        debt = self._debts.get(key)
-        return debt.force if debt is not None and debt.cancelled else None
-
-    def settle(self, key: Key) -> bool:
-        """The answer came. False when it came before (a repeat)."""
-        return self._debts.pop(key, None) is not None
-
-    def clear(self) -> list[tuple[Key, bool]]:
-        """Everything still owed, with whether its end was asked for; nothing is owed afterwards."""
-        owed = [(key, debt.cancelled) for key, debt in self._debts.items()]
+    def clear(self) -> list[tuple[Key, Debt]]:
+        """Everything still owed; nothing is owed afterwards."""
+        owed = list(self._debts.items())
         self._debts.clear()
         return owed
 
+    def items(self) -> list[tuple[Key, Debt]]:
+        return list(self._debts.items())
+
     def keys(self) -> list[Key]:
         return list(self._debts)
-
-    def cancels(self) -> list[tuple[Key, bool]]:
-        """Whose end was asked for, and whether by force."""
-        return [(key, debt.force) for key, debt in self._debts.items() if debt.cancelled]
-
-    def call(self, key: Key) -> tuple[Call | None, bool]:
-        """The call itself if it was never accepted, and whether its end was asked for."""
-        debt = self._debts.get(key)
-        return (None, False) if debt is None else (debt.call, debt.cancelled)
 
     def __contains__(self, key: object) -> bool:
         return key in self._debts

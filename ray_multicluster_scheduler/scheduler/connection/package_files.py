@@ -1,4 +1,8 @@
-"""Which files of a folder belong into a package: `.gitignore` and `excludes` obeyed, links kept inside."""
+"""Which files of a folder belong into a package: ignore files and `excludes` obeyed, links kept inside.
+
+`.gitignore` and `.rayignore` are read in every folder, as Ray does it. What one of them says about a file is undone by
+a deeper one with `!`, as in git and unlike Ray, which then leaves the file out.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 ALWAYS_SKIPPED = frozenset({".git", "__pycache__"})
+NO_GITIGNORE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
+"""Set to 1, `.gitignore` is not read: for generated code, which git does not keep but a cluster needs."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +89,7 @@ class _Walk:
                 yield from inner or [_entry(name, path, status)]
 
     def _ignored(self, name: str, rules: Sequence[_Rules]) -> bool:
-        """Among `.gitignore` files, the innermost one that says anything decides, as in git."""
+        """Among ignore files, the innermost one that says anything decides, as in git."""
         if self.excludes.match_file(name):
             return True
         verdicts = (rule.patterns.check_file(name.removeprefix(rule.prefix)).include for rule in reversed(rules))
@@ -98,11 +104,13 @@ class _Walk:
 
 
 def _own_rules(folder: Path, prefix: str) -> tuple[_Rules, ...]:
-    file = folder / ".gitignore"
-    if not file.is_file():
-        return ()
-    text = file.read_text(encoding="utf-8", errors="replace")
-    return (_Rules(prefix, _patterns(text.splitlines(), what=str(file))),)
+    names = (".rayignore",) if os.environ.get(NO_GITIGNORE) == "1" else (".gitignore", ".rayignore")
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return tuple(_Rules(prefix, _patterns(_lines(file), what=str(file))) for file in files)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _patterns(lines: Iterable[str], *, what: str) -> GitIgnoreSpec:

@@ -7,6 +7,8 @@ every time. The cluster drops a package that nothing refers to, so it is looked 
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
+import os
 import uuid
 import zipfile
 from collections.abc import Callable, Sequence
@@ -26,6 +28,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1024 * 1024
 _UNIX = 3
 _FILE, _PROGRAM, _FOLDER = 0o100644, 0o100755, 0o040755
+_NOT_WORK = (".venv", "venv")
+"""Left out of a working_dir as Ray does it; a pattern such as `!venv` in `excludes` takes it back in."""
+
+_MODULES = tuple(importlib.machinery.all_suffixes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def plan_package(path: Path, kind: PackageKind, excludes: Sequence[str] = ()) ->
         return Plan(path, (file_entry(path),), ready_made=True)
     if not path.is_dir():
         raise _unusable("working_dir", path, "give a folder, a .zip file, or a URI such as s3://…")
-    return Plan(path, tuple(list_entries(path, excludes)))
+    return Plan(path, tuple(list_entries(path, [*_NOT_WORK, *excludes])))
 
 
 def write_package(plan: Plan, folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTES) -> Package:
@@ -85,12 +91,12 @@ def write_package(plan: Plan, folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTE
 
 def _plan_module(path: Path, excludes: Sequence[str]) -> Plan:
     if path.is_dir():
-        # The folder is the package's name in `import`, so it stays a part of every name.
+        # The folder is the package's name in `import`, so it stays a part of every name. A link has a name of its own.
         inner = list_entries(path, excludes)
-        prefix = f"{path.resolve().name}/"
+        prefix = f"{os.path.basename(os.path.abspath(path))}/"
         entries = (Entry(prefix + e.name, e.path, e.executable, e.is_dir, e.stamp) for e in inner)
         return Plan(path, tuple(entries))
-    if path.is_file() and path.suffix == ".py":
+    if path.is_file() and path.name.endswith(_MODULES):
         return Plan(path, (file_entry(path),))
     if path.is_file() and path.suffix == ".whl":
         return Plan(path, (file_entry(path),), ready_made=True)

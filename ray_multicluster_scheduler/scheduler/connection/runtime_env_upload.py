@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter, OrderedDict
@@ -25,7 +26,15 @@ from ray_multicluster_scheduler.scheduler.connection.packaging import (
 )
 
 MAX_KEPT = 32
+SURE_S = 5.0
+"""How long a package that was seen in a cluster's store is taken to be there. Ray keeps it for ten minutes after each
+look, and no cluster restarts in less than this; without it each of a thousand small tasks would cost a look."""
+
 _PREFIX = "rmcs-packages-"
+
+_LOST = re.compile(r"file package (gcs://[\w-]+\.zip) from the GCS")
+"""As Ray words it; a wheel keeps its name, which pip reads."""
+_NUMBERED = re.compile(r"(.*?)(?:-(\d+))?\.zip")
 
 _Key = tuple[str, PackageKind, tuple[str, ...]]
 
@@ -60,20 +69,43 @@ class PackageCache:
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._uploads: dict[tuple[str, str], asyncio.Lock] = {}
         self._in_use: Counter[Path] = Counter()
+        self._seen: dict[tuple[str, str], float] = {}
+        self._renamed: dict[str, str] = {}
 
     async def ship(self, path: Path, kind: PackageKind, excludes: Sequence[str], store: PackageStore) -> str:
         """The URI of the package of ``path``, which is in ``store`` afterwards."""
         async with self._package(path, kind, tuple(excludes)) as package:
+            uri = self._renamed.get(package.uri, package.uri)
             # Of many items that need the same package at once, one uploads it.
-            async with self._uploads.setdefault((store.name, package.uri), asyncio.Lock()):
-                if not await store.package_exists(package.uri):
-                    await store.upload_package(package.uri, package.path)
-            return package.uri
+            async with self._uploads.setdefault((store.name, uri), asyncio.Lock()):
+                if not self._surely_there((store.name, uri)):
+                    asked = asyncio.get_running_loop().time()
+                    if not await store.package_exists(uri):
+                        await store.upload_package(uri, package.path)
+                    self._seen[store.name, uri] = asked
+            return uri
+
+    def report_missing(self, sentence: str) -> None:
+        """A cluster says that it does not have the packages in this sentence: from now on they go by other names.
+
+        To upload one again under its old name would not help: for ten minutes Ray remembers of an environment that
+        could not be made that it cannot be made.
+        """
+        for uri in _LOST.findall(sentence):
+            stem, number = _NUMBERED.fullmatch(uri).groups()  # type: ignore[union-attr]  # every zip's name is of this form
+            self._renamed[f"{stem}.zip"] = f"{stem}-{int(number or 1) + 1}.zip"
+        self._seen.clear()
+
+    def _surely_there(self, key: tuple[str, str]) -> bool:
+        now = asyncio.get_running_loop().time()
+        self._seen = {one: at for one, at in self._seen.items() if now - at < SURE_S}
+        return key in self._seen
 
     def close(self) -> None:
         """Remove the packed files. Idempotent."""
         self._slots.clear()
         self._uploads.clear()
+        self._seen.clear()
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -138,9 +170,8 @@ async def resolve_runtime_env(
     if env.get("working_dir") is not None:
         env["working_dir"] = await _shipped(env["working_dir"], "working_dir", excludes, base, client, cache)
     if env.get("py_modules") is not None:
-        env["py_modules"] = [
-            await _shipped(module, "py_module", excludes, base, client, cache) for module in env["py_modules"]
-        ]
+        modules = [await _shipped(module, "py_module", excludes, base, client, cache) for module in env["py_modules"]]
+        env["py_modules"] = list(dict.fromkeys(modules))
     return env
 
 

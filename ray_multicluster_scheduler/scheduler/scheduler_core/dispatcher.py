@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, ClusterLink
+from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, ClusterLink, NewActor, SharedObject
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
@@ -22,7 +23,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Event,
     LinkFailed,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.reasons import PYTHON_MISMATCH
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
@@ -50,6 +56,7 @@ class Dispatcher:
         self._waiting: dict[str, list[Dispatch]] = {}
         self._preparing: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
+        self._placed: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.prepared: dict[str, Prepared] = {}
 
@@ -70,6 +77,24 @@ class Dispatcher:
             else:
                 self._waiting[cluster] = list(some)
                 self._spawn(self._start_link(cluster))
+
+    def start(self, order: StartAttempt) -> None:
+        """There is a place for one that was sent ahead, wherever on its way it is."""
+        key = (order.task_id, order.attempt)
+        link = self._links.existing(order.cluster)
+        if key in self._preparing:
+            self._placed.add(key)
+        elif link is not None:
+            link.start(*key)
+
+    def recall(self, order: RecallAttempt) -> None:
+        """Take back one that was sent ahead, unless it has begun."""
+        key = (order.task_id, order.attempt)
+        link = self._links.existing(order.cluster)
+        if key in self._preparing:
+            self._cancelled.add(key)
+        elif link is not None:
+            link.recall(*key)
 
     def cancel(self, order: CancelAttempt) -> None:
         """End an attempt, wherever on its way it is."""
@@ -153,8 +178,10 @@ class Dispatcher:
             raise
         finally:
             cancelled = key in self._cancelled
+            placed = key in self._placed
             self._preparing.discard(key)
             self._cancelled.discard(key)
+            self._placed.discard(key)
         link = self._links.existing(order.cluster)
         if cancelled:
             self._post(AttemptFinished(*key, "cancelled"))
@@ -162,7 +189,7 @@ class Dispatcher:
             sentence = f"the link to cluster {order.cluster!r} was closed while packages were uploaded"
             self._post(DispatchRefused(*key, FailureClass.CLUSTER, "LINK_CLOSED", sentence))
         else:
-            link.submit([self._call(order, task, prepared)])
+            link.submit([self._call(replace(order, ahead="") if placed else order, task, prepared)])
 
     def _call(self, order: Dispatch, task: TaskDescription, prepared: Prepared) -> Call:
         self.prepared[task.id] = prepared
@@ -182,6 +209,9 @@ class Dispatcher:
             runtime_env=prepared.runtime_env,
             homes=tuple(self._preparation.homes) if home else (),
             target_home=home,
+            objects=[SharedObject(*one) for one in self._shelf.objects_of(task.id)],
+            ahead=order.ahead,
+            actor=None if task.actor is None else _new_actor(task.actor),
         )
 
     def _take_back(self, order: CancelAttempt) -> bool:
@@ -206,6 +236,18 @@ class Dispatcher:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a dispatch has a defect", "exception": error, "task": task}
             )
+
+
+def _new_actor(actor: ActorDescription) -> NewActor:
+    return NewActor(
+        ray_name=actor.ray_name,
+        placement=actor.placement,
+        detached=actor.detached,
+        adopt=actor.adopt,
+        max_restarts=actor.max_restarts if actor.detached else 0,
+        max_concurrency=actor.max_concurrency,
+        asynchronous=actor.asynchronous,
+    )
 
 
 def _minor(version: str) -> list[str]:

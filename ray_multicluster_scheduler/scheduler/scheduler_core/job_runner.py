@@ -283,7 +283,9 @@ def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFini
         return AttemptFinished(order.task_id, order.attempt, "cancelled", sentence=message, code="JOB_STOPPED")
     exit_code = info.get("driver_exit_code")
     failure, code = FailureClass.USER, "JOB_FAILED"
-    if info.get("error_type") in _BAD_ENVIRONMENT:
+    if "Failed to download runtime_env file package" in message:  # the cluster dropped it; it is sent anew
+        failure, code = FailureClass.CRASH, "PACKAGE_MISSING"
+    elif info.get("error_type") in _BAD_ENVIRONMENT:
         failure, code = FailureClass.PERMANENT, "RUNTIME_ENV_FAILED"
     elif exit_code is None:
         failure, code = FailureClass.CRASH, "JOB_SUPERVISOR_DIED"

@@ -13,7 +13,11 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.own_package import ship_own_package
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+
+_CONTAINERS = frozenset({"image_uri", "container"})
+"""With these, Ray takes no modules: whatever a job imports is in its image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,12 @@ class Preparation:
         merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
         merged["env_vars"] = {**merged.get("env_vars", {}), **markers(cluster, task.id, attempt, fence)}
         entrypoint, converted = move_home_paths(task.job.entrypoint, self.homes, self.home_of(cluster), words=True)
-        return Prepared(cluster, attempt, await self._resolved(cluster, merged), entrypoint, converted)
+        resolved = await self._resolved(cluster, merged)
+        if not _CONTAINERS & resolved.keys():
+            # A job may use the verbs, too. After his own modules, so that a copy of ours that he brings along wins.
+            own = await ship_own_package(self._packages, self._jobs.client(cluster))
+            resolved["py_modules"] = [*resolved.get("py_modules", []), own]
+        return Prepared(cluster, attempt, resolved, entrypoint, converted)
 
     async def _resolved(self, cluster: str, env: Mapping[str, Any]) -> dict[str, Any]:
         """Items that need the same environment at the same moment look for its packages once."""

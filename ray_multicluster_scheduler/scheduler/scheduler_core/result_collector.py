@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     LinkClosed,
     LinkDown,
     LinkUp,
+    PlaceMoved,
     SnapshotTaken,
     Started,
 )
@@ -26,6 +27,11 @@ class ResultCollector:
         self._post = post
         self._output = output
         self._results: dict[str, CallResult] = {}
+        self._hear_method: Callable[[CallResult], None] | None = None
+
+    def route_methods(self, hear: Callable[[CallResult], None]) -> None:
+        """Answers to calls of actors' methods go there: they are no items of the machine."""
+        self._hear_method = hear
 
     def result(self, task_id: str) -> CallResult | None:
         """The last attempt's answer."""
@@ -50,10 +56,17 @@ class ResultCollector:
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None:
         self._post(Started(task_id, attempt, at, node_id))
 
+    def moved(self, cluster: str, ended: tuple[str, int], begun: tuple[str, int]) -> None:
+        self._post(PlaceMoved(ended, begun))
+
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self._output.write(task_id, attempt, stream, text)
 
     def finished(self, cluster: str, result: CallResult) -> None:
+        if result.of_actor is not None:
+            if self._hear_method is not None:
+                self._hear_method(result)
+            return
         self._results[result.task_id] = result
         self._output.close(result.task_id, result.attempt)
         self._post(
@@ -65,6 +78,7 @@ class ResultCollector:
                 result.error_type,
                 result.code,
                 result.message,
+                result.took,
             )
         )
 

@@ -35,6 +35,22 @@ class FakeHandle:
         return {"cluster": self.cluster, "state": "SUCCEEDED", "attempt": 1, "sentence": "", "decision": DECISION}
 
 
+class FakeActor:
+    """Counts here, unless its first calls get lost."""
+
+    def __init__(self, tally: Any, cluster: str, lost: int) -> None:
+        self._tally, self.cluster, self._lost = tally, cluster, lost
+        self.add = self
+
+    def remote(self, number: int) -> FakeHandle:
+        if number <= self._lost:
+            return FakeHandle(self.cluster, 0)
+        return FakeHandle(self.cluster, self._tally.add(number))
+
+    def explain(self) -> dict[str, Any]:
+        return FakeHandle(self.cluster).explain()
+
+
 DECISION = {"sentence": "it had the most room"}
 
 
@@ -50,12 +66,20 @@ class FakeApi:
     notes: bool = True
     cause: bool = True
     task_error: type[Exception] | None = None
+    lost_calls: int = 0
+    killed: bool = False
     is_up: bool = False
     RemoteTraceback: type[Exception] = RemoteTraceback
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def initialize_scheduler_environment(self, config: Path) -> None:
         self.is_up = True
+
+    def submit_actor(self, cls: type, *, name: str, ready_timeout: float) -> FakeActor:
+        return FakeActor(cls(), self.names[0], self.lost_calls)
+
+    def kill(self, actor: FakeActor) -> None:
+        self.killed = True
 
     def shutdown(self) -> None:
         self.is_up = False
@@ -109,12 +133,15 @@ def tell(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]
 
 
 def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems, text = tell(FakeApi(), monkeypatch)
+    api = FakeApi()
+    problems, text = tell(api, monkeypatch)
     assert problems == []
+    assert api.killed
     assert "10 on linux, 10 on mac" in text
     assert "over there" in text
     table = text.partition("WHY THERE")[2].strip().splitlines()
-    assert len(table) == 24
+    assert len(table) == 25
+    assert "its total is 5050" in text
     assert all("it had the most room" in row for row in table)
 
 
@@ -124,6 +151,7 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
         (FakeApi(ignore_tags=True), "a task for arm64 says 'linux'"),
         (FakeApi(off_by=1), "wrong results"),
         (FakeApi(names=["mac"]), "did not spread"),
+        (FakeApi(lost_calls=1), "the actor counted"),
         (FakeApi(job_status="FAILED"), "job-1 ended FAILED"),
         (FakeApi(job_log="nothing"), "lacks its line"),
         (FakeApi(notes=False), "does not name the cluster"),

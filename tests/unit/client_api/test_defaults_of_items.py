@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import Pa
 def test_retries_crash_retries_and_lost_retries() -> None:
     settings = Settings(retries=4, crash_retries=5, lost_retries=6)
     submission = Submission(settings, PayloadShelf(), SystemClock(), "cp", ["/home/alice"])
-    for item in (submission.task(len, ("x",)), submission.job("true")):
+    for item in (submission.task(len, ("x",))[0], submission.job("true")):
         assert (item.retries, item.crash_retries, item.lost_retries) == (4, 5, 6)
-    own = submission.task(len, ("x",), retries=1, crash_retries=0, lost_retries=2)
+    own, _ = submission.task(len, ("x",), retries=1, crash_retries=0, lost_retries=2)
     assert (own.retries, own.crash_retries, own.lost_retries) == (1, 0, 2)

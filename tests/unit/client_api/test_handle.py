@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
 import pickle
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handle import Handle, JobHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.collecting import get, wait
+from ray_multicluster_scheduler.app.client_api.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
-from ray_multicluster_scheduler.app.client_api.submit_task import get, wait
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -25,7 +28,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, DispatchRefused
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Dispatch, Transition
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
 
@@ -108,9 +111,76 @@ def test_a_time_out_says_why_it_still_waits_and_leaves_it_alone() -> None:
 
 def test_a_handle_cannot_be_sent_away() -> None:
     for dumps in (pickle.dumps, pickling.dumps):
-        with pytest.raises(TaskSubmissionError, match="handle of t1") as caught:
-            dumps(handle())
-        assert "pass that" in str(caught.value.next_step)
+        for what in (handle(), [handle()], {"a": handle()}):
+            with pytest.raises(TaskSubmissionError, match="handle of t1") as caught:
+                dumps(what)
+            assert "pass that" in str(caught.value.next_step)
+
+
+def test_a_copy_is_the_handle_itself() -> None:
+    one = handle()
+    assert copy.copy(one) is one
+    assert copy.deepcopy({"a": [one]}) == {"a": [one]}
+
+
+class TestParts:
+    def test_each_has_its_own_value_and_all_one_fate(self) -> None:
+        first, second = PartHandle.split(handle(), 2)
+        assert (first.id, second.id, repr(second)) == ("t1.0", "t1.1", "<PartHandle t1.1 PENDING>")
+        succeed(first, ["a", "b"])
+        assert (first.result(), second.result(), second.exception()) == ("a", "b", None)
+        bad, _ = PartHandle.split(handle(), 2)
+        fail(bad, KeyError("k"))
+        with pytest.raises(KeyError):
+            bad.result()
+
+    @pytest.mark.parametrize(("value", "says"), [([1], "1 values"), ([1, 2, 3], "3 values"), (5, "a int")])
+    def test_a_wrong_number_of_values_is_told_at_each(self, value: object, says: str) -> None:
+        parts = PartHandle.split(handle(), 2)
+        succeed(parts[0], value)
+        for part in parts:
+            with pytest.raises(ValueError, match=f"t1 returned {says}, but num_returns is 2"):
+                part.result()
+            assert isinstance(part.exception(), ValueError)
+
+    def test_cancelling_one_cancels_the_task(self) -> None:
+        with ControlPlane() as plane:
+            first, second = PartHandle.split(plane.task("t1"), 2)
+            second.cancel()
+            with pytest.raises(TaskCancelledError):
+                first.result(5)
+            assert first.explain()["id"] == "t1"
+            assert first.logs() == ""
+
+
+class TestMemory:
+    def test_dropping_the_handle_of_a_running_task_does_not_end_it(self) -> None:
+        with ControlPlane() as plane:
+            plane.task("t1")
+            gc.collect()
+            item = plane.runtime.item("t1")
+            assert item is not None
+            assert item.state is TaskState.RUNNING
+            plane.finish(TaskHandle(item, plane.runtime))
+
+    def test_finished_ones_that_are_dropped_free_their_memory(self) -> None:
+        class Quick(ControlPlane):
+            """What is placed ends at once."""
+
+            def dispatch(self, orders: list[Dispatch]) -> None:
+                super().dispatch(orders)
+                for order in orders:
+                    self.post(AttemptFinished(order.task_id, order.attempt, "succeeded"))
+
+        with Quick() as plane:
+            handles = [plane.submit(plane.with_payload(task(f"t{number}", cpus=0))) for number in range(3_000)]
+            assert get(handles, timeout=120) == [None] * 3_000
+            watched = [weakref.ref(one._item) for one in handles]
+            del handles
+            gc.collect()
+            assert sum(ref() is not None for ref in watched) == 0
+            assert len(plane.runtime._ended) == 0
+            until(lambda: len(plane.runtime.shelf) == 0)
 
 
 def test_the_value_of_a_job_is_its_status() -> None:
@@ -137,13 +207,39 @@ async def test_a_handle_can_be_awaited_by_many() -> None:
     timer.join()
 
 
+async def test_many_are_gathered() -> None:
+    many = [handle(f"t{number}") for number in range(100)]
+    timers = [later(0.01, succeed, one, number) for number, one in enumerate(many)]
+    assert await asyncio.gather(*many) == list(range(100))
+    for timer in timers:
+        timer.join()
+
+
+async def test_wait_for_and_the_end_of_whoever_awaits_leave_the_item_alone() -> None:
+    one = handle()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(_awaited(one), 0.01)
+    awaiting = asyncio.create_task(_awaited(one))
+    await asyncio.sleep(0)
+    awaiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await awaiting
+    assert not one.done()
+    assert not one._item._watchers
+    succeed(one)
+    assert await asyncio.wait_for(_awaited(one), 5) == 42
+
+
+async def _awaited(one: Handle) -> Any:
+    return await one
+
+
 async def test_giving_up_an_await_leaves_the_item_alone() -> None:
     one = handle()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await one
-    assert one._item._watchers == set()
-    assert one._item.future._done_callbacks == []
+    assert not one._item._watchers
     succeed(one)
     assert await one == 42
     bad = handle()
@@ -196,8 +292,7 @@ def test_wait_leaves_nothing_behind_at_what_goes_on() -> None:
         wait(many, num_returns=3, timeout=0)
         wait(many, num_returns=1)
     for one in many:
-        assert one._item._watchers == set()
-        assert one._item.future._done_callbacks == []
+        assert not one._item._watchers
 
 
 def test_waiting_for_many() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import unified_scheduler
+from ray_multicluster_scheduler.app.client_api import program as this_program
 from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.model import TaskState
@@ -31,7 +31,7 @@ def silent_port() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _uninterrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unified_scheduler, "_interrupted", threading.Event())
+    monkeypatch.setattr(this_program, "_interrupted", threading.Event())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

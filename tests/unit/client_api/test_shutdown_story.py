@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import shutdown_story
+from ray_multicluster_scheduler.app.client_api.item import Item
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
@@ -73,12 +73,12 @@ def test_what_does_not_end_in_time_is_forced(
 
 def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """As if somebody pressed Ctrl+C in each of the first waits."""
-    wait, left = shutdown_story.wait_futures, [True] * times
+    wait, left = shutdown_story.wait_for, [True] * times
 
-    def interrupted(futures: list[Future[Any]], timeout: float) -> object:
+    def interrupted(items: list[Item], enough: int, timeout: float) -> object:
         if left:
             left.pop()
             raise KeyboardInterrupt
-        return wait(futures, timeout=timeout)
+        return wait(items, enough, timeout)
 
-    monkeypatch.setattr(shutdown_story, "wait_futures", interrupted)
+    monkeypatch.setattr(shutdown_story, "wait_for", interrupted)

@@ -31,7 +31,7 @@ def local_function() -> Callable[[int, int], int]:
 
 def test_a_task_and_its_payload() -> None:
     submission, shelf = make()
-    task = submission.task(local_function(), (1,), {"b": 2}, {"CPU": 2, "memory": "1GiB"}, ["gpu"], priority=3)
+    task, _ = submission.task(local_function(), (1,), {"b": 2}, {"CPU": 2, "memory": "1GiB"}, ["gpu"], priority=3)
     assert (task.kind, task.name.split(".")[-1], task.submitted_at) == ("task", "add", 77.0)
     assert (task.requirements, task.tags, task.priority) == ({"CPU": 2.0, "memory": 1024**3}, ("gpu",), 3)
     assert task.function_digest is not None
@@ -42,7 +42,7 @@ def test_a_task_and_its_payload() -> None:
 
 def test_ids_are_different_and_say_whose_they_are() -> None:
     submission, _ = make()
-    ids = [submission.task(local_function()).id for _ in range(3)] + [submission.job("ls").id]
+    ids = [submission.task(local_function())[0].id for _ in range(3)] + [submission.job("ls").id]
     assert len(set(ids)) == 4
     assert all("cp1" in one for one in ids)
     assert new_control_plane_id() != new_control_plane_id()
@@ -60,11 +60,11 @@ def test_ids_are_different_and_say_whose_they_are() -> None:
 def test_a_task_needs_one_cpu_unless_it_says_otherwise(
     needs: dict[str, Any] | None, expected: dict[str, float]
 ) -> None:
-    assert make()[0].task(local_function(), resource_requirements=needs).requirements == expected
+    assert make()[0].task(local_function(), resource_requirements=needs)[0].requirements == expected
 
 
 def test_home_paths_among_the_arguments_are_found() -> None:
-    task = make()[0].task(local_function(), ("/home/alice/data.csv", "/home/alicex"), {"b": ["/home/alice"]})
+    task, _ = make()[0].task(local_function(), ("/home/alice/data.csv", "/home/alicex"), {"b": ["/home/alice"]})
     assert set(task.home_paths) == {"/home/alice/data.csv", "/home/alice"}
 
 
@@ -75,10 +75,10 @@ class Callme:
 
 def test_callables_of_all_kinds_have_a_name() -> None:
     submission, _ = make()
-    assert submission.task(Callme()).name == "Callme"
-    assert submission.task(functools.partial(local_function(), 1)).name == "partial"
-    assert submission.task(local_function(), name="mine").name == "mine"
-    assert submission.task(len, ("abc",)).name == "len"
+    assert submission.task(Callme())[0].name == "Callme"
+    assert submission.task(functools.partial(local_function(), 1))[0].name == "partial"
+    assert submission.task(local_function(), name="mine")[0].name == "mine"
+    assert submission.task(len, ("abc",))[0].name == "len"
 
 
 def generator() -> Any:

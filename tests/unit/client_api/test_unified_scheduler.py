@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import unified_scheduler
+from ray_multicluster_scheduler.app.client_api import program, unified_scheduler, where
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -135,18 +135,18 @@ class TestTheEnd:
 
     def test_one_that_nobody_holds_is_ended_with_the_program(self, silent_port: str) -> None:
         handle = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}]).submit_job_async("ls")
-        (held,) = unified_scheduler._running
+        (held,) = program._running
         assert held.unfinished() == [handle._item]
-        unified_scheduler.stop_all()
+        program.stop_all()
         assert handle.state is TaskState.CANCELLED
-        assert not unified_scheduler._running
+        assert not program._running
 
     def test_the_exit_drains_unless_the_program_was_interrupted(
         self, waiting: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(unified_scheduler, "_interrupted", threading.Event())
+        monkeypatch.setattr(program, "_interrupted", threading.Event())
         handle = waiting.submit_job_async("ls")
-        exiting = threading.Thread(target=unified_scheduler._end_with_the_program)
+        exiting = threading.Thread(target=program._end_with_the_program)
         exiting.start()
         exiting.join(0.2)
         assert exiting.is_alive(), "it waits"
@@ -154,8 +154,8 @@ class TestTheEnd:
         exiting.join(10)
         assert not exiting.is_alive()
         other = waiting.submit_job_async("ls")
-        unified_scheduler.end_without_draining()
-        unified_scheduler._end_with_the_program()
+        program.end_without_draining()
+        program._end_with_the_program()
         assert other.state is TaskState.CANCELLED
 
 
@@ -176,4 +176,4 @@ def test_the_shared_one(tmp_path: Path) -> None:
         assert shared._runtime is None, "the earlier one was ended"
     finally:
         unified_scheduler.shutdown()
-    assert unified_scheduler._shared is None
+    assert where._shared is None

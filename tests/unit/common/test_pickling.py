@@ -13,6 +13,7 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -49,6 +50,17 @@ def outer_using_plain():
     return inner
 
 square = lambda x: x * x
+"""
+
+DECORATED = """
+import functools
+def decorator(f):
+    @functools.wraps(f)
+    def wrapper(): return f()
+    return wrapper
+@decorator
+def f():
+    import far
 """
 
 
@@ -97,6 +109,61 @@ def test_what_goes_by_name_names_its_module(mine: types.ModuleType, expression: 
 @pytest.mark.parametrize("expression", ["m.outer(3)", "m.square", "((1, 'text', [2.5]), {'a': None})", "m.CONSTANT"])
 def test_what_goes_by_value_needs_no_module(mine: types.ModuleType, expression: str) -> None:
     assert own(eval(expression, {"m": mine})) == set()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "((3,), {})",
+        "((), {})",
+        "((1.5, 'text', b'bytes', [True, None]), {'a': {1: (2,)}})",
+        "((list(range(39)),), {})",
+        "((list(range(10_000)),), {'big': b'x' * 100_000})",
+    ],
+)
+def test_plain_arguments_are_pickled_as_any_others(expression: str) -> None:
+    value = eval(expression)
+    data, modules = pickling.dumps_with_modules(value)
+    assert (data, modules) == (cloudpickle.dumps(value, protocol=5), set())
+    assert pickling.loads(data) == value
+
+
+def test_arguments_that_contain_themselves() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    again = pickling.loads(pickling.dumps_with_modules(((loop,), {}))[0])[0][0]
+    assert again[0] is again
+
+
+def test_a_subclass_of_something_plain_is_not_plain(mine: types.ModuleType) -> None:
+    kind = type("Text", (str,), {"__module__": "users_own_module"})
+    mine.Text = kind  # type: ignore[attr-defined]  # a class that can be found by its name
+    assert own(((kind("x"),), {})) == {"users_own_module"}
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("def f():\n import far.away\n from near import it", {"far.away", "near"}),
+        ("def f():\n from .sibling import it\n from . import other", {"users_package.deep"}),
+        ("def f():\n import importlib\n importlib.import_module('far.away')", {"far.away"}),
+        ("def g():\n import far\ndef f():\n return g()", {"far"}),
+        ("class C:\n def m(self):\n  import far\ndef f():\n return C()", {"far"}),
+        (DECORATED, {"far"}),
+        ("import functools\ndef g(x):\n import far\nf = functools.partial(g, 1)", {"far"}),
+        ("class C:\n def m(self):\n  import far\nf = C().m", {"far"}),
+        ("f = lambda: __import__('far')", {"far"}),
+    ],
+)
+def test_what_goes_by_value_names_what_it_imports_when_it_runs(body: str, names: set[str]) -> None:
+    space: dict[str, Any] = {"__name__": "__main__", "__package__": "users_package.deep"}
+    exec(body, space)
+    assert own(space["f"]) == names
+
+
+def test_a_thing_that_is_found_by_its_own_name(mine: types.ModuleType) -> None:
+    exec("class Only:\n def __reduce__(self): return 'ONLY'\nONLY = Only()", mine.__dict__)
+    assert own(mine.ONLY) == {"users_own_module"}
 
 
 def test_the_standard_library_is_named_too() -> None:

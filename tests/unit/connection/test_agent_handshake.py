@@ -150,7 +150,7 @@ async def say_hello(plane: Plane, **changes: Any) -> Message | None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"protocol": 99}, "protocol 99 is not 1"),
+        ({"protocol": 99}, "protocol 99 is not 2"),
         ({"kind": "calls"}, "expected hello, got 'calls'"),
         ({"proof": None}, "the proof is wrong"),
         ({"proof": "é"}, "the proof is wrong"),

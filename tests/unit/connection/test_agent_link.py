@@ -177,18 +177,17 @@ async def test_a_small_call_that_overtakes_a_large_one_has_its_function(plane: P
     assert unknown_functions(agent.of(m.CALLS)) == []
 
 
-async def test_a_large_function_is_not_sent_again_once_it_was_accepted(plane: Plane) -> None:
+async def test_a_large_function_is_sent_once_and_calls_that_need_it_wait_until_it_arrived(plane: Plane) -> None:
     link, agent = await plane.pair()
     function = b"f" * (4 * CHUNK_BYTES)
     link.submit([call("t1", function=function)])
-    link.submit([call("t2", function=function)])
+    link.submit([call("t2", function=function), call("t3", function=b"g")])
     await eventually(lambda: len(agent.calls()) == 2)
-    assert unknown_functions(agent.of(m.CALLS)) == []
-    agent.accept(T1, T2)
-    await plane.heard.until("accepted", 2)
-    link.submit([call("t3", function=function)])
+    assert sorted(agent.calls()) == [T1, T3]
+    agent.accept(T1)
     message = await agent.until(m.CALLS, 3)
-    assert message.head["calls"][0]["fn_blob"] is None
+    assert [(head["id"], head["fn_blob"]) for head in message.head["calls"]] == [("t2", None)]
+    assert unknown_functions(agent.of(m.CALLS)) == []
 
 
 async def test_cancel_asks_for_the_end_and_the_answer_says_when(plane: Plane) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.functions import Functions
+from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
 from ray_multicluster_scheduler.scheduler.connection.gateway.observed import Observer
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import (
@@ -106,7 +106,7 @@ def test_an_urgent_message_goes_before_all_that_waits() -> None:
 
 
 def test_functions_are_dropped_by_number_the_least_used_first() -> None:
-    kept = Functions(most=2)
+    kept = KeptByDigest(most=2, most_bytes=100)
     kept.learn("a", b"1")
     kept.learn("b", b"2")
     assert kept.get("a") is not None
@@ -115,7 +115,7 @@ def test_functions_are_dropped_by_number_the_least_used_first() -> None:
 
 
 def test_functions_are_dropped_by_size_but_not_the_one_that_just_came() -> None:
-    kept = Functions(most_bytes=100)
+    kept = KeptByDigest(most=10, most_bytes=100)
     kept.learn("a", b"x" * 60)
     kept.learn("b", b"x" * 60)
     assert (kept.get("a"), kept.get("b") is not None) == (None, True)
@@ -126,7 +126,8 @@ def test_functions_are_dropped_by_size_but_not_the_one_that_just_came() -> None:
 
 
 def test_a_large_function_is_stored_once_and_a_failure_to_do_so_is_tried_again() -> None:
-    function = Functions().learn("a", b"x" * 100_000)
+    kept = KeptByDigest(10, 1000)
+    function = kept.learn("a", b"x" * 100_000)
     stored: list[bytes] = []
 
     def full(pickled: bytes) -> str:
@@ -137,7 +138,7 @@ def test_a_large_function_is_stored_once_and_a_failure_to_do_so_is_tried_again()
     for _ in range(2):
         assert function.argument(lambda pickled: stored.append(pickled) or "ref") == "ref"
     assert stored == [b"x" * 100_000]
-    assert Functions().learn("b", b"small").argument(full) == b"small"
+    assert kept.learn("b", b"small").argument(full) == b"small"
 
 
 def test_the_lease_counts_from_the_question_that_was_answered() -> None:

@@ -16,7 +16,7 @@ from tests.support.links import Heard, call, idle_snapshot
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "accept", "start", "finish", "fail", "cancel", "print", "down", "up", "lose"]),
+        st.sampled_from(["submit", "accept", "begin", "finish", "fail", "cancel", "print", "down", "up", "lose"]),
         st.sampled_from(["t1", "t2", "t3"]),
     ),
     max_size=40,
@@ -36,7 +36,7 @@ def test_whatever_happens_the_promises_hold(steps: list[tuple[str, str]]) -> Non
                     link.cancel(task_id, 1, force=False)
                 case "print":
                     link.print(task_id, "text")
-                case "accept" | "start" | "finish" | "fail":
+                case "accept" | "begin" | "finish" | "fail":
                     getattr(link, step)(task_id)
                 case "down" | "up" if not link.closed:
                     getattr(link, step)()
@@ -74,7 +74,7 @@ async def test_calls_end_on_command() -> None:
     link = FakeLink("a", heard)
     link.submit([call("t1"), call("t2")])
     link.accept("t1")
-    link.start("t1", node_id="n5")
+    link.begin("t1", node_id="n5")
     link.print("t1", "hello", stream="stderr")
     link.fail("t1", FailureClass.CRASH, message="killed")
     assert heard.story("t1") == ["accepted", "started", "output", "finished"]

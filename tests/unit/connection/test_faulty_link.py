@@ -22,7 +22,7 @@ def wrapped(*planned: Fault, **values: object) -> tuple[FaultyLink, FakeLink, Fa
 def run_through(inner: FakeLink, *task_ids: str) -> None:
     for task_id in task_ids:
         inner.accept(task_id)
-        inner.start(task_id)
+        inner.begin(task_id)
         inner.finish(task_id)
 
 
@@ -88,7 +88,7 @@ async def test_a_cut_holds_everything_until_it_is_mended() -> None:
     link.submit([call("t1")])
     faults.cut()
     inner.accept("t1")
-    inner.start("t1")
+    inner.begin("t1")
     link.submit([call("t2")])
     with pytest.raises(ClusterConnectionError):
         await link.health(0.01)
@@ -103,7 +103,7 @@ async def test_what_is_lost_stays_lost() -> None:
     link.submit([call("t1")])
     inner.accept("t1")
     faults.cut()
-    inner.start("t1")
+    inner.begin("t1")
     faults.lose()
     faults.mend()
     inner.finish("t1")

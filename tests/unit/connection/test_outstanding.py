@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Outstanding
 from tests.support.links import call
 
@@ -17,10 +18,10 @@ def owed() -> Outstanding:
 
 def test_each_step_is_new_once() -> None:
     debts = owed()
-    assert [debts.accepted(T1), debts.accepted(T1)] == [True, False]
+    assert [debts.accepted(T1) is not None, debts.accepted(T1)] == [True, None]
     assert [debts.started(T1), debts.started(T1)] == [True, False]
-    assert [debts.settle(T1), debts.settle(T1)] == [True, False]
-    assert [debts.accepted(T1), debts.started(T1), debts.want_cancel(T1, True)] == [False, False, False]
+    assert [debts.settle(T1) is not None, debts.settle(T1)] == [True, None]
+    assert [debts.accepted(T1), debts.started(T1), debts.get(T1)] == [None, False, None]
 
 
 def test_attempts_are_told_apart() -> None:
@@ -34,26 +35,29 @@ def test_attempts_are_told_apart() -> None:
 
 def test_the_call_is_kept_until_it_was_accepted() -> None:
     debts = owed()
-    assert debts.call(T1) == (call("t1"), False)
+    debt = debts.get(T1)
+    assert debt is not None
+    assert debt.call == call("t1")
     debts.accepted(T1)
-    assert debts.call(T1) == (None, False)
-    assert debts.call(("never", 1)) == (None, False)
+    assert debt.call is None
+    assert debts.get(("never", 1)) is None
 
 
-def test_a_wish_to_cancel_is_remembered_and_force_stays() -> None:
+def test_a_method_knows_its_actor_and_is_never_told_as_started() -> None:
     debts = owed()
-    assert debts.cancel_wanted(T1) is None
-    assert debts.want_cancel(T1, True)
-    assert debts.want_cancel(T1, False)
-    assert debts.cancels() == [(T1, True)]
-    assert (debts.cancel_wanted(T1), debts.cancel_wanted(T2)) == (True, None)
-    assert debts.call(T1) == (call("t1"), True)
+    debts.add(call("m1", method=MethodCall("a1", 3, "f", 0)))
+    debt = debts.get(("m1", 1))
+    assert debt is not None
+    assert debt.actor == ("a1", 3)
+    assert not debts.started(("m1", 1))
 
 
 def test_clear_hands_over_everything() -> None:
     debts = owed()
-    debts.want_cancel(T2, False)
     assert debts.keys() == [T1, T2]
-    assert debts.clear() == [(T1, False), (T2, True)]
+    debt = debts.get(T2)
+    assert debt is not None
+    debt.cancelled = True
+    assert [(key, debt.cancelled) for key, debt in debts.clear()] == [(T1, False), (T2, True)]
     assert debts.clear() == []
     assert not debts

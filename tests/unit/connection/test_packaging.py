@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import zipfile
 from pathlib import Path
@@ -112,6 +113,57 @@ def test_excludes_and_gitignore(tmp_path: Path) -> None:
 def test_excludes_are_not_undone_by_a_gitignore(tmp_path: Path) -> None:
     root = tree(tmp_path / "w", {".gitignore": "!a.pkl\n", "a.pkl": "", "b": ""})
     assert names(pack(root, tmp_path, excludes=["*.pkl"])) == [".gitignore", "b"]
+
+
+def test_rayignore_is_read_like_gitignore(tmp_path: Path) -> None:
+    files = {".rayignore": "*.csv\n", "a.csv": "", "sub/.rayignore": "x\n", "sub/x": "", "sub/y": "", "x": ""}
+    root = tree(tmp_path / "w", files)
+    assert names(pack(root, tmp_path)) == [".rayignore", "sub/.rayignore", "sub/y", "x"]
+
+
+def test_gitignore_can_be_switched_off_as_with_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path / "w", {".gitignore": "*_pb2.py\n", "made_pb2.py": "", ".rayignore": "b\n", "b": ""})
+    assert names(pack(root, tmp_path)) == [".gitignore", ".rayignore"]
+    monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
+    assert names(pack(root, tmp_path)) == [".gitignore", ".rayignore", "made_pb2.py"]
+
+
+def test_environments_are_no_part_of_a_working_dir(tmp_path: Path) -> None:
+    root = tree(tmp_path / "w", {".venv/x": "", "venv/x": "", "sub/venv/x": "", "a": ""})
+    assert names(pack(root, tmp_path)) == ["a", "sub/"]
+    assert names(pack(root, tmp_path, excludes=["!venv"])) == ["a", "sub/venv/x", "venv/x"]
+    assert names(pack(root, tmp_path, "py_module")) == ["w/.venv/x", "w/a", "w/sub/venv/x", "w/venv/x"]
+
+
+def test_ignore_files_and_excludes_of_a_module(tmp_path: Path) -> None:
+    files = {
+        "__init__.py": "",
+        ".gitignore": "*.so\n/data/\n!keep.so\n",
+        "a.so": "",
+        "keep.so": "",
+        "data/x": "",
+        "sub/data/x": "",
+        "sub/.gitignore": "!a.so\n",
+        "sub/a.so": "",
+        "sub/b.so": "",
+        "big.bin": "",
+    }
+    root = tree(tmp_path / "lib", files)
+    package = pack(root, tmp_path, "py_module", excludes=["/big.bin"])
+    kept = [".gitignore", "__init__.py", "keep.so", "sub/.gitignore", "sub/a.so", "sub/data/x"]
+    assert names(package) == [f"lib/{name}" for name in kept]
+
+
+def test_a_module_under_a_linked_name_keeps_that_name(tmp_path: Path) -> None:
+    tree(tmp_path / "versions" / "v2", {"__init__.py": "", "x.py": ""})
+    (tmp_path / "current").symlink_to(tmp_path / "versions" / "v2")
+    assert names(pack(tmp_path / "current", tmp_path, "py_module")) == ["current/__init__.py", "current/x.py"]
+
+
+@pytest.mark.parametrize("name", ["m.pyc", f"m{importlib.machinery.EXTENSION_SUFFIXES[0]}"])
+def test_a_module_without_source(name: str, tmp_path: Path) -> None:
+    tree(tmp_path, {name: "x"})
+    assert names(pack(tmp_path / name, tmp_path, "py_module")) == [name]
 
 
 def test_links_stay_inside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import SURE_S, PackageCache, resolve_runtime_env
 
 
 class Store:
@@ -19,14 +19,19 @@ class Store:
         self.name = name
         self.packages: dict[str, bytes] = {}
         self.uploads: list[str] = []
+        self.looks = 0
+        self.broken = False
 
     async def package_exists(self, uri: str) -> bool:
+        self.looks += 1
         await asyncio.sleep(0)
         return uri in self.packages
 
     async def upload_package(self, uri: str, source: Path | bytes) -> None:
         await asyncio.sleep(0.01)
         assert isinstance(source, Path)
+        if self.broken:
+            raise OSError("cut")
         self.packages[uri] = source.read_bytes()
         self.uploads.append(uri)
 
@@ -68,16 +73,66 @@ async def test_uris_are_left_alone(uri: str, cache: PackageCache) -> None:
     assert store.uploads == []
 
 
-async def test_uploaded_again_when_the_cluster_dropped_it(work: Path, cache: PackageCache) -> None:
+async def test_uploaded_again_when_the_cluster_dropped_it(
+    work: Path, cache: PackageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store()
     env = {"working_dir": str(work)}
     first = await resolve_runtime_env(env, None, store, cache)
     assert await resolve_runtime_env(env, None, store, cache) == first
     assert len(store.uploads) == 1
     store.packages.clear()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda real=loop.time: real() + SURE_S + 1)
     assert await resolve_runtime_env(env, None, store, cache) == first
     assert len(store.uploads) == 2
     assert first["working_dir"] in store.packages
+
+
+async def test_many_small_tasks_do_not_ask_each_time(work: Path, cache: PackageCache) -> None:
+    store, other = Store(), Store("linux")
+    for _ in range(10):
+        await resolve_runtime_env({"working_dir": str(work)}, None, store, cache)
+    assert store.looks == 1
+    (work / "a.py").write_text("print(2)")
+    await resolve_runtime_env({"working_dir": str(work)}, None, store, cache)
+    assert store.looks == 2, "other content is another package"
+    await resolve_runtime_env({"working_dir": str(work)}, None, other, cache)
+    assert other.looks == 1, "and so is another cluster"
+
+
+async def test_a_failed_upload_is_not_taken_for_done(work: Path, cache: PackageCache) -> None:
+    store = Store()
+    store.broken = True
+    with pytest.raises(OSError, match="cut"):
+        await resolve_runtime_env({"working_dir": str(work)}, None, store, cache)
+    store.broken = False
+    resolved = await resolve_runtime_env({"working_dir": str(work)}, None, store, cache)
+    assert resolved["working_dir"] in store.packages
+
+
+async def test_a_package_that_a_cluster_misses_gets_another_name(work: Path, cache: PackageCache) -> None:
+    store, env = Store(), {"working_dir": str(work), "py_modules": [str(work.parent / "lib")]}
+    first = await resolve_runtime_env(env, None, store, cache)
+    for number in (2, 3):
+        now = await resolve_runtime_env(env, None, store, cache)
+        words = (
+            f"OSError: Failed to download runtime_env file package {now['working_dir']} from the GCS to the Ray worker"
+        )
+        cache.report_missing(words)
+        again = await resolve_runtime_env(env, None, store, cache)
+        assert again["working_dir"] == first["working_dir"].replace(".zip", f"-{number}.zip")
+        assert store.packages[again["working_dir"]] == store.packages[first["working_dir"]]
+        assert again["py_modules"] == first["py_modules"], "only the one that is missing"
+
+
+async def test_equal_modules_are_named_once(tmp_path: Path, cache: PackageCache) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder / "same").mkdir(parents=True)
+        (tmp_path / folder / "same" / "__init__.py").write_text("")
+    modules = [str(tmp_path / folder / "same") for folder in ("one", "two")]
+    resolved = await resolve_runtime_env({"py_modules": modules}, None, Store(), cache)
+    assert len(resolved["py_modules"]) == 1
 
 
 async def test_unchanged_folder_is_packed_once(work: Path, cache: PackageCache) -> None:

@@ -35,6 +35,8 @@ class AgentSide:
     server: WorkerServer
     line: Line
     heard: list[Message] = field(default_factory=list)
+    lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
+    """Lines of actors that opened and ended."""
     left_s: float = 30.0
     """What the agent's own lease has left."""
 
@@ -55,8 +57,9 @@ class AgentSide:
 @pytest.fixture
 async def agent() -> AsyncIterator[AgentSide]:
     heard: list[Message] = []
-    server = WorkerServer(heard.append, lambda: side.left_s)
-    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard)
+    lines: list[tuple[tuple[str, int], bool]] = []
+    server = WorkerServer(heard.append, lambda: side.left_s, lambda actor, is_open: lines.append((actor, is_open)))
+    side = AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
     yield side
     assert server._server is not None
     server._server.close()

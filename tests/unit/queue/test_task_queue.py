@@ -63,7 +63,8 @@ def test_a_head_that_leaves_meanwhile_is_skipped() -> None:
 
 def test_lanes_and_depths() -> None:
     queue = fill(
-        task("t1"), task("t2", cpus=3), job("j"), task("p", preferred_cluster="mac"), task("x", kind="actor", actor=ActorDescription("x")),
+        task("t1"), task("t2", cpus=3), job("j"), task("p", preferred_cluster="mac"),
+        task("x", kind="actor", actor=ActorDescription("x")),
         job("w", preferred_cluster="mac", fallback="wait"), task("w2", preferred_cluster="mac", fallback="wait"),
     )  # fmt: skip
     assert queue.depths() == {

@@ -45,3 +45,28 @@ def test_many_threads_leave_the_shelf_empty() -> None:
     for thread in threads:
         thread.join()
     assert len(shelf) == 0
+
+
+def test_values_that_are_attached_to_an_item_stay_as_long_as_it_does() -> None:
+    shelf = PayloadShelf()
+    shelf.attach("t1", [("a", b"A"), ("b", b"B")])
+    shelf.attach("t2", [("b", b"B"), ("b", b"B")])
+    assert shelf.objects_of("t1") == [("a", b"A"), ("b", b"B")]
+    assert shelf.objects_of("t2") == [("b", b"B"), ("b", b"B")]
+    assert shelf.objects_of("t3") == []
+    assert len(shelf) == 2
+    shelf.detach("t1")
+    shelf.detach("t1")
+    assert (shelf.objects_of("t1"), len(shelf)) == ([], 1)
+    shelf.detach("t2")
+    assert len(shelf) == 0
+
+
+def test_a_blob_whose_name_is_known_is_the_same_as_one_that_was_put() -> None:
+    shelf = PayloadShelf()
+    digest = shelf.put(b"data")
+    assert shelf.hold(digest, b"data") == digest
+    shelf.release(digest)
+    assert shelf.get(digest) == b"data"
+    shelf.release(digest)
+    assert len(shelf) == 0

@@ -23,7 +23,7 @@ def test_a_call_from_a_link_to_the_machine() -> None:
     link.up()
     link.submit([call("t1")])
     link.accept("t1")
-    link.start("t1", at=7.0, node_id="n2")
+    link.begin("t1", at=7.0, node_id="n2")
     link.print("t1", "hello")
     link.finish("t1", b"value")
     link.down("no contact")

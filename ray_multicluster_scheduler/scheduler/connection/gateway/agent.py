@@ -11,14 +11,15 @@ import os
 import platform
 import time
 import traceback
-from collections import deque
 from typing import Any
 
 import ray
 
-from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES, FrameError, FrameWriter, Message
+from ray_multicluster_scheduler.common.frames import FrameError, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls import CallRecord, Calls
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import LEAVING
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors import Actors
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Calls
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import (
     FIRST_JOIN_S,
     CannotDial,
@@ -26,15 +27,18 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.dial import (
     Join,
     dial,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
+from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
-from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe, object_store_bytes
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, record_from
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 
-_BATCH_BYTES = 1024 * 1024
-_BATCH_RESULTS = 256
-_OUTPUT_PATIENCE_S = 2.0
-_ROOM_FOR_HEADS = 16 * 1024 * 1024
+_KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
+_KEPT_OBJECTS, _SHARE_FOR_OBJECTS, _LEAST_FOR_OBJECTS = 100_000, 0.4, 64 * 1024 * 1024
+"""Objects that calls share may fill this part of the object store."""
 
 
 class Closed(Exception):
@@ -51,15 +55,26 @@ class Agent:
     def __init__(self, join: Join) -> None:
         self._join = join
         self._loop = asyncio.get_running_loop()
-        self._calls = Calls(join.cluster, join.own_modules, self._wake_from_any_thread)
+        self._hands = Hands(self._wake_from_any_thread)
+        self._calls = Calls(join.cluster, join.own_modules, self._hands, self._wake)
         self._lease = Lease()
-        self._workers = WorkerServer(self._hear_worker, self._lease.left_s)
-        self._reporter = Reporter(self._send, self._backlog)
-        self._ready: deque[CallRecord] = deque()
+        self._workers = WorkerServer(self._hear_worker, self._lease.left_s, self._actor_line)
+        self._actors = Actors(
+            join.cluster,
+            join.own_modules,
+            self._hands,
+            self._calls,
+            self._loop.call_later,
+            self._actor_ready,
+            self._workers.tell_actor,
+        )
+        self._functions = KeptByDigest(_KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES)
+        self._objects = KeptByDigest(_KEPT_OBJECTS, _LEAST_FOR_OBJECTS)
+        self._reporter = Reporter(self.send, self.backlog)
+        self._results = Results(self, self._reporter, self._calls.read_back)
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._woken = False
-        self._reading: set[asyncio.Task[None]] = set()
+        self._woken = self._collecting = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
         self._secret: str | None = None
@@ -74,9 +89,10 @@ class Agent:
         self._lease.answered(connection.asked_at)
         self._heartbeat_s = float(connection.welcome["heartbeat_s"])
         self._calls.line = await self._workers.start(ray.util.get_node_ip_address(), self._lease.seconds)
+        self._objects.most_bytes = max(int(object_store_bytes() * _SHARE_FOR_OBJECTS), _LEAST_FOR_OBJECTS)
         probe = Probe(
             tell=self._tell_from_any_thread,
-            busy=lambda: bool(self._calls.records),
+            busy=lambda: len(self._calls.records) > len(self._actors),
         )
         try:
             while True:
@@ -91,15 +107,14 @@ class Agent:
         """One connection, until it breaks."""
         self._last_contact = time.monotonic()
         self._outbox = FrameWriter()
-        self._ready = deque(record for record in self._calls.records.values() if record.head is not None)
         tasks = [
             asyncio.create_task(self._read(connection, probe)),
             asyncio.create_task(self._write(connection.writer)),
             asyncio.create_task(self._beat()),
         ]
-        self._send_results()
+        self._results.resume(self._calls.moves(), self._calls.unacknowledged.values())
         if self._snapshot is not None:
-            self._send(m.SNAPSHOT, self._snapshot)
+            self.send(m.SNAPSHOT, self._snapshot)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -132,7 +147,7 @@ class Agent:
             while data := self._outbox.take():
                 writer.write(data)
                 await writer.drain()
-                self._send_results()
+                self._results.send()
                 self._reporter.drained()
             self._can_send.clear()
             if not self._outbox:
@@ -140,7 +155,7 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            self._send(m.PING, {"t": time.monotonic()}, urgent=True)
+            self.send(m.PING, {"t": time.monotonic()}, urgent=True)
             await asyncio.sleep(self._heartbeat_s)
             self._check_lease()
             if time.monotonic() - self._last_contact > max(3 * self._heartbeat_s, 1.0):
@@ -163,15 +178,20 @@ class Agent:
             case m.CALLS:
                 self._take(head["calls"], message.blobs)
             case m.CANCEL:
-                self._calls.cancel((head["id"], head["attempt"]), bool(head["force"]))
+                self._cancel((head["id"], head["attempt"]), bool(head["force"]))
+            case m.START:
+                self._calls.start(_keys(head))
+            case m.RECALL:
+                self._calls.recall(_keys(head))
             case m.ACK:
                 self._calls.forget(_keys(head))
+                self._actors.forget(_keys(head))
             case m.RESUME:
                 self._resume(_keys(head))
             case m.PROBE:
                 probe.now()
             case m.PING:
-                self._send(m.PONG, head, urgent=True)
+                self.send(m.PONG, head, urgent=True)
             case m.PONG:
                 self._lease.answered(head.get("t"))
             case m.CLOSE:
@@ -183,40 +203,44 @@ class Agent:
         taken: list[Key] = []
         lacking: list[Key] = []
         for call in calls:
-            carried = call["fn_blob"]
-            function = (
-                self._calls.functions.get(call["fn"])
-                if carried is None
-                else self._calls.functions.learn(call["fn"], blobs[carried])
-            )
-            if function is None:  # it was dropped here to make room, and is sent again with the call
+            record = record_from(call, blobs, self._functions, self._objects)
+            if record is None:  # something was dropped here to make room, and is sent again with the call
                 lacking.append((call["id"], call["attempt"]))
                 continue
-            record = CallRecord(
-                key=(call["id"], call["attempt"]),
-                fence=call["fence"],
-                name=call["name"],
-                digest=call["fn"],
-                function=function,
-                arguments=blobs[call["args_blob"]],
-                resources=call["res"],
-                runtime_env=call["env"],
-                homes=(call["homes"], call["home"]) if call.get("home") else None,
-            )
-            self._calls.accept(record)
             taken.append(record.key)
-        self._send(m.ACCEPTED, {"keys": taken})
+            if record.key in self._calls.records:
+                continue  # a repeated one is the same call
+            if record.method is not None:
+                self._actors.call(record)
+            elif record.actor is not None:
+                self._actors.make(record, record.actor)
+            else:
+                self._calls.accept(record)
+        self.send(m.ACCEPTED, {"keys": taken})
         if lacking:
-            self._send(m.UNKNOWN, {"keys": lacking})
+            self.send(m.UNKNOWN, {"keys": lacking})
+
+    def _cancel(self, key: Key, force: bool) -> None:
+        record = self._calls.records.get(key)
+        if record is None or record.head is not None:
+            return
+        if record.method is not None:
+            self._actors.cancel_method(record)
+        elif record.actor is not None:
+            self._actors.cancel(record)
+        else:
+            self._calls.cancel(record, force)
 
     def _resume(self, keys: list[Key]) -> None:
         """After a reconnect: say which calls arrived, and what they did; those that did not arrive are sent again."""
         known = [key for key in keys if key in self._calls.records]
         unknown = [key for key in keys if key not in self._calls.records]
-        self._send(m.ACCEPTED, {"keys": known})
-        self._send(m.UNKNOWN, {"keys": unknown})
+        self.send(m.ACCEPTED, {"keys": known})
+        self.send(m.UNKNOWN, {"keys": unknown})
         records = [self._calls.records[key] for key in known]
-        self._reporter.catch_up((record.key, record.report) for record in records if record.head is None)
+        self._reporter.catch_up(
+            (record.key, record.report) for record in records if record.head is None and record.method is None
+        )
 
     def _hear_worker(self, message: Message) -> None:
         head = message.head
@@ -228,104 +252,55 @@ class Agent:
             self._reporter.started(key, record.report, float(head["at"]), str(head["node"]))
         elif message.kind == "output":
             self._reporter.output(key, record.report, [(stream, text) for stream, text in head["parts"]])
-            if record.waits_for_output:
-                self._release_if_complete(record)
+            self._results.output_came()
+        elif message.kind == LEAVING:
+            self._actors.leaves(key)
+
+    def _actor_line(self, actor: Key, is_open: bool) -> None:
+        self._actors.line(actor, is_open)
+
+    def _actor_ready(self, record: CallRecord, at: float, node: str) -> None:
+        self._reporter.started(record.key, record.report, at, node)
 
     def _wake_from_any_thread(self) -> None:
         if not self._woken:
             self._woken = True
             self._loop.call_soon_threadsafe(self._collect)
 
+    def _wake(self) -> None:
+        if not self._woken and not self._collecting:
+            self._woken = True
+            self._loop.call_soon(self._collect)
+
     def _collect(self) -> None:
-        self._woken = False
-        for record in self._calls.finished():
-            head = record.head or {}
-            if record.report.chunks < head.get("chunks", 0):
-                # Output and result come by different ways; the last of the output may still be under way.
-                record.waits_for_output = True
-                self._loop.call_later(_OUTPUT_PATIENCE_S, self._release, record)
-            else:
-                self._ready.append(record)
-        self._send_results()
-
-    def _release_if_complete(self, record: CallRecord) -> None:
-        if record.report.chunks >= (record.head or {}).get("chunks", 0):
-            self._release(record)
-
-    def _release(self, record: CallRecord) -> None:
-        if record.waits_for_output:
-            record.waits_for_output = False
-            self._ready.append(record)
-            self._send_results()
-
-    def _send_results(self) -> None:
-        """Send what is ready, as long as the outbox has room; the rest follows as it drains."""
-        while self._ready and self._outbox is not None and self._outbox.pending_bytes < BACKLOG_HIGH:
-            batch: list[CallRecord] = []
-            size = 0
-            while self._ready and len(batch) < _BATCH_RESULTS and size < _BATCH_BYTES:
-                record = self._ready.popleft()
-                self._reporter.flush(record.key, record.report)
-                if record.big:
-                    self._send_big(record)
-                    continue
-                batch.append(record)
-                size += len(record.payload or b"")
-            if batch:
-                payloads = [record.payload or b"" for record in batch]
-                self._send(m.FINISHED, {"results": [_result(record) for record in batch]}, payloads)
-
-    def _send_big(self, record: CallRecord) -> None:
-        outbox = self._outbox
-
-        async def read_and_send() -> None:
-            payload = b""
-            try:
-                payload = await asyncio.wrap_future(self._calls.read_back(record))
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises: the value cannot be had
-                sentence = f"the result was stored in the cluster, but cannot be read any more: {error}"
-                _fail(record, "crash", "RESULT_LOST", type(error).__name__, sentence)
-            if len(payload) > MAX_MESSAGE_BYTES - _ROOM_FOR_HEADS:
-                sentence = f"the result has {len(payload)} bytes, and less than 4 GiB can be sent; write it to a file"
-                _fail(record, "permanent", "RESULT_TOO_LARGE", "ValueError", sentence)
-                payload = b""
-            # After a reconnect this result is in the new connection's turn; do not send it twice.
-            if self._outbox is outbox:
-                self._send(m.FINISHED, {"results": [_result(record)]}, [payload])
-
-        task = asyncio.create_task(read_and_send())
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        self._woken, self._collecting = False, True
+        self._hands.catch_up()
+        self._collecting = False
+        moves, ended = self._calls.collect()
+        self._results.moved(moves)
+        self._results.add(ended)
 
     def _tell_from_any_thread(self, seen: dict[str, Any]) -> None:
         self._loop.call_soon_threadsafe(self._tell_snapshot, seen)
 
     def _tell_snapshot(self, seen: dict[str, Any]) -> None:
         self._snapshot = seen
-        self._send(m.SNAPSHOT, seen)
+        self.send(m.SNAPSHOT, seen)
+        self._actors.nodes_seen({str(node["node_id"]) for node in seen["nodes"]})
 
-    def _backlog(self) -> int | None:
+    def backlog(self) -> int | None:
+        """See :class:`results.Line`."""
         return None if self._outbox is None else self._outbox.pending_bytes
 
-    def _send(self, kind: str, head: dict[str, Any], blobs: Any = (), *, urgent: bool = False) -> None:
+    def connection(self) -> object:
+        """See :class:`results.Line`."""
+        return self._outbox
+
+    def send(self, kind: str, head: dict[str, Any], blobs: Any = (), *, urgent: bool = False) -> None:
+        """Without a connection this does nothing."""
         if self._outbox is not None:
             self._outbox.put(Message(kind, head, blobs), urgent=urgent)
             self._can_send.set()
-
-
-def _result(record: CallRecord) -> dict[str, Any]:
-    head = record.head or {}
-    result = {"id": record.key[0], "attempt": record.key[1], **head}
-    if record.report.dropped:
-        result["dropped"] = head.get("dropped", 0) + record.report.dropped
-    return result
-
-
-def _fail(record: CallRecord, failure: str, code: str, error_type: str, sentence: str) -> None:
-    """The call ran, but its value cannot be had."""
-    record.ref, record.payload = None, b""
-    outcome = {"status": "failed", "failure": failure, "code": code, "error_type": error_type, "message": sentence}
-    record.head = {**(record.head or {}), **outcome}
 
 
 def _keys(head: dict[str, Any]) -> list[Key]:

@@ -2,132 +2,162 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import ray
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import unpack
 from ray_multicluster_scheduler.scheduler.connection.gateway.failures import describe
-from ray_multicluster_scheduler.scheduler.connection.gateway.functions import Function, Functions
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker import Homes, run_call
+from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
+from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import task_options
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots, shape_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import run_call
 
-BIG_BYTES = 1024 * 1024
 _FORCE_AFTER_S = 5.0
+_KEPT_SHAPES = 1000
 
-
-@dataclass(slots=True)
-class CallRecord:
-    """One call, from acceptance until its result was acknowledged."""
-
-    key: Key
-    fence: int
-    name: str
-    digest: str
-    function: Function
-    arguments: bytes
-    resources: dict[str, float]
-    runtime_env: dict[str, Any]
-    homes: Homes = None
-    ref: Any = None
-    cancelled: bool = False
-    report: Report = field(default_factory=Report)
-    head: dict[str, Any] | None = None
-    payload: bytes | None = None
-    waits_for_output: bool = False
-    timers: list[threading.Timer] = field(default_factory=list)
-
-    @property
-    def big(self) -> bool:
-        """Is the result too large to be kept here? Then it stays in Ray's object store until it is sent."""
-        return self.head is not None and self.payload is None and self.ref is not None
+Move = tuple[Key, Key]
 
 
 class Calls:
-    """Runs calls on Ray. ``wake`` is called from any thread when :meth:`finished` has something."""
+    """Everything here happens on the event loop unless said otherwise. ``wake``: :meth:`collect` has something."""
 
-    def __init__(self, cluster: str, own_modules: list[str], wake: Callable[[], None]) -> None:
-        self._cluster = cluster
-        self._own_modules = own_modules
-        self._wake = wake
+    def __init__(self, cluster: str, own_modules: list[str], hands: Hands, wake: Callable[[], None]) -> None:
+        self._cluster, self._own_modules, self._hands, self._wake = cluster, own_modules, hands, wake
         self.line: Line | None = None
         self.records: dict[Key, CallRecord] = {}
-        self.functions = Functions()
+        self.unacknowledged: dict[Key, CallRecord] = {}
+        """Those that ended, in the order in which they did."""
+        self._slots = Slots()
         self._remotes: dict[str, Any] = {}
         self._remote = ray.remote(run_call)
-        self._done: deque[tuple[Key, bytes | None, BaseException | None]] = deque()
-        self._queue: queue.SimpleQueue[CallRecord] = queue.SimpleQueue()
-        self._big = ThreadPoolExecutor(2, thread_name_prefix="rmcs-big")
-        threading.Thread(target=self._submit_loop, name="rmcs-submit", daemon=True).start()
+        self._ended: list[CallRecord] = []
+        self._moves: list[Move] = []
 
     def accept(self, record: CallRecord) -> None:
-        """Take a call, once: a repeated one is the same call."""
-        if record.key in self.records:
-            return
+        """Take the call of a task."""
         self.records[record.key] = record
-        if len(record.arguments) > BIG_BYTES:
-            self._big.submit(self._submit, record)
+        shape = shape_of(record.resources)
+        if record.ahead:
+            self._give(self._slots.wait(record.key, shape, overlap=record.ahead == "overlap"))
         else:
-            self._queue.put(record)
+            self._give(self._slots.hold(record.key, shape))
 
-    def cancel(self, key: Key, force: bool) -> None:
+    def start(self, keys: Iterable[Key]) -> None:
+        """There are places for these."""
+        for key in keys:
+            self._give(self._slots.start(key))
+
+    def recall(self, keys: Iterable[Key]) -> None:
+        """Give these back if they wait here."""
+        for key in keys:
+            if self._slots.take_back(key):
+                self.conclude(self.records[key], {"status": "cancelled", "code": m.RECALLED})
+
+    def cancel(self, record: CallRecord, force: bool) -> None:
         """End a call: an interrupt first, and the worker's death if that does not help."""
-        record = self.records.get(key)
-        if record is None or record.head is not None:
-            return
         record.cancelled = True
-        if record.ref is not None:
+        if self._slots.take_back(record.key):
+            self.conclude(record, {"status": "cancelled"})
+        elif record.ref is not None:
             self._cancel(record, force)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """The control plane has these results."""
         for key in keys:
             self.records.pop(key, None)
+            self.unacknowledged.pop(key, None)
 
-    def finished(self) -> list[CallRecord]:
-        """The calls that ended since last asked."""
-        ended = []
-        while self._done:
-            key, value, error = self._done.popleft()
-            record = self.records.get(key)
-            if record is None or record.head is not None:
-                continue
-            try:
-                self._conclude(record, value, error)
-            except Exception as problem:  # noqa: BLE001 - an answer that makes no sense is an answer, too
-                record.head, record.ref = describe(problem, record.cancelled), None
-            ended.append(record)
-        return ended
+    def collect(self) -> tuple[list[Move], list[CallRecord]]:
+        """Which places were handed on, and which calls ended, since last asked."""
+        moves, self._moves = self._moves, []
+        ended, self._ended = self._ended, []
+        return moves, ended
+
+    def moves(self) -> list[Move]:
+        """Those that the control plane may not have heard of."""
+        return [(key, record.moved_to) for key, record in self.unacknowledged.items() if record.moved_to is not None]
 
     def read_back(self, record: CallRecord) -> Future[bytes]:
         """Fetch a big result from the object store, off the event loop."""
-        return self._big.submit(lambda: bytes(unpack(ray.get(record.ref))[1]))
+        return self._hands.beside(lambda: bytes(unpack(ray.get(record.ref))[1]))
 
-    def _submit_loop(self) -> None:
-        while True:
-            self._submit(self._queue.get())
+    def complete(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
+        """Ray is done with it."""
+        if record.head is not None:
+            return
+        if value is None:
+            self.conclude(record, describe(error, record.cancelled))
+            return
+        try:
+            head, payload = unpack(value)
+            self._settle_cancel(record, head)
+        except Exception as problem:  # noqa: BLE001 - an answer that makes no sense is an answer, too
+            self.conclude(record, describe(problem, record.cancelled))
+            return
+        if len(payload) <= BIG_BYTES:
+            self.conclude(record, head, bytes(payload))
+        else:
+            self.conclude(record, head, None)
+
+    def conclude(self, record: CallRecord, head: dict[str, Any], payload: bytes | None = b"") -> None:
+        """It is over, and this is its answer; None for the payload: it is in the object store."""
+        for timer in record.timers:
+            timer.cancel()
+        record.head, record.payload = head, payload
+        record.arguments, record.function, record.objects = b"", None, []
+        if payload is not None:
+            record.ref = None
+        self.unacknowledged[record.key] = record
+        self._ended.append(record)
+        if record.actor is None and record.method is None:
+            heir, given = self._slots.ended(record.key)
+            if heir is not None:
+                record.moved_to = heir
+                self._moves.append((record.key, heir))
+            self._give(given)
+        self._wake()
+
+    def _settle_cancel(self, record: CallRecord, head: dict[str, Any]) -> None:
+        if head["status"] == "cancelled" and not record.cancelled:
+            # Nobody asked for its end: the user's own code raised KeyboardInterrupt.
+            sentence = "the task raised KeyboardInterrupt"
+            head |= {"status": "failed", "failure": "user", "error_type": "KeyboardInterrupt", "message": sentence}
+        if record.method is not None and record.cancelled and head["status"] == "succeeded":
+            head["message"] = "it had begun when its end was asked for, and a running method cannot be interrupted"
+
+    def _give(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            record = self.records[key]
+            give = self._hands.beside if record.slow_to_give else self._hands.soon
+            give(partial(self._submit, record))
 
     def _submit(self, record: CallRecord) -> None:
+        """On a thread of the hands."""
+        if record.cancelled:
+            self._hands.back(partial(self.conclude, record, {"status": "cancelled"}))
+            return
         task_id, attempt = record.key
         try:
             item = CurrentItem(task_id, attempt, record.fence, self._cluster)
-            function = record.function.argument(ray.put)
+            function = None if record.function is None else record.function.argument(ray.put)
+            objects = [one.argument(ray.put) for one in record.objects]
             record.ref = self._shaped(record).remote(
-                self.line, item, record.homes, record.digest, function, record.arguments
+                self.line, item, record.homes, record.digest, function, record.arguments, *objects
             )
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
-            self._finish(record.key, None, error)
+            self._hands.back(partial(self.complete, record, None, error))
             return
-        record.arguments = b""
-        record.ref.future().add_done_callback(lambda future: self._completed(record.key, future))
+        self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
             self._cancel(record, force=False)
 
@@ -136,54 +166,13 @@ class Calls:
         shape = repr((record.name, sorted(record.resources.items()), record.runtime_env))
         remote = self._remotes.get(shape)
         if remote is None:
-            if len(self._remotes) > 1000:
+            if len(self._remotes) > _KEPT_SHAPES:
                 self._remotes.clear()
-            remote = self._remotes[shape] = self._remote.options(**self._options(record))
+            remote = self._remotes[shape] = self._remote.options(**task_options(record, self._own_modules))
         return remote
 
-    def _options(self, record: CallRecord) -> dict[str, Any]:
-        custom = {name: amount for name, amount in record.resources.items() if name not in ("CPU", "GPU", "memory")}
-        options: dict[str, Any] = {
-            "name": record.name,
-            "max_retries": 0,
-            "num_cpus": record.resources.get("CPU", 0),
-            "num_gpus": record.resources.get("GPU", 0),
-        }
-        if record.resources.get("memory"):
-            options["memory"] = record.resources["memory"]
-        if custom:
-            options["resources"] = custom
-        if record.runtime_env:
-            modules = [*self._own_modules, *record.runtime_env.get("py_modules", [])]
-            options["runtime_env"] = {**record.runtime_env, "py_modules": modules}
-        return options
-
-    def _completed(self, key: Key, future: Future[bytes]) -> None:
-        error = future.exception()
-        self._finish(key, None if error else future.result(), error)
-
-    def _finish(self, key: Key, value: bytes | None, error: BaseException | None) -> None:
-        self._done.append((key, value, error))
-        self._wake()
-
-    def _conclude(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
-        for timer in record.timers:
-            timer.cancel()
-        if value is None:
-            record.head = describe(error, record.cancelled)
-            record.ref = None
-            return
-        head, payload = unpack(value)
-        if head["status"] == "cancelled" and not record.cancelled:
-            # Nobody asked for its end: the user's own code raised KeyboardInterrupt.
-            sentence = "the task raised KeyboardInterrupt"
-            head |= {"status": "failed", "failure": "user", "error_type": "KeyboardInterrupt", "message": sentence}
-        record.head = head
-        if len(payload) <= BIG_BYTES:
-            record.payload = bytes(payload)
-            record.ref = None
-
     def _cancel(self, record: CallRecord, force: bool) -> None:
+        """From any thread."""
         if record.head is not None or record.ref is None:
             return
         try:

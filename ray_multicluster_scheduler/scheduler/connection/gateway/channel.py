@@ -14,6 +14,7 @@ the first call of a process costs one question; while calls keep coming, the lea
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -72,6 +73,7 @@ class WorkerChannel:
     def __init__(self, line: Line) -> None:
         self.line = line
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._wake = threading.Event()
         self._running: Running | None = None
         self._lease_until = 0.0
@@ -86,7 +88,7 @@ class WorkerChannel:
 
     def begin(self, task_id: str, attempt: int, node_id: str) -> Running:
         """A call begins on this process, as soon as it is known to be wanted. Raises NoLease."""
-        if time.monotonic() >= self._lease_until:
+        if self._lease_is_needed() and time.monotonic() >= self._lease_until:
             self._wait_for_lease()
         running = Running(task_id, attempt, node_id, time.time(), time.monotonic())
         with self._lock:
@@ -145,15 +147,21 @@ class WorkerChannel:
                 self._wake.set()
             self._tick()
             if self._socket is None:
-                time.sleep(_TICK_S)
+                time.sleep(self._tick_s())
 
     def _needed(self) -> bool:
         return self._running is not None or self._waiting
 
+    def _lease_is_needed(self) -> bool:
+        return True
+
+    def _tick_s(self) -> float:
+        return _TICK_S
+
     def _tick(self) -> None:
         now = time.monotonic()
         running = self._running
-        if running is not None and now > self._lease_until:
+        if running is not None and now > self._lease_until and self._lease_is_needed():
             self._give_up(running)
         to_report = running is not None and now - running.began >= REPORT_AFTER_S
         if to_report or self._waiting or now > self._lease_until - self.line.lease_s / 2:
@@ -176,14 +184,28 @@ class WorkerChannel:
         if self._socket is not None or now < self._next_connect:
             return
         try:
-            self._socket = socket.create_connection((self.line.host, self.line.port), self._patience())
-            self._reader = FrameReader()
-            self._asked_at = 0.0
-            proof = m.proof(self.line.secret, "worker", self._nonce(self._socket))
-            self._send(m.HELLO, {"proof": proof, "pid": os.getpid()})
+            self._socket = self._open()
         except (OSError, FrameError, KeyError):
             # Not hidden: without contact the lease runs out, and that ends the process with a sentence.
             self._hang_up()
+
+    def _open(self) -> socket.socket:
+        """A connection on which we have said who we are."""
+        self._reader = FrameReader()
+        self._asked_at = 0.0
+        connection = socket.create_connection((self.line.host, self.line.port), self._patience())
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a second small message would wait 40 ms
+            proof = m.proof(self.line.secret, "worker", self._nonce(connection))
+            self._write(connection, m.HELLO, {"proof": proof, "pid": os.getpid(), **self._who()})
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _who(self) -> dict[str, Any]:
+        """What else to say of oneself."""
+        return {}
 
     def _nonce(self, connection: socket.socket) -> str:
         messages: list[Message] = []
@@ -197,7 +219,7 @@ class WorkerChannel:
 
     def _patience(self) -> float:
         """This thread watches the lease, too: while a call runs, nothing may hold it up for longer than that."""
-        if self._running is None:
+        if self._running is None or not self._lease_is_needed():
             return _CONNECT_TIMEOUT_S
         return min(_CONNECT_TIMEOUT_S, max(self._lease_until - time.monotonic(), _TICK_S))
 
@@ -213,23 +235,31 @@ class WorkerChannel:
     def _report(self, running: Running | None) -> None:
         if running is None or time.monotonic() - running.began < REPORT_AFTER_S:
             return
-        with self._lock:
-            start = not running.reported
-            parts, running.unsent, running.unsent_chars = running.unsent, [], 0
-            running.chunks += bool(parts)
-        key = {"id": running.task_id, "attempt": running.attempt}
         try:
-            if start:
+            if not running.reported:
+                key = {"id": running.task_id, "attempt": running.attempt}
                 self._send("started", {**key, "at": running.started_at, "node": running.node_id})
                 running.reported = True
-            if parts:
-                self._send("output", {**key, "parts": _joined(parts)})
+            self._send_output(running)
         except OSError:
-            with self._lock:
-                running.unsent = parts + running.unsent
-                running.unsent_chars += sum(len(text) for _, texts in parts for text in texts)
-                running.chunks -= bool(parts)
             self._hang_up()
+
+    def _send_output(self, running: Running) -> None:
+        """What was written since last time. Raises OSError, and then nothing is lost."""
+        with self._sending:
+            with self._lock:
+                parts, running.unsent, running.unsent_chars = running.unsent, [], 0
+                running.chunks += bool(parts)
+            if not parts:
+                return
+            try:
+                self._send_now("output", {"id": running.task_id, "attempt": running.attempt, "parts": _joined(parts)})
+            except OSError:
+                with self._lock:
+                    running.unsent = parts + running.unsent
+                    running.unsent_chars += sum(len(text) for _, texts in parts for text in texts)
+                    running.chunks -= 1
+                raise
 
     def _listen(self) -> None:
         """Wait one tick for the agent's word, which says how long the lease lasts from when it was asked for."""
@@ -237,33 +267,50 @@ class WorkerChannel:
         if connection is None:
             return
         try:
-            connection.settimeout(_TICK_S)
+            if not _readable(connection, self._tick_s()):
+                return
             data = connection.recv(65536)
             if not data:
                 raise ConnectionResetError("closed")
             for message in self._reader.feed(data):
-                until = float(message.head["t"]) + float(message.head["left_s"])
-                self._lease_until = max(self._lease_until, until)
-                self._granted.set()
-        except TimeoutError:
-            return
+                self._hear(message)
         except (OSError, FrameError, KeyError, TypeError, ValueError):
             self._hang_up()
 
+    def _hear(self, message: Message) -> None:
+        until = float(message.head["t"]) + float(message.head["left_s"])
+        self._lease_until = max(self._lease_until, until)
+        self._granted.set()
+
     def _send(self, kind: str, head: dict[str, Any]) -> None:
-        if self._socket is None:
+        with self._sending:
+            self._send_now(kind, head)
+
+    def _send_now(self, kind: str, head: dict[str, Any]) -> None:
+        connection = self._socket
+        if connection is None:
             raise ConnectionResetError("not connected")
+        self._write(connection, kind, head)
+
+    def _write(self, connection: socket.socket, kind: str, head: dict[str, Any]) -> None:
         writer = FrameWriter()
         writer.put(Message(kind, head))
-        self._socket.settimeout(self._patience())
+        connection.settimeout(self._patience())
         while writer:
-            self._socket.sendall(writer.take())
+            connection.sendall(writer.take())
 
     def _hang_up(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
         self._next_connect = time.monotonic() + _RECONNECT_PAUSE_S
+
+
+def _readable(connection: socket.socket, seconds: float) -> bool:
+    """Is there something to read within this time? Others may be writing meanwhile."""
+    waiter = select.poll()
+    waiter.register(connection, select.POLLIN)
+    return bool(waiter.poll(seconds * 1000))
 
 
 def _joined(parts: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:

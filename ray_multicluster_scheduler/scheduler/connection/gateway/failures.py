@@ -24,6 +24,8 @@ def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     message = str(error).strip()
     base = {"status": "failed", "error_type": type(error).__name__, "message": message[:20_000]}
     if isinstance(error, rex.RuntimeEnvSetupError):
+        if "Failed to download runtime_env file package" in message:  # the cluster dropped it; it is sent anew
+            return {**base, "failure": "crash", "code": "PACKAGE_MISSING"}
         return {**base, "failure": "permanent", "code": "RUNTIME_ENV_FAILED"}
     for kind, code in _CRASHES:
         if isinstance(error, kind):
@@ -31,3 +33,27 @@ def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     if isinstance(error, rex.RayError):
         return {**base, "failure": "crash", "code": "RAY_ERROR"}
     return {**base, "failure": "permanent", "code": "RAY_REFUSED"}
+
+
+def actor_died(name: str, key: tuple[str, int], why: str, error: BaseException | None = None) -> dict[str, Any]:
+    """The head of the answer to an actor's life that ended badly, and to calls of its methods."""
+    gone = isinstance(error, rex.ActorUnavailableError)
+    called = f"actor {name} ({key[0]}, attempt {key[1]})" if name else f"actor {key[0]} (attempt {key[1]})"
+    return {
+        "status": "failed",
+        "failure": "crash",
+        "code": "ACTOR_UNAVAILABLE" if gone else "ACTOR_DIED",
+        "error_type": "ActorUnavailableError" if gone else "ActorDiedError",
+        "message": f"{called} {'cannot be reached' if gone else 'is dead'}: {why}",
+    }
+
+
+def left_by_itself(error: BaseException | None) -> bool:
+    """Does Ray say that the actor ended because its own code asked for that?"""
+    return isinstance(error, rex.RayActorError) and "INTENDED_USER_EXIT" in str(error)
+
+
+def cause_of(error: BaseException | None) -> str:
+    """The sentence of Ray's long texts about dead actors that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:2000] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""The messages of the link, protocol version 1 (see `common.frames` for how they travel).
+"""The messages of the link, protocol version 2 (see `common.frames` for how they travel).
 
 Handshake, on every connection; the join token is never sent, the link's secret once, in the first WELCOME
 (which travels over TLS unless both ends are on loopback)::
@@ -11,21 +11,39 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 ``proof`` is HMAC-SHA256(key, role, nonce of the other side); the key is the one-time join token on the first
 connection and the link's secret on later ones. Then, in any order:
 
-    CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home}]}
-                          + attachments
+    CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
+                          objects, ahead, actor, method}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
-    ACK        → agent    {keys: [[id, attempt]]}          results that need not be kept any more
-    RESUME     → agent    {keys: [[id, attempt]]}          after a reconnect: what is still unanswered here
-    PROBE      → agent    {}                               asks for a SNAPSHOT now
-    CLOSE      → agent    {sentence}                       end everything, then yourself
-    PING/PONG  both ways  {t}                              t: the asking side's own clock; PONG repeats it
+    START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
+    RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
+    ACK        → agent    {keys}                   results that need not be kept any more
+    RESUME     → agent    {keys}                   after a reconnect: what is still unanswered here
+    PROBE      → agent    {}                       asks for a SNAPSHOT now
+    CLOSE      → agent    {sentence}               end everything but detached actors, then yourself
+    PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
-    UNKNOWN    ← agent    {keys}                           never arrived (answer to RESUME), or came without a function
-                                                           that is not kept here any more: send again, with it
-    STARTED    ← agent    {calls: [[id, attempt, at, node]]}
-    OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}         one frame, so that FINISHED cannot overtake it
-    FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result with a payload
+    UNKNOWN    ← agent    {keys}                   never arrived (answer to RESUME), or came without a function or an
+                                                   object that is not kept here any more: send again, with all
+    STARTED    ← agent    {calls: [[id, attempt, at, node]]}       an actor is started when its constructor is done
+    MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its place
+    OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}   one frame, so that FINISHED cannot overtake it
+    FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
+
+A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
+function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of
+NewActor; ``method`` is [actor id, actor attempt, name, number]. Keys with nothing in them are left out. For a method
+that will not be called after all, the entry is {id, attempt, method} with ``cancelled: true`` or ``refused:
+sentence``: its number must arrive, because later ones wait for it.
+
+Messages of one frame arrive in order; larger ones may be overtaken. A call that was sent ``ahead`` has no place. It
+waits in the agent, first come first served among calls with equal ``res``, until a call that has such a place ends,
+or until START. MOVED is sent before FINISHED of either call, and again after a reconnect, until the first call's
+result was acknowledged. If nobody waits, the place goes back: FINISHED comes without MOVED. Actors' places are not
+handed on. With ``ahead: "overlap"`` the oldest that wait are given to Ray already, one for each place, so that Ray has
+them at hand.
+
+What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
 
 ``observed`` is the physical use ({cpu, memory}, each 0..1) of a cluster of one node on Linux; null where it is not
 known, as with several nodes.
@@ -41,16 +59,29 @@ import hashlib
 import hmac
 
 CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
-CALLS, CANCEL, ACK, RESUME, PROBE, CLOSE = "calls", "cancel", "ack", "resume", "probe", "close"
+CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
+    "calls",
+    "cancel",
+    "start",
+    "recall",
+    "ack",
+    "resume",
+    "probe",
+    "close",
+)
 PING, PONG = "ping", "pong"
-ACCEPTED, UNKNOWN, STARTED, OUTPUT, FINISHED, SNAPSHOT = (
+ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
     "accepted",
     "unknown",
     "started",
+    "moved",
     "output",
     "finished",
     "snapshot",
 )
+
+RECALLED, NOT_SENDABLE = "RECALLED", "NOT_SENDABLE"
+"""Codes of results that both ends give."""
 
 JOIN_VARIABLE = "RMCS_AGENT_JOIN"
 """Environment variable of the agent's job: JSON with where to dial and the one-time token."""
@@ -73,3 +104,11 @@ def proof(key: str, role: str, nonce: str) -> str:
 def proof_is_right(given: object, key: str, role: str, nonce: str) -> bool:
     """Compare without telling by timing how much of it was right."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(key, role, nonce).encode())
+
+
+def not_sendable_text(error: Exception) -> str:
+    """Why a call cannot be put into a message."""
+    return (
+        f"the call cannot be sent: {error}; its runtime_env must be plain data (text, numbers, lists, mappings), and "
+        "the function and its arguments less than 4 GiB"
+    )

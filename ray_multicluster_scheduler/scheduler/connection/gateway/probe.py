@@ -34,6 +34,15 @@ def look() -> dict[str, Any]:
     return {"nodes": sorted(nodes, key=lambda node: str(node["node_id"]))}
 
 
+def object_store_bytes() -> float:
+    """Of the node that this process runs on: what it puts goes there."""
+    here = ray.get_runtime_context().get_node_id()
+    for node in ray.nodes():
+        if node["NodeID"] == here:
+            return float(node["Resources"].get("object_store_memory", 0.0))
+    return 0.0
+
+
 def _visible(resources: dict[str, float]) -> dict[str, float]:
     """Without Ray's own markers and the object store, which no item asks for."""
     return {

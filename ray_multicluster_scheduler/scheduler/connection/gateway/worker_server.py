@@ -1,10 +1,13 @@
 """Where the agent hears from its workers: started-reports, output, and the renewal of their lease.
 
 CHALLENGE  agent → worker   {nonce}
-HELLO      worker → agent   {proof, pid}       HMAC of the nonce with the secret that came with the call
+HELLO      worker → agent   {proof, pid, actor}  HMAC of the nonce with the secret that came with the call; actor: its
+                                                 key, from an actor's process, whose line is open as long as it lives
 lease      worker → agent   {t}                for how long is my work wanted? (t: the worker's own clock)
 lease      agent → worker   {t, left_s}        so many seconds from t
 started, output             worker → agent
+leaving    worker → agent   {id, attempt}      this actor ends by its own wish
+cancel     agent → worker   {id, attempt}      do not begin this method of the actor
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ray_multicluster_scheduler.common.frames import (
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import LEASE, Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 
@@ -29,15 +33,18 @@ _HANDSHAKE_TIMEOUT_S = 5.0
 class WorkerServer:
     """Listens on the agent's node address; only processes that were given the secret are heard.
 
-    ``left_s`` says how long the agent's own lease still lasts.
+    ``left_s`` says how long the agent's own lease still lasts. ``actor_line`` is told when the line
+    to an actor's process opens (True) and ends (False).
     """
 
-    def __init__(self, hear: Callable[[Message], None], left_s: Callable[[], float]) -> None:
-        self._hear = hear
-        self._left_s = left_s
+    def __init__(
+        self, hear: Callable[[Message], None], left_s: Callable[[], float], actor_line: Callable[[Key, bool], None]
+    ) -> None:
+        self._hear, self._left_s, self._actor_line = hear, left_s, actor_line
         self._secret = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._workers: set[asyncio.StreamWriter] = set()
+        self._actors: dict[Key, asyncio.StreamWriter] = {}
 
     async def start(self, host: str, lease_s: float) -> Line:
         """Open the port; returns what a worker needs to know."""
@@ -45,13 +52,24 @@ class WorkerServer:
         port = self._server.sockets[0].getsockname()[1]
         return Line(host, port, self._secret, lease_s)
 
+    def tell_actor(self, actor: Key, message: Message) -> None:
+        """Say something to an actor's process, if there is a line to it."""
+        if actor in self._actors:
+            _write(self._actors[actor], message)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader(MAX_HANDSHAKE_BYTES)
+        actor: Key | None = None
         try:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-                early = await self._admit(reader, writer, frames)
-            if early is None:
+                heard = await self._admit(reader, writer, frames)
+            if not heard:
                 return
+            hello, *early = heard
+            if "actor" in hello.head:
+                actor = (str(hello.head["actor"][0]), int(hello.head["actor"][1]))
+                self._actors[actor] = writer
+                self._actor_line(actor, True)
             frames.allow_large_messages()
             self._workers.add(writer)
             self._hear_all(early, writer)
@@ -62,11 +80,14 @@ class WorkerServer:
         finally:
             self._workers.discard(writer)
             writer.close()
+            if actor is not None and self._actors.get(actor) is writer:
+                del self._actors[actor]
+                self._actor_line(actor, False)
 
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: FrameReader
-    ) -> list[Message] | None:
-        """What came after a right HELLO; None for a stranger."""
+    ) -> list[Message]:
+        """A right HELLO and what came after it; empty for a stranger."""
         nonce = secrets.token_hex(16)
         _write(writer, Message(m.CHALLENGE, {"nonce": nonce}))
         while data := await reader.read(65536):
@@ -74,8 +95,8 @@ class WorkerServer:
             if messages:
                 hello = messages[0]
                 right = m.proof_is_right(hello.head.get("proof"), self._secret, "worker", nonce)
-                return messages[1:] if hello.kind == m.HELLO and right else None
-        return None
+                return messages if hello.kind == m.HELLO and right else []
+        return []
 
     def _hear_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
         for message in messages:

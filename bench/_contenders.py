@@ -1,0 +1,151 @@
+"""The contenders: one child process each, kept alive over all rounds and driven over a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
+from ray_multicluster_scheduler.local_fleet.launch import cluster_environment
+from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
+
+PROGRAM = Path(__file__).with_name("_program.py")
+_START_TIMEOUT_S = 120.0
+_REQUEST_TIMEOUT_S = 180.0
+_END_TIMEOUT_S = 20.0
+_TAIL_LINES = 15
+
+
+class ContenderFailed(Exception):
+    """What a contender could not do, with the end of what it printed."""
+
+
+class Contender:
+    """One child process. Whoever starts it has to end it, whatever happens in between."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.version = ""
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[str] | None = None
+        self._printed: IO[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it is connected; harmless when it is up. Raises ContenderFailed."""
+        if self._process is not None:
+            return
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            text=True,
+            start_new_session=True,  # Ctrl+C is for us; a contender ends when its input does
+        )
+        self.version = str(self._answer("start", _START_TIMEOUT_S))
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def ask(self, do: str, /, **numbers: int) -> Any:
+        """Have it carry out a request of ``_program.Workloads``. Raises ContenderFailed."""
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps({"do": do, **numbers}) + "\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise self._failed(f"took no request for {do} ({error})") from error
+        return self._answer(do, _REQUEST_TIMEOUT_S)
+
+    def end(self) -> None:
+        """Ask it to end, then make it; harmless when repeated."""
+        process, self._process = self._process, None
+        printed, self._printed = self._printed, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with suppress(OSError):  # it may be gone already
+                process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_TIMEOUT_S)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            if printed is not None:
+                printed.close()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ContenderFailed(f"{self.name} does not run")
+        return self._process
+
+    def _answer(self, do: str, timeout_s: float) -> Any:
+        process = self._running()
+        assert process.stdout is not None
+        # One request, one line: nothing can wait in the buffer of a text stream while the pipe is empty.
+        ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+        if not ready:
+            raise self._failed(f"did not answer {do} within {timeout_s:g} s")
+        line = process.stdout.readline()
+        if not line:
+            raise self._failed(f"ended at {do}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ContenderFailed(f"{self.name} failed at {do}: {answer['error']}")
+        return answer["value"]
+
+    def _failed(self, what: str) -> ContenderFailed:
+        """It cannot be used any more: a late answer would be taken for that of the next request."""
+        lines: list[str] = []
+        if self._printed is not None:
+            self._printed.seek(0)
+            lines = self._printed.read().decode("utf-8", "replace").splitlines()
+        self.end()
+        return ContenderFailed("\n    ".join([f"{self.name} {what}", *lines[-_TAIL_LINES:]]))
+
+
+def contenders(fleet: LocalFleet, cluster: str) -> dict[str, Contender]:
+    """All of them, none started yet, in the order in which they take turns."""
+    ray_python = find_ray_python()
+    ports = fleet.direct_ports(cluster)
+    inside = cluster_environment(
+        os.environ,
+        python=ray_python,
+        ports=ports,
+        marker="bench",
+        home=fleet.home(cluster),
+        tmp=fleet.folder(cluster).tmp,
+        token_path=fleet.folder(cluster).token,
+    )
+    # Past the fleet's forwarders: they are there to be impaired by tests, and would cost the others time.
+    client, gcs = f"ray://{LOOPBACK}:{ports.client}", f"{LOOPBACK}:{ports.gcs}"
+    config = str(fleet.config_path)
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RMCS_")}
+    without = {**ours, "RMCS_PREFETCH_MS": "0"}
+
+    def program(name: str, python: str, address: str, environment: dict[str, str]) -> Contender:
+        return Contender(name, [python, "-P", str(PROGRAM), name, address], environment)
+
+    return {
+        "ray_client": program("ray_client", str(ray_python), client, inside),
+        "rmcs": program("rmcs", sys.executable, config, ours),
+        "rmcs_no_prefetch": program("rmcs_no_prefetch", sys.executable, config, without),
+        "native": program("native", str(ray_python), gcs, inside),
+    }

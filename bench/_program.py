@@ -1,0 +1,219 @@
+"""What each contender runs: the same calls in Ray's shape, with `ray` or with us behind them.
+
+Run as `python -P _program.py KIND ADDRESS` by an interpreter that has that library. Standard input has one JSON object
+per line, what to do and with which numbers; standard output has one answer per line. The end of input is the end of
+the program. Only the standard library is imported here: a cluster's interpreter has nothing of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+WARM_UP_TIMEOUT_S = 60.0
+_BATCH = 50
+
+
+def noop(index: int) -> tuple[int, str]:
+    """Nothing, and the proof that it was a Ray task of its own."""
+    import ray  # noqa: PLC0415 - only there where it runs
+
+    return index, ray.get_runtime_context().get_task_id()
+
+
+def worker() -> int:
+    """The process that ran it."""
+    return os.getpid()
+
+
+def add_one(number: int) -> int:
+    return number + 1
+
+
+def echo(data: bytes) -> bytes:
+    return data
+
+
+class Counter:
+    """Counts its calls, so that a lost, repeated or overtaken one shows."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def inc(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Workloads:
+    """Every public method is a request. ``api`` is the module `ray` or `ray_multicluster_scheduler`."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self._noop, self._worker = api.remote(noop), api.remote(worker)
+        self._add_one, self._echo = api.remote(add_one), api.remote(echo)
+        self._counter: Any = None
+        self._counted = 0
+
+    def warm_up(self, workers: int) -> float:
+        """Seconds until every worker is up and knows the no-op: Ray ends those that idled for a second or so."""
+        began = time.perf_counter()
+        while len(set(self._api.get([self._worker.remote() for _ in range(_BATCH)]))) < workers:
+            if time.perf_counter() - began > WARM_UP_TIMEOUT_S:
+                raise TimeoutError(f"fewer than {workers} workers served {_BATCH} tasks for {WARM_UP_TIMEOUT_S:g} s")
+        self.tasks(2 * _BATCH)
+        return time.perf_counter() - began
+
+    def tasks(self, count: int) -> float:
+        """No-ops per second, all submitted at once and fetched by one get."""
+        began = time.perf_counter()
+        values = self._api.get([self._noop.remote(index) for index in range(count)])
+        seconds = time.perf_counter() - began
+        check_tasks(values, count)
+        return count / seconds
+
+    def single_tasks(self, count: int) -> float:
+        """Median milliseconds of one no-op after the other."""
+        return median_ms(lambda: self._api.get(self._noop.remote(0)), count)
+
+    def open_actor(self) -> None:
+        """Make the counter and wait for it, if it is not there yet."""
+        if self._counter is None:
+            self._counter = self._api.remote(Counter).remote()
+        self.actor_calls(_BATCH)
+
+    def actor_calls(self, count: int) -> float:
+        """Calls of one actor per second, all submitted at once and fetched by one get."""
+        began = time.perf_counter()
+        values = self._api.get([self._counter.inc.remote() for _ in range(count)])
+        seconds = time.perf_counter() - began
+        self._check_count(values, count)
+        return count / seconds
+
+    def single_actor_calls(self, count: int) -> float:
+        """Median milliseconds of one call of an actor after the other."""
+        values: list[int] = []
+        figure = median_ms(lambda: values.append(self._api.get(self._counter.inc.remote())), count)
+        self._check_count(values, count)
+        return figure
+
+    def close_actor(self) -> None:
+        """End the counter, if there is one."""
+        if self._counter is not None:
+            self._api.kill(self._counter)
+            self._counter, self._counted = None, 0
+
+    def mapped(self, count: int) -> float:
+        """Tiny calls per second by our executor's map."""
+        with self._api.FleetExecutor() as executor:
+            began = time.perf_counter()
+            values = list(executor.map(add_one, range(count)))
+            seconds = time.perf_counter() - began
+        check_map(values, count)
+        return count / seconds
+
+    def tiny_tasks(self, count: int) -> float:
+        """The same tiny calls per second, each as a task of its own."""
+        began = time.perf_counter()
+        values = self._api.get([self._add_one.remote(number) for number in range(count)])
+        seconds = time.perf_counter() - began
+        check_map(values, count)
+        return count / seconds
+
+    def echoes(self, size: int, count: int) -> float:
+        """Median milliseconds for that many bytes in and out again."""
+
+        def there_and_back() -> None:
+            if self._api.get(self._echo.remote(data)) != data:
+                raise ValueError(f"{size} bytes came back as others")
+
+        data = os.urandom(size)
+        return median_ms(there_and_back, count)
+
+    def _check_count(self, values: Sequence[int], count: int) -> None:
+        expected = range(self._counted + 1, self._counted + count + 1)
+        self._counted += count
+        if list(values) != list(expected):
+            raise ValueError(f"calls of an actor were lost, repeated or overtaken: got {_short(values)}")
+
+
+def check_tasks(values: Sequence[tuple[int, str]], count: int) -> None:
+    """Raises ValueError unless every task returned its index, in order, and was a Ray task of its own."""
+    if [index for index, _ in values] != list(range(count)):
+        raise ValueError(f"{count} tasks did not return their indices: got {_short(values)}")
+    distinct = len({task_id for _, task_id in values})
+    if distinct != count:
+        raise ValueError(f"{count} tasks ran as {distinct} Ray tasks")
+
+
+def check_map(values: Sequence[int], count: int) -> None:
+    """Raises ValueError unless x + 1 came back for every x, in order."""
+    if list(values) != list(range(1, count + 1)):
+        raise ValueError(f"{count} calls of x + 1 returned something else: got {_short(values)}")
+
+
+def median_ms(call: Callable[[], object], count: int) -> float:
+    """Median milliseconds of ``count`` calls, one after the other."""
+    figures = []
+    for _ in range(count):
+        began = time.perf_counter()
+        call()
+        figures.append((time.perf_counter() - began) * 1000)
+    return statistics.median(figures)
+
+
+def answer(workloads: object, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one request; what it raises is an answer, too."""
+    numbers = {name: value for name, value in request.items() if name != "do"}
+    try:
+        return {"value": getattr(workloads, request["do"])(**numbers)}
+    except Exception as error:  # noqa: BLE001 - the other side reports it; the next request may succeed
+        traceback.print_exc()
+        return {"error": "".join(traceback.format_exception_only(error)).strip()}
+
+
+def main() -> None:
+    kind, address = sys.argv[1:]
+    answers = _private_stdout()
+    api = _connect(kind, address)
+    workloads = Workloads(api)
+    print(json.dumps({"value": api.__version__}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(workloads, json.loads(line))), file=answers, flush=True)
+    api.shutdown()
+
+
+def _connect(kind: str, address: str) -> Any:
+    if kind in ("rmcs", "rmcs_no_prefetch"):
+        ours = importlib.import_module("ray_multicluster_scheduler")
+        scheduler = ours.initialize_scheduler_environment(address)
+        sends_ahead = scheduler.config.settings.prefetch_ms > 0
+        if sends_ahead != (kind == "rmcs"):
+            raise ValueError(f"{kind} {'sends' if sends_ahead else 'does not send'} ahead")
+        return ours
+    ray = importlib.import_module("ray")
+    ray.init(address, log_to_driver=False, logging_level="ERROR")
+    return ray
+
+
+def _private_stdout() -> TextIO:
+    """The answers' way out; whatever else is printed goes to standard error."""
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return own
+
+
+def _short(values: Sequence[object]) -> str:
+    text = repr(list(values[:5]))
+    return text if len(values) <= 5 else f"{text} … ({len(values)})"
+
+
+if __name__ == "__main__":
+    main()

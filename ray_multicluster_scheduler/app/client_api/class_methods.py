@@ -1,0 +1,59 @@
+"""The methods of a class that an actor's handle offers. Standard library only: a cluster loads it, too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RETURNS = "_rmcs_num_returns"
+_RAY_RETURNS = "__ray_num_returns__"  # what @ray.method leaves at a method
+
+
+@dataclass(frozen=True, slots=True)
+class MethodShape:
+    """What its caller must know of a method. ``streams``: it is a generator, which cannot be called from here."""
+
+    num_returns: int = 1
+    streams: bool = False
+
+
+def method(*, num_returns: int = 1) -> Callable[[F], F]:
+    """Decorator for methods of actors: ``@method(num_returns=2)`` makes each call give two handles."""
+    check_num_returns(num_returns)
+
+    def mark(function: F) -> F:
+        setattr(function, _RETURNS, num_returns)
+        return function
+
+    return mark
+
+
+def check_num_returns(number: object) -> None:
+    """Raises ConfigurationError unless it is a whole number, 0 or more."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigurationError(
+            f"num_returns is {number!r}.",
+            next_step="give a whole number, 0 or more; values cannot be streamed across clusters",
+        )
+
+
+def methods_of(cls: type) -> dict[str, MethodShape]:
+    """By name. Dunder methods are left out but ``__call__``: Python looks for them at handles for its own purposes."""
+    shapes: dict[str, MethodShape] = {}
+    for name in dir(cls):
+        if name.startswith("__") and name != "__call__":
+            continue
+        member = inspect.getattr_static(cls, name, None)
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if not callable(function) or isinstance(function, type):
+            continue
+        returns = getattr(function, _RETURNS, getattr(function, _RAY_RETURNS, 1))
+        streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        shapes[name] = MethodShape(returns if isinstance(returns, int) else 1, streams)
+    return shapes

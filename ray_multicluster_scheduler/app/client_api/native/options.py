@@ -1,0 +1,136 @@
+"""What can be said about a child of this item, as options of Ray. What Ray cannot do is refused, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model.resources import parse_resources
+
+_log = get_logger(__name__)
+
+_NOT_HERE = {
+    "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
+    "queue_timeout": "Ray queues it itself; use get(handle, timeout=…) and cancel",
+    "run_timeout": "use get(handle, timeout=…) and cancel",
+    "idempotency_key": "Ray keeps no keys of tasks; keep the handle",
+    "no_retry_on": "name what is to be retried, with retry_on",
+    "restart_elsewhere": "what is made inside a cluster stays there",
+}
+_NOT_FOR_ACTORS = {
+    **_NOT_HERE,
+    "retries": "use max_restarts, and repeat the call",
+    "crash_retries": "use max_restarts",
+    "retry_on": "use max_restarts, and repeat the call",
+}
+_OF_TASKS = frozenset({"retries", "crash_retries", "retry_on", "num_returns"})
+_OF_ACTORS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
+_PLACES = frozenset({"preferred_cluster", "allow_clusters", "deny_clusters", "runtime_env"})
+_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback"})
+"""Known, and without an effect here: the cluster is chosen, and what is submitted dies with it."""
+
+
+def check_place(options: Mapping[str, Any], cluster: str) -> None:
+    """Refuse what asks for another cluster than this one. Raises ConfigurationError."""
+    preferred = options.get("preferred_cluster") or ClusterContextManager.get()
+    allowed, denied = options.get("allow_clusters"), options.get("deny_clusters") or ()
+    wrong = None
+    if preferred not in (None, cluster):
+        wrong = f"cluster {preferred!r} was asked for"
+    elif allowed is not None and cluster not in allowed:
+        wrong = f"allow_clusters is {list(allowed)!r}"
+    elif cluster in denied:
+        wrong = f"deny_clusters is {list(denied)!r}"
+    if wrong:
+        raise ConfigurationError(
+            f"This code runs inside of cluster {cluster!r}, whose work stays there, but {wrong}.",
+            cluster=cluster,
+            next_step=f"leave it out or name {cluster!r}; to use another cluster, submit from outside",
+        )
+
+
+def refuse(options: Mapping[str, Any], known: frozenset[str], cluster: str, refused: Mapping[str, str]) -> None:
+    """Refuse what is unknown, and what cannot be done inside of a cluster. Raises ConfigurationError."""
+    for key, value in options.items():
+        if key in refused:
+            if value:
+                raise ConfigurationError(
+                    f"{key} cannot be used inside of cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
+                )
+        elif key not in known and key not in _LABELS and key not in _PLACES:
+            raise ConfigurationError(f"There is no option {key!r}.", next_step="see the options of submit_task")
+    if options.get("priority"):
+        _log.debug("priority %s has no effect inside of cluster %s: Ray has none", options["priority"], cluster)
+
+
+def task_options(
+    requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str, *, default_cpu: bool = True
+) -> dict[str, Any]:
+    """Options of ``ray.remote`` for a function. Raises ConfigurationError."""
+    refuse(options, _OF_TASKS, cluster, _NOT_HERE)
+    needs = task_needs(requirements) if default_cpu else asked_for(requirements)
+    chosen = {**_resources(needs), **_retries(options)}
+    chosen |= {key: options[key] for key in ("name", "num_returns") if options.get(key) is not None}
+    return chosen
+
+
+def task_needs(requirements: Mapping[str, Any] | None) -> dict[str, float]:
+    """What a task takes: a CPU, unless it says otherwise."""
+    return {"CPU": 1.0, **asked_for(requirements)}
+
+
+def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """The same for a class. What it asks for is held as long as it lives; by default 1 CPU to start, then none."""
+    refuse(options, _OF_ACTORS, cluster, _NOT_FOR_ACTORS)
+    chosen = _resources(asked_for(requirements))
+    passed = _OF_ACTORS - {"ready_timeout"} | {"name"}
+    chosen |= {key: options[key] for key in sorted(passed) if options.get(key) is not None}
+    if chosen.get("lifetime") == "detached" and not chosen.get("name"):
+        raise ConfigurationError(
+            "A detached actor has no name, so nobody could find it again.", next_step="give it a name"
+        )
+    return chosen
+
+
+def asked_for(requirements: Mapping[str, Any] | None) -> dict[str, float]:
+    """As they are asked for, no CPU too: that is not the same as not to say it."""
+    amounts = parse_resources(requirements)
+    said = any(str(key).lower() in ("cpu", "num_cpus") for key in requirements or ())
+    return {**({"CPU": 0.0} if said else {}), **amounts}
+
+
+def _resources(amounts: Mapping[str, float]) -> dict[str, Any]:
+    names = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    chosen: dict[str, Any] = {names[name]: amount for name, amount in amounts.items() if name in names}
+    custom = {name: amount for name, amount in amounts.items() if name not in names}
+    return {**chosen, "resources": custom} if custom else chosen
+
+
+def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray has one budget for exceptions and crashes; we have two."""
+    retries, crashes, only = options.get("retries"), options.get("crash_retries"), options.get("retry_on")
+    for key, value in (("retries", retries), ("crash_retries", crashes)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ConfigurationError(f"{key} is {value!r}.", next_step="give a whole number, 0 or more")
+    if retries and crashes is not None and retries != crashes:
+        raise ConfigurationError(
+            f"retries is {retries} and crash_retries is {crashes}; inside a cluster Ray counts both together.",
+            next_step="give one of them, or the same number for both",
+        )
+    if retries:
+        return {"max_retries": retries, "retry_exceptions": _classes(only) if only is not None else True}
+    return {} if crashes is None else {"max_retries": crashes}
+
+
+def _classes(only: object) -> list[type[BaseException]]:
+    some: Sequence[object] = list(only) if isinstance(only, (list, tuple, set, frozenset)) else [only]
+    classes = [one for one in some if isinstance(one, type) and issubclass(one, BaseException)]
+    if len(classes) != len(some):
+        raise ConfigurationError(
+            f"retry_on is {only!r}; inside a cluster Ray wants the classes themselves.",
+            next_step="give exception classes, not their names",
+        )
+    return classes

@@ -1,0 +1,79 @@
+"""The schedulers of this program, and what becomes of them when it forks, is interrupted or ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
+
+_running: set[UnifiedScheduler] = set()
+"""Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""
+_interrupted = threading.Event()
+_exiting = threading.Event()
+
+
+def started(scheduler: UnifiedScheduler) -> None:
+    """It has a control plane now."""
+    _running.add(scheduler)
+
+
+def ended(scheduler: UnifiedScheduler) -> None:
+    """It has none any more."""
+    _running.discard(scheduler)
+
+
+def exiting() -> bool:
+    """Is the interpreter shutting down?"""
+    return _exiting.is_set()
+
+
+def stop_all() -> None:
+    """Cancel what any scheduler of this program has in progress, and end them; each can be used again."""
+    _shut_down_all(drain=False)
+
+
+def end_without_draining() -> None:
+    """The program was interrupted and ends: what is still submitted is not waited for at its exit."""
+    _interrupted.set()
+
+
+def _end_with_the_program() -> None:
+    """Work lives and dies with the program: finish it, unless the program was interrupted."""
+    interrupted = _interrupted.is_set() or getattr(sys, "last_type", None) is KeyboardInterrupt
+    _shut_down_all(drain=not interrupted)
+
+
+def _at_exit() -> None:
+    try:
+        _end_with_the_program()
+    finally:
+        _exiting.set()
+
+
+def _in_the_child_of_a_fork() -> None:
+    for scheduler in _running:
+        scheduler._forked()
+    _running.clear()
+
+
+def _shut_down_all(*, drain: bool) -> None:
+    with ExitStack() as all_of_them:  # an error or an interrupt at one does not spare the others
+        for scheduler in list(_running):
+            all_of_them.callback(scheduler.shutdown, drain=drain)
+
+
+def _before_threads_end(work: Callable[[], None]) -> None:
+    """Plain atexit comes too late: by then no thread pool takes work, and name look-ups need one."""
+    getattr(threading, "_register_atexit", atexit.register)(work)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)
+_before_threads_end(_at_exit)

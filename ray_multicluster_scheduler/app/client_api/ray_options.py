@@ -1,0 +1,101 @@
+"""Options of ``@remote`` and ``.options()``: Ray's and ours together, told in our own words.
+
+Standard library only: a decorated function of a user's module is loaded inside a cluster, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, names_of, refuse_unknown
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+RAY_TASK_RETRIES = 3
+"""How often Ray repeats a task that does not say so itself."""
+WITHOUT_END = 1_000_000_000
+"""What -1 means to Ray."""
+
+_AMOUNTS = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+_DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "accelerator_type": ((None,), "use require_tags to choose clusters that have it"),
+    "label_selector": ((None, {}), "use tags or require_tags, which choose clusters; Ray chooses nodes inside of one"),
+    "fallback_strategy": ((None, []), "use tags, which prefer clusters and fall back to others"),
+    "scheduling_strategy": ((None, "DEFAULT"), "use tags, preferred_cluster or allow_clusters to say where it may run"),
+    "placement_group": ((None, "default"), "leave it out; resources are matched with single nodes"),
+    "placement_group_bundle_index": ((None, -1), "leave it out"),
+    "placement_group_capture_child_tasks": ((None, False), "leave it out"),
+    "max_calls": ((None, 0), "leave it out; workers are Ray's to keep or to end"),
+    "object_store_memory": ((None,), "leave it out"),
+    "enable_task_events": ((None, True), "leave it out"),
+    "_metadata": ((None, {}), "leave it out"),
+    "_labels": ((None, {}), "use tags"),
+    "_generator_backpressure_num_objects": ((None, -1), "leave it out; values cannot be streamed across clusters"),
+    "_num_objects_per_yield": ((None, 1), "leave it out; values cannot be streamed across clusters"),
+}
+_OF_TASKS = frozenset({"resource_requirements", "tags", "num_returns", "resources", *_AMOUNTS})
+_RETRIES = frozenset({"max_retries", "retry_exceptions"})
+
+
+def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``submit_task_async`` takes as keywords, for these options. Raises ConfigurationError."""
+    refuse_unknown(given, names_of(ItemOptions) | _OF_TASKS | _RETRIES | _DEFAULT_ONLY.keys())
+    options = without_defaults(given)
+    check_num_returns(options.get("num_returns"))
+    ours = {**with_amounts(options), **_retries(options)}
+    return {key: value for key, value in ours.items() if key not in _RETRIES}
+
+
+def without_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray's options that mean nothing above clusters may be given as far as they say nothing."""
+    for key, (harmless, next_step) in _DEFAULT_ONLY.items():
+        if key in given and not any(given[key] == value for value in harmless):
+            raise ConfigurationError(
+                f"{key}={given[key]!r} has no meaning above several clusters.", next_step=next_step
+            )
+    return {key: value for key, value in given.items() if key not in _DEFAULT_ONLY}
+
+
+def with_amounts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``num_cpus``, ``num_gpus``, ``memory`` and ``resources`` become ``resource_requirements``."""
+    rest = {key: value for key, value in options.items() if key not in _AMOUNTS and key != "resources"}
+    custom = options.get("resources")
+    if custom is not None and not isinstance(custom, Mapping):
+        raise ConfigurationError(f"resources is {custom!r}.", next_step='give a mapping such as {"special": 1}')
+    amounts = {name: options[key] for key, name in _AMOUNTS.items() if options.get(key) is not None}
+    amounts = {**(options.get("resource_requirements") or {}), **(custom or {}), **amounts}
+    return {**rest, "resource_requirements": amounts} if amounts else rest
+
+
+def check_num_returns(number: object) -> int:
+    """How many values it has; None is 1. Raises ConfigurationError."""
+    if number is None:
+        return 1
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        streamed = number in ("dynamic", "streaming")
+        raise ConfigurationError(
+            f"num_returns is {number!r}{': values cannot be streamed across clusters' if streamed else ''}.",
+            next_step="return a list, or submit one task per piece" if streamed else "give a whole number, 0 or more",
+        )
+    return number
+
+
+def _retries(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray counts crashes, and exceptions if it is to repeat them, with ``max_retries``; a lost node is a crash."""
+    most, exceptions = options.get("max_retries"), options.get("retry_exceptions")
+    ours: dict[str, Any] = {}
+    if most is not None:
+        if isinstance(most, bool) or not isinstance(most, int) or most < -1:
+            raise ConfigurationError(f"max_retries is {most!r}.", next_step="give 0 or more, or -1 for no limit")
+        most = WITHOUT_END if most == -1 else most
+        ours = {"crash_retries": most, "lost_retries": most}
+    if isinstance(exceptions, (list, tuple)):
+        ours |= {"retries": RAY_TASK_RETRIES if most is None else most, "retry_on": list(exceptions)}
+    elif exceptions is True:
+        ours["retries"] = RAY_TASK_RETRIES if most is None else most
+    elif exceptions not in (None, False):
+        raise ConfigurationError(
+            f"retry_exceptions is {exceptions!r}.", next_step="give True, False or a list of exception classes"
+        )
+    # Whoever says it in our own words means it so.
+    return {key: value for key, value in ours.items() if options.get(key) is None}

@@ -1,0 +1,33 @@
+"""Functions that return several values, each of which has a handle of its own. Runs in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class SeveralReturns:
+    """Calls the function, and sees to it that there are as many values as handles wait for them."""
+
+    def __init__(self, function: Callable[..., Any], number: int) -> None:
+        self.function, self.number = function, number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self.function(*args, **kwargs)
+        if self.number == 0:
+            return None
+        wrong = wrong_number(value, self.number, getattr(self.function, "__qualname__", repr(self.function)))
+        if wrong is not None:
+            raise wrong
+        return tuple(value)
+
+
+def wrong_number(value: Any, number: int, name: str) -> ValueError | None:
+    """What to raise for a value that does not have that many parts."""
+    try:
+        if len(value) == number:
+            return None
+        held = f"{len(value)} values"
+    except TypeError:
+        held = f"a {type(value).__qualname__}"
+    return ValueError(f"{name} returned {held}, but num_returns is {number}")

@@ -1,0 +1,210 @@
+"""CallDesk: the calls of one link, whatever its connection does: what is owed, what was asked for, what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.link_messages import (
+    ended_before_it_left,
+    keys_in,
+    lost,
+    not_sendable,
+    result_from,
+)
+from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Key, Outstanding
+
+
+class Send(Protocol):
+    """Puts a message into the outbox; True if no later one can overtake it. Without a connection it does nothing."""
+
+    def __call__(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool: ...
+
+
+class CallDesk:
+    """Keeps the promises of ClusterLink about calls. What cannot be sent now is still owed; it is sent when
+    the agent is back and says that it lacks it."""
+
+    def __init__(self, cluster: str, listener: LinkListener, send: Send) -> None:
+        self._cluster, self._listener, self._send = cluster, listener, send
+        self._owed = Outstanding()
+        self._sender: CallSender | None = None
+        self._behind: dict[Key, list[Call]] = {}
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    # What is asked for ----------------------------------------------------------------------------------
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._owed.add(call)
+        self._send_calls(calls)
+
+    def cancel(self, key: Key, force: bool) -> None:
+        debt = self._owed.get(key)
+        if debt is not None:
+            debt.cancelled, debt.force = True, debt.force or force
+            self._ask(key, debt)
+
+    def start(self, key: Key) -> None:
+        debt = self._owed.get(key)
+        if debt is not None and not debt.place:
+            debt.place = True
+            self._ask(key, debt)
+
+    def recall(self, key: Key) -> None:
+        debt = self._owed.get(key)
+        if debt is not None and not debt.recalled:
+            debt.recalled = True
+            self._ask(key, debt)
+
+    def _ask(self, key: Key, debt: Debt) -> None:
+        """Everything that was asked for this call; asking again does no harm."""
+        if debt.place:
+            self._send(m.START, {"keys": [key]})
+        if debt.recalled:
+            self._send(m.RECALL, {"keys": [key]})
+        if debt.cancelled:
+            self._send(m.CANCEL, {"id": key[0], "attempt": key[1], "force": debt.force})
+
+    # The connection -------------------------------------------------------------------------------------
+
+    def connected(self, *, again: bool) -> None:
+        """There is a connection, and its other end may have anything or nothing of what was sent before."""
+        self._sender = CallSender(self._send, self._refuse)
+        self._behind.clear()
+        if again:
+            self._send(m.RESUME, {"keys": self._owed.keys()})
+            for key, debt in self._owed.items():
+                self._ask(key, debt)
+
+    def disconnected(self) -> None:
+        self._sender = None
+
+    def answer_all_lost(self, sentence: str) -> None:
+        """Nothing runs over there any more."""
+        for key, debt in self._owed.clear():
+            self._listener.finished(self._cluster, lost(key, debt, sentence))
+
+    # What the agent says --------------------------------------------------------------------------------
+
+    def hear(self, message: Message) -> bool:
+        """False: the message is not about calls."""
+        head = message.head
+        match message.kind:
+            case m.FINISHED:
+                self._finished(head["results"], message.blobs)
+            case m.ACCEPTED:
+                self._accepted(keys_in(head))
+            case m.STARTED:
+                for task_id, attempt, at, node in head["calls"]:
+                    if self._owed.started((task_id, attempt)):
+                        self._listener.started(self._cluster, task_id, attempt, float(at), str(node))
+            case m.MOVED:
+                for *ended, task_id, attempt in head["slots"]:
+                    self._moved((str(ended[0]), int(ended[1])), (str(task_id), int(attempt)))
+            case m.OUTPUT:
+                self._output((head["id"], head["attempt"]), head["parts"])
+            case m.UNKNOWN:
+                self._send_again(keys_in(head))
+            case _:
+                return False
+        return True
+
+    def _accepted(self, keys: list[Key]) -> None:
+        for key in keys:
+            debt = self._owed.accepted(key)
+            if debt is not None:
+                if debt.actor is None:
+                    self._listener.accepted(self._cluster, *key)
+                self._ask(key, debt)  # what was asked before may have overtaken the call, and was ignored then
+            if self._sender is not None:
+                self._sender.accepted(key)
+            self._follow(key)
+
+    def _moved(self, ended: Key, begun: Key) -> None:
+        debt = self._owed.get(ended)
+        if debt is not None and not debt.moved:
+            debt.moved = True
+            self._listener.moved(self._cluster, ended, begun)
+
+    def _output(self, key: Key, parts: Iterable[Sequence[str]]) -> None:
+        if key in self._owed:
+            for stream, text in parts:
+                self._listener.output(self._cluster, *key, stream, text)
+
+    def _finished(self, results: list[dict[str, Any]], blobs: Sequence[Any]) -> None:
+        keys = []
+        for result, payload in zip(results, blobs, strict=True):
+            key = (result["id"], result["attempt"])
+            keys.append(key)
+            debt = self._owed.get(key)
+            if debt is None:
+                continue
+            answer = result_from(result, payload, debt)
+            if self._owed.started(key) and "at" in result:
+                self._listener.started(self._cluster, *key, float(result["at"]), str(result["node"]))
+            of = debt.actor or key
+            self._output(of, result.get("parts", ()))
+            if result.get("dropped"):
+                self._output(of, [("stderr", f"\n[{result['dropped']} characters of output were dropped here]\n")])
+            self._owed.settle(key)
+            self._listener.finished(self._cluster, answer)
+        self._send(m.ACK, {"keys": keys})
+
+    def _send_again(self, keys: list[Key]) -> None:
+        """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""
+        again = []
+        for key in keys:
+            debt = self._owed.get(key)
+            call = None if debt is None else debt.call
+            if self._sender is not None:
+                self._sender.lacking(key, call)
+            if debt is None:
+                continue
+            if call is None:
+                self._settle(key, lost(key, debt, "the agent does not know this call any more"))
+            elif not debt.cancelled and not debt.recalled:
+                again.append(call)
+            elif call.method is None:
+                self._settle(key, ended_before_it_left(key, debt))
+            elif self._sender is not None:
+                self._sender.skip(call)
+        self._send_calls(again)
+
+    # Sending --------------------------------------------------------------------------------------------
+
+    def _send_calls(self, calls: Sequence[Call]) -> None:
+        if self._sender is None:
+            return
+        ready = []
+        for call in calls:
+            if call.method is not None:
+                actor = (call.method.actor_id, call.method.actor_attempt)
+                debt = self._owed.get(actor)
+                if debt is not None and debt.call is not None:  # it could overtake the making of its actor
+                    self._behind.setdefault(actor, []).append(call)
+                    continue
+            ready.append(call)
+        self._sender.send(ready)
+
+    def _follow(self, actor: Key) -> None:
+        """The making of this actor arrived, or never will; its methods can go."""
+        waiting = self._behind.pop(actor, None)
+        if waiting and self._sender is not None:
+            self._sender.send(waiting)
+
+    def _refuse(self, key: Key, error: Exception) -> None:
+        debt = self._owed.get(key)
+        if debt is not None:
+            self._settle(key, not_sendable(key, debt, error))
+
+    def _settle(self, key: Key, answer: CallResult) -> None:
+        self._owed.settle(key)
+        self._listener.finished(self._cluster, answer)
+        self._follow(key)

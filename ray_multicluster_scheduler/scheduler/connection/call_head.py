@@ -1,0 +1,84 @@
+"""A call as a message's head and attachments. What is empty is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Any, Literal, TypeAlias
+
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, NewActor
+from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
+
+Need: TypeAlias = tuple[Literal["fn", "obj"], str]
+"""Something that several calls use, by its digest."""
+
+
+def needs_of(call: Call) -> Iterator[tuple[Need, bytes]]:
+    """What a call uses that others may use as well; a method has its function over there."""
+    if call.method is None:
+        yield ("fn", call.function_digest), call.function
+    for one in call.objects:
+        yield ("obj", one.digest), one.data
+
+
+class Blobs:
+    """The attachments of one message, each shared one once and none that is known over there."""
+
+    def __init__(self, known: Set[Need]) -> None:
+        self._known = known
+        self.data: list[bytes] = []
+        self.carried: dict[Need, Key] = {}
+
+    def add(self, blob: bytes) -> int:
+        """Returns its position."""
+        self.data.append(blob)
+        return len(self.data) - 1
+
+    def share(self, need: Need, blob: bytes, key: Key) -> int | None:
+        """None when the other end has it by then."""
+        if need in self._known or need in self.carried:
+            return None
+        self.carried[need] = key
+        return self.add(blob)
+
+
+def head_of(call: Call, blobs: Blobs) -> dict[str, Any]:
+    """The entry of CALLS, as documented in gateway/messages.py."""
+    key = (call.task_id, call.attempt)
+    head: dict[str, Any] = {"id": call.task_id, "attempt": call.attempt, "fence": call.fence, "name": call.name}
+    for (kind, digest), blob in needs_of(call):
+        position = blobs.share((kind, digest), blob, key)
+        if kind == "fn":
+            head["fn"], head["fn_blob"] = digest, position
+        else:
+            head.setdefault("objects", []).append([digest, position])
+    head["args_blob"] = blobs.add(call.arguments)
+    head["res"] = dict(call.resources)
+    if call.runtime_env:
+        head["env"] = dict(call.runtime_env)
+    if call.target_home:
+        head["homes"], head["home"] = list(call.homes), call.target_home
+    if call.ahead:
+        head["ahead"] = call.ahead
+    if call.actor is not None:
+        head["actor"] = _actor(call.actor)
+    if call.method is not None:
+        head["method"] = method_of(call)
+    return head
+
+
+def method_of(call: Call) -> list[Any] | None:
+    """Whose method, which, and its number."""
+    method = call.method
+    return None if method is None else [method.actor_id, method.actor_attempt, method.method, method.number]
+
+
+def _actor(actor: NewActor) -> dict[str, Any]:
+    return {
+        "ray_name": actor.ray_name,
+        "placement": dict(actor.placement),
+        "detached": actor.detached,
+        "adopt": actor.adopt,
+        "max_restarts": actor.max_restarts,
+        "max_concurrency": actor.max_concurrency,
+        "asynchronous": actor.asynchronous,
+    }

@@ -1,0 +1,146 @@
+"""The methods of actors: given to Ray in the order of their numbers, whatever came first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import CANCEL
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_life import Actor
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_shell import UNBORN
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Calls
+from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import unpack
+from ray_multicluster_scheduler.scheduler.connection.gateway.failures import actor_died, cause_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+
+Tell = Callable[[Key, Message], None]
+"""Says something to an actor's process."""
+
+
+class ActorMethods:
+    """Everything here happens on the event loop unless said otherwise. ``suspect`` is called when a method died with
+    its actor, and ``answered`` after each answer."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        calls: Calls,
+        tell: Tell,
+        suspect: Callable[[Key], None],
+        answered: Callable[[Actor], None],
+    ) -> None:
+        self._hands, self._calls, self._tell = hands, calls, tell
+        self._suspect, self._after_answer = suspect, answered
+
+    def call(self, actor: Actor | None, record: CallRecord) -> None:
+        """Take the call of a method. It is given to Ray when all with smaller numbers were."""
+        method = record.method
+        if method is None:
+            raise TypeError(f"{record.key} is no call of a method")
+        self._calls.records[record.key] = record
+        if actor is not None:
+            record.report = actor.record.report
+        if record.head is not None:  # it came as one that is not to be called
+            self._calls.conclude(record, record.head)
+        elif actor is None or actor.buried:
+            self.fail(record, actor)
+            return
+        if actor is None:
+            return
+        actor.waiting[method.number] = record
+        if record.head is None and record.slow_to_give:
+            record.being_stored = True
+            self._hands.beside(partial(self._store, actor, record))
+        self.advance(actor)
+
+    def cancel(self, actor: Actor | None, record: CallRecord) -> None:
+        """End a method that has not begun. Ray itself can only interrupt what runs on an event loop; what waits in an
+        actor's process runs even though Ray says that it was cancelled, so the process is told."""
+        record.cancelled = True
+        if actor is None:
+            return
+        if record.ref is None and record.key not in actor.open:
+            self._calls.conclude(record, {"status": "cancelled"})
+            return
+        self._tell(actor.record.key, Message(CANCEL, {"id": record.key[0], "attempt": record.key[1]}))
+        if actor.spec["asynchronous"] and record.ref is not None:
+            try:
+                ray.cancel(record.ref)
+            except Exception as error:  # noqa: BLE001 - it ends this wish, not the agent with all its other calls
+                print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
+
+    def _store(self, actor: Actor, record: CallRecord) -> None:
+        """On a thread of the hands: large arguments go first, so that those behind them need not wait on the thread
+        that gives calls to Ray."""
+        problem: Exception | None = None
+        try:
+            record.arguments = ray.put(record.arguments)
+            for one in record.objects:
+                one.argument(ray.put)
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
+            problem = error
+        self._hands.back(partial(self._stored, actor, record, problem))
+
+    def _stored(self, actor: Actor, record: CallRecord, problem: Exception | None) -> None:
+        record.being_stored = False
+        if problem is not None:
+            self._calls.complete(record, None, problem)
+        self.advance(actor)
+
+    def advance(self, actor: Actor) -> None:
+        """Give Ray what is next, as far as it is there."""
+        while actor.handle is not None:
+            record = actor.waiting.get(actor.next_number)
+            if record is None or record.being_stored:
+                return
+            del actor.waiting[actor.next_number]
+            actor.next_number += 1
+            if record.head is None:
+                actor.open.add(record.key)
+                self._hands.soon(partial(self._submit, actor, actor.handle, record))
+
+    def _submit(self, actor: Actor, handle: Any, record: CallRecord) -> None:
+        """On a thread of the hands."""
+        if record.cancelled:
+            self._hands.back(partial(self._answered, actor, record, None, None))
+            return
+        try:
+            name = "" if record.method is None else record.method.name
+            objects = [one.argument(ray.put) for one in record.objects]
+            record.ref = handle.run.remote(record.key, name, record.homes, record.arguments, *objects)
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
+            self._hands.back(partial(self._answered, actor, record, None, error))
+            return
+        self._hands.watch(record.ref, partial(self._answered, actor, record))
+
+    def _answered(self, actor: Actor, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
+        actor.open.discard(record.key)
+        if isinstance(error, RayActorError):
+            self.fail(record, actor, error)
+            self._suspect(actor.record.key)
+        elif value is not None and unpack(value)[0]["status"] == UNBORN:
+            self.fail(record, actor)
+        else:
+            self._calls.complete(record, value, error)
+        self._after_answer(actor)
+
+    def fail(self, record: CallRecord, actor: Actor | None, error: BaseException | None = None) -> None:
+        """It was not called, or died with its actor."""
+        if record.head is not None or record.method is None:
+            return
+        if record.cancelled:
+            self._calls.conclude(record, {"status": "cancelled"})
+            return
+        key = record.method.actor
+        if actor is None:
+            self._calls.conclude(record, actor_died("", key, "its agent does not have it any more"))
+            return
+        why = actor.why_dead() if error is None or actor.ending else cause_of(error)
+        self._calls.conclude(record, actor_died(actor.record.name, key, why, error))

@@ -1,0 +1,123 @@
+"""What the agent knows of one call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_multicluster_scheduler.scheduler.connection.gateway.kept import Kept, KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
+from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import Homes
+
+BIG_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Whose method a call is."""
+
+    actor: Key
+    name: str
+    number: int
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call, from acceptance until its result was acknowledged."""
+
+    key: Key
+    fence: int = 0
+    name: str = ""
+    digest: str = ""
+    function: Kept | None = None
+    arguments: Any = b""
+    """Bytes; for a method, a reference into the object store once large ones are there."""
+    resources: dict[str, float] = field(default_factory=dict)
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    homes: Homes = None
+    objects: list[Kept] = field(default_factory=list)
+    ahead: str = ""
+    actor: dict[str, Any] | None = None
+    method: Method | None = None
+    ref: Any = None
+    cancelled: bool = False
+    report: Report = field(default_factory=Report)
+    head: dict[str, Any] | None = None
+    payload: bytes | None = None
+    moved_to: Key | None = None
+    waits_for_output: bool = False
+    being_stored: bool = False
+    timers: list[threading.Timer] = field(default_factory=list)
+
+    @property
+    def big(self) -> bool:
+        """Is the result too large to be kept here? Then it stays in Ray's object store until it is sent."""
+        return self.head is not None and self.payload is None and self.ref is not None
+
+    @property
+    def output_key(self) -> Key:
+        """Whose output it is: what methods print is their actor's."""
+        return self.key if self.method is None else self.method.actor
+
+    @property
+    def slow_to_give(self) -> bool:
+        """Does giving it to Ray mean to copy something large first?"""
+        return len(self.arguments) > BIG_BYTES or any(one.not_stored for one in self.objects)
+
+
+def record_from(
+    call: dict[str, Any], blobs: Sequence[Any], functions: KeptByDigest, objects: KeptByDigest
+) -> CallRecord | None:
+    """One entry of CALLS. None: it lacks something that was dropped here to make room."""
+    method = _method(call)
+    if method is not None and "args_blob" not in call:  # it will not be called, but its number counts
+        record = CallRecord((call["id"], call["attempt"]), method=method, cancelled=bool(call.get("cancelled")))
+        record.head = _not_called(call)
+        return record
+    function = None
+    if method is None:
+        function = _kept(functions, call["fn"], call["fn_blob"], blobs)
+    shared = [_kept(objects, digest, position, blobs) for digest, position in call.get("objects", ())]
+    if (method is None and function is None) or None in shared:
+        return None
+    return CallRecord(
+        key=(call["id"], call["attempt"]),
+        fence=call["fence"],
+        name=call["name"],
+        digest=call.get("fn", ""),
+        function=function,
+        arguments=blobs[call["args_blob"]],
+        resources=call["res"],
+        runtime_env=call.get("env", {}),
+        homes=(call["homes"], call["home"]) if call.get("home") else None,
+        objects=[one for one in shared if one is not None],
+        ahead=call.get("ahead", ""),
+        actor=call.get("actor"),
+        method=method,
+    )
+
+
+def _method(call: dict[str, Any]) -> Method | None:
+    if "method" not in call:
+        return None
+    actor_id, attempt, name, number = call["method"]
+    return Method((str(actor_id), int(attempt)), str(name), int(number))
+
+
+def _kept(kept: KeptByDigest, digest: str, position: int | None, blobs: Sequence[Any]) -> Kept | None:
+    return kept.get(digest) if position is None else kept.learn(digest, blobs[position])
+
+
+def _not_called(call: dict[str, Any]) -> dict[str, Any]:
+    if call.get("cancelled"):
+        return {"status": "cancelled"}
+    sentence = str(call["refused"])
+    return {
+        "status": "failed",
+        "failure": "permanent",
+        "code": "NOT_SENDABLE",
+        "error_type": "ValueError",
+        "message": sentence,
+    }

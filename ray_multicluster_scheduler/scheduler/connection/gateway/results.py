@@ -1,0 +1,138 @@
+"""Telling how calls ended: places that were handed on first, then results, in the order in which the calls ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Move
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Reporter
+
+_BATCH_BYTES = 1024 * 1024
+_BATCH_RESULTS = 256
+_BATCH_MOVES = 500
+_OUTPUT_PATIENCE_S = 2.0
+_ROOM_FOR_HEADS = 16 * 1024 * 1024
+
+
+class Line(Protocol):
+    """The connection to the control plane, while there is one."""
+
+    def send(self, kind: str, head: dict[str, Any], blobs: Any = ()) -> None: ...
+
+    def backlog(self) -> int | None:
+        """The bytes that wait to be sent; None without a connection."""
+
+    def connection(self) -> object:
+        """Which connection it is just now."""
+
+
+class Results:
+    """Lives on the event loop."""
+
+    def __init__(self, line: Line, reporter: Reporter, read_back: Callable[[CallRecord], Future[bytes]]) -> None:
+        self._line, self._reporter, self._read_back = line, reporter, read_back
+        self._ready: deque[CallRecord] = deque()
+        self._waiting: dict[Key, CallRecord] = {}
+        self._reading: set[asyncio.Task[None]] = set()
+
+    def resume(self, moves: list[Move], ended: Iterable[CallRecord]) -> None:
+        """A new connection: everything that was not acknowledged is told again."""
+        self._ready = deque(record for record in ended if not record.waits_for_output)
+        self.moved(moves)
+        self.send()
+
+    def moved(self, moves: list[Move]) -> None:
+        """In small messages, which no result can overtake."""
+        for start in range(0, len(moves), _BATCH_MOVES):
+            slots = [[*ended, *begun] for ended, begun in moves[start : start + _BATCH_MOVES]]
+            self._line.send(m.MOVED, {"slots": slots})
+
+    def add(self, ended: Iterable[CallRecord]) -> None:
+        """These calls ended just now."""
+        for record in ended:
+            if record.report.chunks < (record.head or {}).get("chunks", 0):
+                # Output and result come by different ways; the last of the output may still be under way.
+                record.waits_for_output = True
+                self._waiting[record.key] = record
+                asyncio.get_running_loop().call_later(_OUTPUT_PATIENCE_S, self._release, record)
+            else:
+                self._ready.append(record)
+        self.send()
+
+    def output_came(self) -> None:
+        """Whoever waited for the last of its output may be complete."""
+        for record in list(self._waiting.values()):
+            if record.report.chunks >= (record.head or {}).get("chunks", 0):
+                self._release(record)
+
+    def _release(self, record: CallRecord) -> None:
+        if self._waiting.pop(record.key, None) is not None:
+            record.waits_for_output = False
+            self._ready.append(record)
+            self.send()
+
+    def send(self) -> None:
+        """Send what is ready, as long as there is room; the rest follows as it drains."""
+        while self._ready and self._room():
+            batch: list[CallRecord] = []
+            size = 0
+            while self._ready and len(batch) < _BATCH_RESULTS and size < _BATCH_BYTES:
+                record = self._ready.popleft()
+                self._reporter.flush(record.output_key, record.report)
+                if record.big:
+                    self._send_big(record)
+                    continue
+                batch.append(record)
+                size += len(record.payload or b"")
+            if batch:
+                payloads = [record.payload or b"" for record in batch]
+                self._line.send(m.FINISHED, {"results": [_result(record) for record in batch]}, payloads)
+
+    def _room(self) -> bool:
+        backlog = self._line.backlog()
+        return backlog is not None and backlog < BACKLOG_HIGH
+
+    def _send_big(self, record: CallRecord) -> None:
+        connection = self._line.connection()
+
+        async def read_and_send() -> None:
+            payload = b""
+            try:
+                payload = await asyncio.wrap_future(self._read_back(record))
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises: the value cannot be had
+                sentence = f"the result was stored in the cluster, but cannot be read any more: {error}"
+                _fail(record, "crash", "RESULT_LOST", type(error).__name__, sentence)
+            if len(payload) > MAX_MESSAGE_BYTES - _ROOM_FOR_HEADS:
+                sentence = f"the result has {len(payload)} bytes, and less than 4 GiB can be sent; write it to a file"
+                _fail(record, "permanent", "RESULT_TOO_LARGE", "ValueError", sentence)
+                payload = b""
+            # After a reconnect this result is in the new connection's turn; do not send it twice.
+            if self._line.connection() is connection:
+                self._line.send(m.FINISHED, {"results": [_result(record)]}, [payload])
+
+        task = asyncio.create_task(read_and_send())
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+
+def _result(record: CallRecord) -> dict[str, Any]:
+    head = record.head or {}
+    result = {"id": record.key[0], "attempt": record.key[1], **head}
+    result.pop("chunks", None)
+    if record.report.dropped and record.method is None:
+        result["dropped"] = head.get("dropped", 0) + record.report.dropped
+    return result
+
+
+def _fail(record: CallRecord, failure: str, code: str, error_type: str, sentence: str) -> None:
+    """The call ran, but its value cannot be had."""
+    record.ref, record.payload = None, b""
+    outcome = {"status": "failed", "failure": failure, "code": code, "error_type": error_type, "message": sentence}
+    record.head = {**(record.head or {}), **outcome}

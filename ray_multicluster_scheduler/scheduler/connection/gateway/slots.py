@@ -1,0 +1,110 @@
+"""Who has which of our places in the cluster, and who waits for one: book-keeping only, no Ray."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+
+Shape: TypeAlias = tuple[tuple[str, float], ...]
+
+
+def shape_of(resources: Mapping[str, float]) -> Shape:
+    """Calls of equal shape can take each other's places."""
+    return tuple(sorted(resources.items()))
+
+
+@dataclass(slots=True)
+class _Class:
+    """The calls of one shape. ``early`` ones were given to Ray before they had a place, never more than there are
+    places. ``queue`` is in the order of arrival, with whether each may be early."""
+
+    holders: set[Key] = field(default_factory=set)
+    early: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    queue: OrderedDict[Key, bool] = field(default_factory=OrderedDict)
+
+    def refill(self) -> list[Key]:
+        """Give Ray as many as may wait there, the oldest first; one that may not holds up those behind it."""
+        given = []
+        while self.queue and len(self.early) < len(self.holders) and next(iter(self.queue.values())):
+            key, _ = self.queue.popitem(last=False)
+            self.early[key] = None
+            given.append(key)
+        return given
+
+
+class Slots:
+    """Every method that returns a list says which calls are to be given to Ray now, in this order."""
+
+    def __init__(self) -> None:
+        self._classes: dict[Shape, _Class] = {}
+        self._shapes: dict[Key, Shape] = {}
+
+    def hold(self, key: Key, shape: Shape) -> list[Key]:
+        """A call that came with a place of its own."""
+        one = self._add(key, shape)
+        one.holders.add(key)
+        return [key, *one.refill()]
+
+    def wait(self, key: Key, shape: Shape, *, overlap: bool) -> list[Key]:
+        """A call that was sent ahead."""
+        one = self._add(key, shape)
+        one.queue[key] = overlap
+        return one.refill()
+
+    def start(self, key: Key) -> list[Key]:
+        """There is a place for it. Nothing happens if it has one, or is over."""
+        one = self._class(key)
+        if one is None or key in one.holders:
+            return []
+        waited = one.queue.pop(key, None) is not None
+        one.early.pop(key, None)
+        one.holders.add(key)
+        return [key, *one.refill()] if waited else one.refill()
+
+    def take_back(self, key: Key) -> bool:
+        """True: it waited here, and is forgotten. False: it has begun, or is with Ray, or is over."""
+        one = self._class(key)
+        if one is None or one.queue.pop(key, None) is None:
+            return False
+        self._forget(key)
+        return True
+
+    def ended(self, key: Key) -> tuple[Key | None, list[Key]]:
+        """A call is over, in whatever way. Who has its place now, if anybody; and whom to give to Ray."""
+        one = self._class(key)
+        if one is None:
+            return None, []
+        heir, given = None, []
+        if key in one.holders:
+            one.holders.discard(key)
+            if one.early:
+                heir, _ = one.early.popitem(last=False)
+            elif one.queue:
+                heir, _ = one.queue.popitem(last=False)
+                given.append(heir)
+            if heir is not None:
+                one.holders.add(heir)
+        else:  # Ray ran it before its turn, or refused it; whoever it left behind has the place
+            one.early.pop(key, None)
+            one.queue.pop(key, None)
+        given += one.refill()
+        self._forget(key)
+        return heir, given
+
+    def _add(self, key: Key, shape: Shape) -> _Class:
+        self._shapes[key] = shape
+        return self._classes.setdefault(shape, _Class())
+
+    def _class(self, key: Key) -> _Class | None:
+        shape = self._shapes.get(key)
+        return None if shape is None else self._classes[shape]
+
+    def _forget(self, key: Key) -> None:
+        shape = self._shapes.pop(key)
+        one = self._classes[shape]
+        if not one.holders and not one.early and not one.queue:
+            del self._classes[shape]

@@ -1,0 +1,7 @@
+"""For programs that used ``ray.util``: what of it there is here."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
+
+__all__ = ["ActorPool"]

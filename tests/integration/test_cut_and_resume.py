@@ -1,0 +1,198 @@
+"""Everything at once, and then something breaks: what is promised to survive does, and nothing happens twice.
+
+Every piece of work leaves a line in a file, so that a repeat can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler import (
+    ActorDiedError,
+    ClusterLostError,
+    TaskState,
+    UnifiedScheduler,
+)
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+
+
+def by_value() -> Any:
+    def run(path: str, what: str, seconds: float = 0.0) -> str:
+        import time
+
+        with open(path, "a") as file:
+            file.write(what + "\n")
+        time.sleep(seconds)
+        return what
+
+    return run
+
+
+def counter() -> type:
+    class Counter:
+        def __init__(self, path: str) -> None:
+            self.path = path
+            self.calls = 0
+
+        def add(self, number: int, seconds: float = 0.0) -> int:
+            import time
+
+            with open(self.path, "a") as file:
+                file.write(f"call {number}\n")
+            time.sleep(seconds)
+            self.calls += 1
+            return self.calls
+
+    return Counter
+
+
+def lines(path: Path) -> Counter[str]:
+    return Counter(path.read_text().splitlines()) if path.exists() else Counter()
+
+
+@contextmanager
+def line_to_mac(fleet: LocalFleet, folder: Path, **settings: object) -> Iterator[UnifiedScheduler]:
+    """A scheduler whose agent dials back through the cluster's forwarder, so that the line can be cut."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    advertise = fleet.expose("mac", port)
+    config = config_of_mac(fleet, folder, agent_listen=f"127.0.0.1:{port}", agent_advertise=advertise, **settings)
+    with UnifiedScheduler(config) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        yield scheduler
+
+
+class Everything:
+    """Short tasks, a longer one, large values, and an actor that is called all the time."""
+
+    def __init__(self, scheduler: UnifiedScheduler, folder: Path) -> None:
+        self.file = folder / "lines"
+        self.actor = scheduler.submit_actor(counter(), (str(self.file),), resource_requirements={"CPU": 0})
+        run, path = by_value(), str(self.file)
+        self.tasks = {f"task {n}": scheduler.submit_task_async(run, (path, f"task {n}", 0.02)) for n in range(80)}
+        self.tasks["long"] = scheduler.submit_task_async(run, (path, "long", 4.0))
+        self.big = scheduler.submit_task_async(lambda data: data + b"!", (b"x" * 20_000_000,))
+        self.calls = [self.actor.add.remote(number, 0.03) for number in range(100)]
+
+    def all_survived(self) -> None:
+        for what, handle in self.tasks.items():
+            assert handle.result(120) == what
+            assert handle.attempt == 1, handle.explain()["history"]
+        assert len(self.big.result(60)) == 20_000_001
+        assert [call.result(60) for call in self.calls] == list(range(1, 101)), "in order, each once"
+        expected = Counter([*self.tasks, *(f"call {number}" for number in range(100))])
+        assert lines(self.file) == expected, "nothing twice, nothing left out"
+
+
+def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) -> None:
+    with line_to_mac(fleet, tmp_path) as scheduler:
+        work = Everything(scheduler, tmp_path)
+        for _ in range(3):
+            time.sleep(0.4)
+            fleet.cut("mac")
+            time.sleep(0.7)
+            fleet.mend("mac")
+        work.all_survived()
+
+
+def test_a_cluster_that_stands_still_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
+    with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        work = Everything(scheduler, tmp_path)
+        until(lambda: lines(work.file)["call 3"] == 1)
+        fleet.pause("mac")
+        try:
+            until(lambda: scheduler.list_clusters()[0]["state"] == "CLUSTER_SUSPECT", 25)
+            assert scheduler.explain(work.tasks["long"].id)["sentence"]
+            time.sleep(20 - 15)
+        finally:
+            fleet.resume("mac")
+        work.all_survived()
+
+
+PROGRAM = """
+    import sys, time
+    import ray_multicluster_scheduler as rmcs
+    sys.path.insert(0, sys.argv[3])
+    from tests.integration.test_cut_and_resume import Everything
+    from pathlib import Path
+
+    scheduler = rmcs.UnifiedScheduler(sys.argv[1])
+    scheduler.submit_task(len, ("warm",))
+    work = Everything(scheduler, Path(sys.argv[2]))
+    print("READY", flush=True)
+    work.all_survived()
+    scheduler.shutdown(drain=True)
+    print("SURVIVED", flush=True)
+"""
+
+
+def test_a_program_that_stands_still_for_twenty_seconds(fleet: LocalFleet, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, str(program), str(config_of_mac(fleet, tmp_path)), str(tmp_path), str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(150, process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "READY\n"
+            until(lambda: lines(tmp_path / "lines")["call 3"] == 1)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(20)
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout.readline() == "SURVIVED\n"
+            assert process.wait(60) == 0
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def test_an_agent_that_is_killed_takes_what_belongs_to_it_and_no_more(fleet: LocalFleet, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    with UnifiedScheduler(config_of_mac(fleet, tmp_path, heartbeat_s=1)) as scheduler:
+        name = f"kept-{os.getpid()}"
+        own = scheduler.submit_actor(counter(), (str(file),), resource_requirements={"CPU": 0})
+        kept = scheduler.submit_actor(
+            counter(), (str(tmp_path / "kept"),), resource_requirements={"CPU": 0}, lifetime="detached", name=name
+        )
+        assert kept.add.remote(1).result(30) == 1
+        long = scheduler.submit_task_async(by_value(), (str(file), "long", 2.0))
+        never = scheduler.submit_task_async(by_value(), (str(file), "never again", 30.0), lost_retries=0)
+        calls = [own.add.remote(number, 0.5) for number in range(10)]
+        until(
+            lambda: lines(file)["call 1"] == 1 and long.state is TaskState.RUNNING and lines(file)["never again"] == 1
+        )
+        for agent in agents_of_mac(fleet):
+            agent.kill()
+        assert long.result(60) == "long"
+        assert long.attempt == 2
+        with pytest.raises(ClusterLostError, match="mac"):
+            never.result(60)
+        errors = [call.exception(60) for call in calls]
+        failed = errors[errors.index(next(error for error in errors if error is not None)) :]
+        assert all(isinstance(error, (ActorDiedError, ClusterLostError)) for error in failed), failed
+        until(lambda: own.state is TaskState.FAILED)
+        again = scheduler.get_actor(name)
+        assert again.add.remote(2).result(60) == 2, "it kept its state"
+        again.kill()
+    said = lines(file)
+    assert said["long"] == 2, "one for each attempt"
+    assert said["never again"] == 1
+    assert max(said[f"call {number}"] for number in range(10)) == 1, "no call twice"

@@ -1,0 +1,268 @@
+"""Ray's own shape on two real clusters: decorated functions, handles as arguments, put, and whole programs for Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler import UnifiedScheduler, get, put, remote, submit_task, submit_task_async, wait
+from ray_multicluster_scheduler.common.exception import TaskCancelledError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import TaskState
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+pytestmark = pytest.mark.usefixtures("scheduler")
+
+
+def adder() -> Any:
+    @remote
+    def add(a: int, b: int = 0) -> int:
+        return a + b
+
+    return add
+
+
+class TestFunctions:
+    def test_calls_options_and_several_returns(self) -> None:
+        add = adder()
+        assert get([add.remote(number, b=1) for number in range(20)]) == list(range(1, 21))
+        mac = add.options(preferred_cluster="mac", fallback="wait", num_cpus=0.5).remote(1)
+        assert (get(mac), mac.cluster) == (1, "mac")
+        first, second = remote(num_returns=2)(lambda: ("a", "b")).remote()
+        assert (get(second), get(first)) == ("b", "a")
+        wrong = remote(num_returns=2)(lambda: [1, 2, 3]).remote()
+        for part in wrong:
+            with pytest.raises(ValueError, match="returned 3 values, but num_returns is 2"):
+                get(part)
+        assert remote(num_returns=0)(lambda: None).remote() is None
+
+    def test_the_verbs_take_decorated_functions(self, scheduler: UnifiedScheduler) -> None:
+        add = adder()
+        assert submit_task(add, (1, 2)) == 3
+        assert submit_task_async(add, (1,), {"b": 2}, tags=["arm64"]).result(60) == 3
+        assert scheduler.submit_task(lambda: (1, 2), num_returns=2) == [1, 2]
+
+    def test_a_function_of_a_users_module_goes_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "users_remotely.py").write_text(
+            textwrap.dedent("""
+                from ray_multicluster_scheduler import remote
+
+                def helper(x):
+                    return x * 2
+
+                @remote(num_cpus=1)
+                def double(x):
+                    return helper(x), __name__
+            """)
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        import users_remotely
+
+        try:
+            assert get(users_remotely.double.remote(4)) == (8, "users_remotely")
+            assert get(users_remotely.double.options(num_cpus=0.5).remote(5)) == (10, "users_remotely")
+        finally:
+            del sys.modules["users_remotely"]
+
+    def test_a_function_calls_itself_inside_the_cluster(self) -> None:
+        @remote(num_cpus=0.1)
+        def factorial(n: int) -> int:
+            from ray_multicluster_scheduler import get as inner_get
+
+            return 1 if n <= 1 else n * inner_get(factorial.remote(n - 1))
+
+        assert get(factorial.remote(4), timeout=90) == 24
+
+
+class TestHandlesAsArguments:
+    def test_values_go_from_task_to_task(self) -> None:
+        add = adder()
+        one = add.remote(1)
+        total = add.remote(one, b=add.remote(one, 2))
+        assert get(total) == 4
+        chain = add.remote(0)
+        for _ in range(30):
+            chain = add.remote(chain, 1)
+        assert get(chain, timeout=90) == 30
+
+    def test_they_go_from_cluster_to_cluster(self) -> None:
+        add = adder()
+        there = {"fallback": "wait"}
+        first = add.options(preferred_cluster="linux", **there).remote(40)
+        second = add.options(preferred_cluster="mac", **there).remote(first, 2)
+        assert get(second) == 42
+        assert (first.cluster, second.cluster) == ("linux", "mac")
+
+    def test_an_error_goes_the_same_way(self) -> None:
+        def fail() -> None:
+            raise KeyError("the first one")
+
+        add = adder()
+        last = add.remote(add.remote(submit_task_async(fail)))
+        with pytest.raises(KeyError, match="the first one") as caught:
+            get(last)
+        assert "was to have the value as an argument" in "".join(caught.value.__notes__)
+
+    def test_what_waits_says_so_and_can_be_cancelled(self) -> None:
+        slow = submit_task_async(time.sleep, (30,))
+        waiting = adder().remote(slow)
+        assert waiting.explain()["sentence"] == f"waits for its argument {slow.id}"
+        assert waiting.state is TaskState.PENDING
+        other = adder().remote(slow)
+        waiting.cancel()
+        with pytest.raises(TaskCancelledError):
+            waiting.result(10)
+        slow.cancel()
+        with pytest.raises(TaskCancelledError, match=slow.id):
+            other.result(30)
+
+    def test_deeper_ones_are_refused(self) -> None:
+        with pytest.raises(TaskSubmissionError, match="inside of something else"):
+            adder().remote([adder().remote(1)])
+
+
+class TestPut:
+    def test_one_value_for_many_tasks_on_both_clusters(self, scheduler: UnifiedScheduler) -> None:
+        big = put(list(range(200_000)))
+        measure = remote(lambda values, n: (len(values), values[n]))
+        handles = [
+            measure.options(preferred_cluster=cluster, fallback="wait").remote(big, number)
+            for number in range(10)
+            for cluster in ("linux", "mac")
+        ]
+        assert get(handles, timeout=120) == [(200_000, number) for number in range(10) for _ in range(2)]
+        assert {one.cluster for one in handles} == {"linux", "mac"}
+        runtime, _ = scheduler._started()
+        deadline = time.monotonic() + 10
+        while big.digest in runtime.shelf._blobs:
+            assert time.monotonic() < deadline, "nobody needs it on the shelf any more"
+            time.sleep(0.02)
+
+    def test_a_value_of_a_users_class_brings_its_module_along(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "users_shapes.py").write_text(
+            "class Square:\n    def __init__(self, side):\n        self.side = side\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        import users_shapes
+
+        try:
+            assert get(remote(lambda shape: shape.side**2).remote(put(users_shapes.Square(3)))) == 9
+
+            def make(side: int) -> Any:
+                from users_shapes import Square
+
+                return Square(side)
+
+            made = submit_task_async(make, (4,))
+            assert get(remote(lambda shape: shape.side**2).remote(made)) == 16, "so does a result"
+        finally:
+            del sys.modules["users_shapes"]
+
+
+def test_wait_as_ray_does() -> None:
+    add = adder()
+    many = [add.remote(number) for number in range(10)]
+    seen: list[int] = []
+    rest = many
+    while rest:
+        over, rest = wait(rest, num_returns=1, timeout=60)
+        assert len(over) == 1
+        seen.append(get(over[0]))
+    assert sorted(seen) == list(range(10))
+
+
+def test_questions_about_the_fleet() -> None:
+    from ray_multicluster_scheduler.app.client_api import ray_shape
+
+    assert ray_shape.is_initialized()
+    assert {node["Cluster"] for node in ray_shape.nodes()} == {"linux", "mac"}
+    assert ray_shape.cluster_resources()["CPU"] == 4.0
+    assert 0 <= ray_shape.available_resources()["CPU"] <= 4.0
+
+
+def run(program: str, fleet_config: Path, tmp_path: Path, python: str = sys.executable, **env: str) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    environment = {**os.environ, "RMCS_CONFIG": str(fleet_config), "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(
+        [python, str(path)], capture_output=True, text=True, timeout=170, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("monte_carlo_pi", "pi is about 3.1371, from 160000 darts\n"),
+        ("parameter_server", "slope 3.0, offset -1.0, after 30 updates\n"),
+        ("word_count", "dog 4, fox 4, lazy 2, over 2\n"),
+    ],
+)
+def test_a_program_for_ray_runs_with_another_import(
+    name: str, expected: str, config_path: Path, tmp_path: Path
+) -> None:
+    program = (HERE / "ported" / f"{name}.py").read_text()
+    ported = program.replace("\nimport ray\n", "\nimport ray_multicluster_scheduler as ray\n")
+    assert ported != program
+    assert run(ported, config_path, tmp_path) == expected
+
+
+OF_RAY = """
+    import ray
+
+    import ray_multicluster_scheduler as rmcs
+
+    @ray.remote(num_cpus=0.5)
+    def square(x):
+        return x * x
+
+    @ray.remote
+    class Counter:
+        def __init__(self, start):
+            self.value = start
+
+        def add(self, amount):
+            self.value += amount
+            return self.value
+
+    def main():
+        print(rmcs.submit_task(square, (3,)))
+        ours = rmcs.remote(square)
+        print(rmcs.get([ours.remote(number) for number in range(4)]))
+        counter = rmcs.submit_actor(Counter, (10,))
+        print(rmcs.get(counter.add.remote(5)))
+        print(rmcs.get(rmcs.remote(Counter).remote(1).add.remote(1)))
+        assert not ray.is_initialized(), "our process is no driver of Ray"
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_what_is_decorated_by_ray_is_taken_as_it_is(config_path: Path, ray_python: Path, tmp_path: Path) -> None:
+    """In an interpreter that has Ray; our own dependencies are lent to it."""
+    ours = next(place for place in sys.path if place.endswith("site-packages"))
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    for one in Path(ours).iterdir():
+        if not one.name.startswith(("__editable__", "ray_multicluster", "_", "pip", "setuptools")):
+            (lent / one.name).symlink_to(one)
+    stdout = run(
+        textwrap.dedent(OF_RAY),
+        config_path,
+        tmp_path,
+        str(ray_python),
+        PYTHONPATH=f"{ROOT}{os.pathsep}{lent}",
+        RAY_ENABLE_AUTO_CONNECT="0",
+    )
+    assert stdout.splitlines() == ["9", "[0, 1, 4, 9]", "15", "2"]

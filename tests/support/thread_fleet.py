@@ -1,0 +1,160 @@
+"""A fleet of threads: what a scheduler promises to an executor, without clusters. Everything is really pickled."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskCancelledError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import TaskTimeoutError as Late
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.config import Settings
+
+
+class ThreadHandle:
+    """Behaves as a TaskHandle does."""
+
+    def __init__(self, fleet: ThreadFleet, number: int, payload: bytes, options: dict[str, Any]) -> None:
+        self.id, self.options = f"task-{number}", options
+        self.state, self.attempt, self.cluster = TaskState.QUEUED, 0, None
+        self.preferred = options.get("preferred_cluster") or ClusterContextManager.get()
+        self.payload = payload
+        self.cancelled_while_running = False
+        self._fleet, self._future = fleet, Future[bytes]()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        return pickling.loads(self._wait(timeout).result())
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return self._wait(timeout).exception()
+
+    def cancel(self) -> None:
+        self._fleet.cancel(self)
+
+    def add_done_callback(self, callback: Callable[[ThreadHandle], object]) -> None:
+        def off_the_loop() -> None:
+            threading.Thread(target=callback, args=(self,)).start()
+
+        self._future.add_done_callback(lambda _: off_the_loop())
+
+    def end(self, state: TaskState, value: bytes = b"", error: BaseException | None = None) -> None:
+        self.state = state
+        if error is None:
+            self._future.set_result(value)
+        else:
+            self._future.set_exception(error)
+
+    def _wait(self, timeout: float | None) -> Future[bytes]:
+        try:
+            self._future.exception(timeout)
+        except TimeoutError:
+            raise Late(f"{self.id} is not over") from None
+        return self._future
+
+
+class ThreadFleet:
+    """``slots`` threads per cluster take items in order; ``gate`` holds all of them back while it is cleared."""
+
+    def __init__(self, settings: Settings | None = None, **slots: int) -> None:
+        self.config = SimpleNamespace(settings=settings or Settings())
+        self.gate = threading.Event()
+        self.gate.set()
+        self.handles: list[ThreadHandle] = []
+        self.crashes: deque[SchedulerError] = deque()
+        """Each is the end of one item that begins."""
+        self.refusal: SchedulerError | None = None
+        self._numbers = itertools.count(1)
+        self._queue: deque[ThreadHandle] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(name,)) for name, count in slots.items() for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Any,
+    ) -> ThreadHandle:
+        if self.refusal is not None:
+            raise self.refusal
+        try:
+            fn = fn.shipped if isinstance(fn, RemoteFunction) else fn
+            payload, _ = pickling.dumps_with_modules((fn, tuple(args), dict(kwargs or {})))
+        except Exception as error:
+            raise TaskSubmissionError(f"cannot be pickled: {error}") from error
+        given = {**options, "resource_requirements": resource_requirements, "tags": tags}
+        handle = ThreadHandle(self, next(self._numbers), payload, given)
+        with self._changed:
+            self.handles.append(handle)
+            self._queue.append(handle)
+            self._changed.notify()
+        return handle
+
+    def cancel(self, handle: ThreadHandle) -> None:
+        with self._changed:
+            waits = handle in self._queue
+            if waits:
+                self._queue.remove(handle)
+            elif not handle.done():
+                handle.cancelled_while_running = True
+        if waits:
+            handle.end(TaskState.CANCELLED, error=TaskCancelledError(f"{handle.id} was cancelled"))
+
+    def _work(self, cluster: str) -> None:
+        while True:
+            self.gate.wait()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self._queue and self.gate.is_set()))
+                if self._closed:
+                    return
+                handle = self._queue.popleft()
+                handle.cluster, handle.attempt, handle.state = cluster, 1, TaskState.RUNNING
+                crash = self.crashes.popleft() if self.crashes else None
+            if crash is not None:
+                handle.end(TaskState.FAILED, error=crash)
+                continue
+            try:
+                fn, args, kwargs = pickling.loads(handle.payload)
+                value = pickling.dumps(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - as a worker does
+                handle.end(TaskState.FAILED, error=error)
+            else:
+                if handle.cancelled_while_running:
+                    handle.end(TaskState.CANCELLED, error=TaskCancelledError(f"{handle.id} was cancelled"))
+                else:
+                    handle.end(TaskState.SUCCEEDED, value)
+
+    def open(self) -> None:
+        """Let the threads work."""
+        self.gate.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def __enter__(self) -> ThreadFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.gate.set()
+        for thread in self._threads:
+            thread.join()

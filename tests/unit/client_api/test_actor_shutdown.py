@@ -1,0 +1,76 @@
+"""How actors end with their program: not waited for, said in one line; detached ones are left alone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api import shutdown_story
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.actor_plane import ActorPlane, Counter
+from tests.unit.client_api.control_plane import until
+
+
+def end(plane: ActorPlane) -> None:
+    """As at the exit of a program."""
+    shutdown_story.drain(plane.runtime)
+    plane.runtime.refuse()
+    shutdown_story.cancel_all(plane.runtime)
+
+
+def test_a_living_actor_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        actor = plane.actor()
+        end(plane)
+        assert actor.state is TaskState.CANCELLED
+        assert "its program has ended" in actor.explain()["sentence"]
+    assert capsys.readouterr().err == f"rmcs: ended with the program: Counter {actor.id} on mac\n"
+
+
+def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        handle = plane.actor().add.remote(1)
+        plane.sent(1)
+        timer = threading.Timer(0.1, plane.answer, (handle.id, 7))
+        timer.start()
+        end(plane)
+        timer.join()
+        assert handle.result(0) == 7
+    assert f"waiting for {handle.id} (DISPATCHING) to end" in capsys.readouterr().err
+
+
+def test_one_that_is_still_being_made_is_not_waited_for() -> None:
+    with ActorPlane(slow=True) as plane:
+        actor = plane.actor()
+        end(plane)
+        assert actor.state is TaskState.CANCELLED
+
+
+def test_a_detached_one_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        actor = plane.actor(name="tally", lifetime="detached")
+        end(plane)
+        assert actor.state is TaskState.RUNNING
+    assert capsys.readouterr().err == f"rmcs: detached, so left alone: Counter {actor.id} on mac\n"
+
+
+def test_a_detached_one_is_made_before_the_program_ends() -> None:
+    with ActorPlane(slow=True) as plane:
+        actor = plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
+        until(lambda: actor.state is TaskState.DISPATCHING)
+        timer = threading.Timer(0.1, plane.start, (actor,))
+        timer.start()
+        end(plane)
+        timer.join()
+        assert actor.state is TaskState.RUNNING
+
+
+def test_many_are_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        for _ in range(7):
+            plane.actor()
+        end(plane)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "and 2 more" in told

@@ -1,0 +1,285 @@
+"""Making, naming, finding and listing actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api import explanation
+from ray_multicluster_scheduler.app.client_api.remote_class import RemoteClass
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.actor_plane import ActorPlane, Counter
+from tests.unit.client_api.control_plane import until
+
+
+@pytest.fixture
+def plane() -> Iterator[ActorPlane]:
+    with ActorPlane() as running:
+        yield running
+
+
+class TestWhatIsDescribed:
+    def describe(self, plane: ActorPlane, needs: Any = None, **options: Any) -> Any:
+        return plane.actors._submission.describe(RemoteClass(Counter), (1,), None, needs, None, options).task
+
+    def test_by_default_it_needs_a_cpu_to_start_and_holds_none(self, plane: ActorPlane) -> None:
+        task = self.describe(plane)
+        assert (task.kind, task.name, task.requirements, task.actor.placement) == (
+            "actor",
+            "Counter",
+            {},
+            {"CPU": 1.0},
+        )
+        assert (task.retries, task.actor.ray_name, task.actor.ready_timeout) == (0, task.id, 300.0)
+
+    @pytest.mark.parametrize("needs", [{"CPU": 2}, {"num_cpus": 2}])
+    def test_what_it_asks_for_it_holds(self, plane: ActorPlane, needs: Any) -> None:
+        task = self.describe(plane, needs)
+        assert task.requirements == task.actor.placement == {"CPU": 2.0}
+
+    def test_none_at_all(self, plane: ActorPlane) -> None:
+        task = self.describe(plane, {"CPU": 0})
+        assert (task.requirements, task.actor.placement) == ({}, {})
+
+    def test_other_resources(self, plane: ActorPlane) -> None:
+        task = self.describe(plane, {"GPU": 1})
+        assert (task.requirements, task.actor.placement) == ({"GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0})
+
+    def test_a_detached_one_is_known_by_its_name_there(self, plane: ActorPlane) -> None:
+        task = self.describe(plane, name="tally", lifetime="detached")
+        assert (task.actor.ray_name, task.actor.public_name) == ("tally", "tally")
+        assert self.describe(plane, name="tally").actor.ray_name.startswith("actor-cp1-")
+
+    def test_a_class_with_coroutines(self, plane: ActorPlane) -> None:
+        class Waiting:
+            async def wait(self) -> None: ...
+
+        new = plane.actors._submission.describe(RemoteClass(Waiting), (), None, None, None, {})
+        assert new.task.actor is not None
+        assert new.task.actor.asynchronous
+        assert not self.describe(plane).actor.asynchronous
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"retries": 1}, "retries means nothing for an actor"),
+            ({"crash_retries": 1}, "max_restarts"),
+            ({"run_timeout": 5}, "ready_timeout"),
+            ({"idempotency_key": "k"}, "get_if_exists=True"),
+            ({"lifetime": "detached"}, "no name"),
+            ({"lifetime": "forever"}, "lifetime is 'forever'"),
+            ({"name": "x", "lifetime": "detached", "restart_elsewhere": True}, "exclude each other"),
+            ({"max_restarts": -2}, "max_restarts is -2"),
+            ({"max_restarts": "many"}, "max_restarts is 'many'"),
+            ({"max_concurrency": 0}, "max_concurrency is 0"),
+            ({"ready_timeout": 0}, "ready_timeout is 0"),
+            ({"ready_timeout": "long"}, "ready_timeout is 'long'"),
+            ({"get_if_exists": True}, "but no name"),
+            ({"name": ""}, "name is ''"),
+            ({"max_restart": 1}, "did you mean max_restarts"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, plane: ActorPlane, options: Any, sentence: str) -> None:
+        with pytest.raises(ConfigurationError, match=sentence.replace("(", r"\(")):
+            plane.actors.submit(Counter, (), None, None, None, options)
+        assert len(plane.runtime.shelf) == 0
+        assert plane.runtime.unfinished() == []
+
+    @pytest.mark.parametrize("wrong", [Counter(), "Counter", 5, None, len])
+    def test_only_classes(self, plane: ActorPlane, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="is not a class"):
+            plane.actors.submit(wrong, (), None, None, None, {})
+
+    def test_what_cannot_be_pickled(self, plane: ActorPlane) -> None:
+        import threading
+
+        with pytest.raises(TaskSubmissionError, match="argument 0 of Counter, a lock"):
+            plane.actors.submit(Counter, (threading.Lock(),), None, None, None, {})
+
+    def test_a_constructor_waits_for_its_arguments(self, plane: ActorPlane) -> None:
+        task = plane.task("t1")
+        actor = plane.actors.submit(Counter, (task,), None, None, None, {})
+        until(lambda: actor._item.accepted)
+        assert actor.explain()["sentence"] == "waits for its argument t1"
+        plane.finish(task)
+        until(lambda: actor.state is TaskState.RUNNING)
+
+    def test_options_of_the_class_and_those_of_the_call(self, plane: ActorPlane) -> None:
+        cls = RemoteClass(Counter, num_cpus=2, name="one", tags=["x"], max_restarts=3)
+        actor = plane.actors.submit(cls, (), None, None, None, {"name": "two"})
+        task = actor._item.task
+        assert (task.requirements, task.tags) == ({"CPU": 2.0}, ("x",))
+        assert task.actor is not None
+        assert (task.actor.public_name, task.actor.max_restarts) == ("two", 3)
+        other = plane.actors.submit(cls, (), None, {"CPU": 1}, ["y"], {})
+        assert (other._item.task.requirements, other._item.task.tags) == ({"CPU": 1.0}, ("y",))
+
+
+class TestNames:
+    def test_a_name_is_unique_among_the_living(self, plane: ActorPlane) -> None:
+        first = plane.actor(name="tally")
+        with pytest.raises(ConfigurationError, match="a living actor 'tally' already: Counter actor-cp1-1 on mac"):
+            plane.actor(name="tally")
+        assert plane.actors.get("tally") is first
+        assert plane.actor(name="tally", get_if_exists=True) is first
+        first.kill()
+        until(lambda: first.state is TaskState.CANCELLED)
+        second = plane.actor(name="tally")
+        assert plane.actors.get("tally") is second
+        assert second.id != first.id
+
+    def test_many_threads_want_the_same(self, plane: ActorPlane) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            handles = list(pool.map(lambda _: plane.actor(name="tally", get_if_exists=True), range(16)))
+        assert len({id(handle) for handle in handles}) == 1
+        assert len(plane.placed) == 1
+
+    def test_an_unknown_one(self, plane: ActorPlane) -> None:
+        plane.actor(name="tally")
+        with pytest.raises(UnknownItemError, match="no living actor 'taly'.*known names: tally") as caught:
+            plane.actors.get("taly")
+        assert "did you mean 'tally'" in str(caught.value)
+        assert "no answer from mac" in str(caught.value), "its one cluster is at a closed port"
+        for wrong in ("", None, 5):
+            with pytest.raises(ConfigurationError, match="not the name of an actor"):
+                plane.actors.get(wrong)  # type: ignore[arg-type]  # that is the point
+
+
+class Dashboards:
+    """Which clusters have which detached actors."""
+
+    def __init__(self, **names: list[str]) -> None:
+        self.names = names
+
+    def client(self, cluster: str) -> Any:
+        dashboards = self
+
+        class Client:
+            async def has_detached_actor(self, name: str) -> bool:
+                return name in dashboards.names.get(cluster, [])
+
+        return Client()
+
+
+class TestDetached:
+    def test_one_that_another_program_left_is_found(self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plane.runtime, "clients", Dashboards(mac=["tally"]))
+        actor = plane.actors.get("tally")
+        task = actor._item.task
+        assert task.actor is not None
+        assert (task.actor.adopt, task.actor.ray_name, task.preferred_cluster, task.fallback) == (
+            True,
+            "tally",
+            "mac",
+            "wait",
+        )
+        assert (task.requirements, task.actor.placement) == ({}, {})
+        assert plane.actors.get("tally") is actor
+        until(lambda: actor.state is TaskState.RUNNING)
+        actor.whatever.remote(1)
+        (call,) = plane.sent(1)
+        assert call.method is not None
+        assert call.method.method == "whatever"
+        assert not hasattr(actor, "_private")
+        monkeypatch.undo()
+
+    def test_its_name_is_taken(self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plane.runtime, "clients", Dashboards(mac=["tally"]))
+        options = {"name": "tally", "lifetime": "detached"}
+        with pytest.raises(ConfigurationError, match="'tally' already: a detached one on mac"):
+            plane.actors.submit(Counter, (), None, None, None, options)
+        actor = plane.actors.submit(Counter, (), None, None, None, {**options, "get_if_exists": True})
+        assert actor._item.task.actor is not None
+        assert actor._item.task.actor.adopt
+        with pytest.raises(AttributeError, match="did you mean add"):
+            actor.ad  # noqa: B018 - its class is known
+        monkeypatch.undo()
+
+    def test_on_several_clusters_one_must_be_named(self, plane: ActorPlane) -> None:
+        with pytest.raises(ConfigurationError, match="on each of linux, mac"):
+            plane.actors._one_of("tally", ["linux", "mac"])
+        with ClusterContextManager.use("mac"):
+            assert plane.actors._one_of("tally", ["linux", "mac"]) == "mac"
+
+    def test_it_is_left_alone_at_the_end(self) -> None:
+        with ActorPlane() as plane:
+            actor = plane.actor(name="tally", lifetime="detached")
+        assert actor.state is TaskState.CANCELLED
+        story = actor.explain()
+        assert story["code"] == "ABANDONED"
+        assert "detached and lives on on mac" in story["sentence"]
+
+
+class TestLooking:
+    def test_list(self, plane: ActorPlane) -> None:
+        first, second = plane.actor(name="tally"), plane.actor()
+        second.kill()
+        until(lambda: second.state is TaskState.CANCELLED)
+        rows = explanation.actor_rows(plane.runtime)
+        assert [(row["id"], row["name"], row["class"], row["state"], row["cluster"]) for row in rows] == [
+            (first.id, "tally", "Counter", "RUNNING", "mac"),
+            (second.id, None, "Counter", "CANCELLED", "mac"),
+        ]
+
+    def test_explain(self, plane: ActorPlane) -> None:
+        actor = plane.actor(max_restarts=2, resource_requirements={"GPU": 0, "CPU": 2})
+        story = actor.explain()
+        assert (story["kind"], story["state"], story["cluster"]) == ("actor", "RUNNING", "mac")
+        assert story["actor"]["needs_to_start"] == story["actor"]["holds"] == {"CPU": 2.0}
+        assert story["actor"]["max_restarts"] == 2
+        actor.add.remote(1)
+        plane.sent(1)
+        story = actor.explain()
+        assert (story["calls_waiting"], story["calls_unanswered"]) == (0, 1)
+
+    def test_its_room_is_held_and_given_back(self, plane: ActorPlane) -> None:
+        actor = plane.actor(resource_requirements={"CPU": 8})
+        waiting = plane.submit(plane.with_payload(plane_task("t1")))
+        until(lambda: waiting.accepted)
+        assert waiting.state is TaskState.QUEUED
+        actor.kill()
+        until(lambda: waiting.state is TaskState.RUNNING)
+
+    def test_one_that_says_nothing_holds_nothing(self, plane: ActorPlane) -> None:
+        for _ in range(10):
+            plane.actor()
+        task = plane.submit(plane.with_payload(plane_task("t1", 8)))
+        until(lambda: task.state is TaskState.RUNNING)
+
+
+def plane_task(task_id: str, cpus: float = 1) -> Any:
+    from tests.unit.lifecycle.driver import task
+
+    return task(task_id, cpus)
+
+
+class TestWaiting:
+    def test_one_that_does_not_get_ready_is_given_up(self) -> None:
+        with ActorPlane(slow=True) as plane:
+            with pytest.raises(TaskTimeoutError, match="not ready after 0.05 s|ready_timeout"):
+                plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 0.05}, wait=True)
+            (row,) = explanation.actor_rows(plane.runtime)
+            until(lambda: explanation.actor_rows(plane.runtime)[0]["state"] in ("CANCELLED", "FAILED"))
+            assert row["class"] == "Counter"
+
+    def test_but_not_somebody_elses(self) -> None:
+        with ActorPlane(slow=True) as plane:
+            first = plane.actor(name="tally", ready_timeout=0.5)
+            with pytest.raises(TaskTimeoutError, match="not ready"):
+                plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "get_if_exists": True}, wait=True)
+            plane.settle()
+            assert "its end was asked for: it was killed" not in str(first.explain()["history"])
+
+    def test_one_that_gets_ready(self, plane: ActorPlane) -> None:
+        actor = plane.actors.submit(Counter, (), None, None, None, {}, wait=True)
+        assert actor.state is TaskState.RUNNING

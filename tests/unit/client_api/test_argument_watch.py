@@ -1,0 +1,132 @@
+"""Actors among the arguments: found wherever they are, waited for, and they say where it must run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.app.client_api.arguments import prepare_arguments
+from ray_multicluster_scheduler.app.client_api.handle import TaskHandle
+from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.lifecycle.driver import task
+
+
+class FakeActorHandle:
+    """What the handle of an actor looks like to whoever pickles it."""
+
+    _rmcs_actor_handle = True
+
+    def __init__(self, actor_id: str) -> None:
+        described = replace(task(actor_id), kind="actor", actor=ActorDescription(actor_id))
+        self._item = Item(described)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (self._item.id,)
+
+    def moved(self, state: TaskState, cluster: str | None = "mac") -> None:
+        self._item.moved(Transition(self._item.id, 1, state, 1, 0.0, "CODE", "sentence", cluster))
+
+    def died(self) -> None:
+        done = Complete(self._item.id, TaskState.FAILED, 1, "mac", "ActorDiedError", "it crashed")
+        self._item.ended(Outcome(done, None))
+
+
+class Heard:
+    """Watches, and writes down what it is told."""
+
+    def __init__(self, *args: Any) -> None:
+        self.news: list[Values | ArgumentFailure] = []
+        self.watch = ArgumentWatch(prepare_arguments(args, {}, "f"), self.news.append, self.news.append)
+        self.said = self.watch.waits_for
+        self.watch.begin()
+
+
+def test_actors_are_found_anywhere_and_count_once() -> None:
+    one, other = FakeActorHandle("a1"), FakeActorHandle("a2")
+    arguments = prepare_arguments((one, [{"deep": other}], one), {"again": one}, "f")
+    assert {actor._item.id for actor in arguments.actors} == {"a1", "a2"}
+    assert not arguments.plain
+    captured = prepare_arguments((1,), {}, "f", (other,))
+    assert captured.actors == (other,)
+
+
+def test_it_waits_until_the_actor_runs_and_is_pinned_to_its_cluster() -> None:
+    actor = FakeActorHandle("a1")
+    heard = Heard(actor)
+    assert heard.said == "waits for its argument actor a1"
+    actor.moved(TaskState.QUEUED, None)
+    actor.moved(TaskState.DISPATCHING)
+    assert heard.news == []
+    actor.moved(TaskState.RUNNING, "linux")
+    assert heard.news == [Values((), "linux")]
+    assert not actor._item._step_watchers
+    actor.moved(TaskState.RETRYING)
+    actor.moved(TaskState.RUNNING)
+    assert len(heard.news) == 1
+
+
+def test_one_that_runs_already() -> None:
+    actor = FakeActorHandle("a1")
+    actor.moved(TaskState.RUNNING)
+    assert Heard(actor, [actor]).news == [Values((), "mac")]
+
+
+def test_actors_of_two_clusters_cannot_be_used_together() -> None:
+    one, other = FakeActorHandle("a1"), FakeActorHandle("a2")
+    heard = Heard(one, other)
+    one.moved(TaskState.RUNNING, "mac")
+    other.moved(TaskState.RUNNING, "linux")
+    (failure,) = heard.news
+    assert isinstance(failure, ArgumentFailure)
+    assert failure.error == "TaskSubmissionError"
+    assert "a2 on linux, a1 on mac" in failure.sentence
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_dead_actor(before: bool) -> None:
+    actor = FakeActorHandle("a1")
+    if before:
+        actor.died()
+    heard = Heard(actor)
+    actor.died()
+    (failure,) = heard.news
+    assert isinstance(failure, ArgumentFailure)
+    assert (failure.error, failure.origin) == ("ActorDiedError", None)
+    assert "(a1), has ended: it crashed" in failure.sentence
+
+
+def test_nobody_is_told_after_the_stop() -> None:
+    actor = FakeActorHandle("a1")
+    heard = Heard(actor)
+    heard.watch.stop()
+    heard.watch.stop()
+    actor.moved(TaskState.RUNNING)
+    actor.died()
+    assert heard.news == []
+    assert not actor._item._step_watchers
+
+
+def test_on_a_control_plane() -> None:
+    """An item that uses an actor waits for it, and goes where it is or not at all."""
+    with ControlPlane() as plane:
+        actor, elsewhere = FakeActorHandle("a1"), FakeActorHandle("a2")
+
+        def submit(task_id: str, *args: Any) -> TaskHandle:
+            arguments = prepare_arguments(args, {}, task_id)
+            what = plane.with_payload(task(task_id))
+            return TaskHandle(plane.runtime.submit(what, arguments), plane.runtime)
+
+        waiting = submit("t1", actor)
+        assert waiting.explain()["sentence"] == "waits for its argument actor a1"
+        actor.moved(TaskState.RUNNING, "mac")
+        until(lambda: waiting.state is TaskState.RUNNING)
+        elsewhere.died()
+        with pytest.raises(Exception, match="has ended: it crashed") as caught:
+            submit("t2", elsewhere).result(5)
+        assert type(caught.value).__name__ == "ActorDiedError"

@@ -1,0 +1,131 @@
+"""Options inside a cluster: what Ray can do becomes Ray's options, what it cannot do is refused with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.native.options import (
+    actor_options,
+    check_place,
+    task_needs,
+    task_options,
+)
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("requirements", "chosen"),
+    [
+        (None, {"num_cpus": 1.0}),
+        ({}, {"num_cpus": 1.0}),
+        ({"CPU": 0}, {"num_cpus": 0.0}),
+        ({"GPU": 1}, {"num_cpus": 1.0, "num_gpus": 1.0}),
+        ({"cpu": 2, "memory": "1KiB", "special": 3}, {"num_cpus": 2.0, "memory": 1024, "resources": {"special": 3.0}}),
+    ],
+)
+def test_what_a_task_asks_for(requirements: dict[str, Any] | None, chosen: dict[str, Any]) -> None:
+    assert task_options(requirements, {}, "mac") == chosen
+
+
+def test_an_actor_that_says_nothing_holds_nothing() -> None:
+    assert actor_options(None, {}, "mac") == {}
+    assert actor_options({"CPU": 0}, {}, "mac") == {"num_cpus": 0.0}
+    assert task_needs(None) == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, {}),
+        ({"crash_retries": 0}, {"max_retries": 0}),
+        ({"crash_retries": 5}, {"max_retries": 5}),
+        ({"retries": 2}, {"max_retries": 2, "retry_exceptions": True}),
+        ({"retries": 2, "crash_retries": 2}, {"max_retries": 2, "retry_exceptions": True}),
+        ({"retries": 0, "crash_retries": 3}, {"max_retries": 3}),
+        ({"retries": 1, "retry_on": [OSError]}, {"max_retries": 1, "retry_exceptions": [OSError]}),
+        ({"retries": 1, "retry_on": OSError}, {"max_retries": 1, "retry_exceptions": [OSError]}),
+    ],
+)
+def test_retries(options: dict[str, Any], chosen: dict[str, Any]) -> None:
+    assert task_options({"CPU": 1}, options, "mac") == {"num_cpus": 1.0, **chosen}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"retries": 1, "crash_retries": 2}, "counts both together"),
+        ({"retries": 1, "retry_on": ["OSError"]}, "the classes themselves"),
+        ({"retries": -1}, "retries is -1"),
+        ({"crash_retries": True}, "crash_retries is True"),
+        ({"no_retry_on": [OSError]}, "no_retry_on cannot be used inside of cluster 'mac'"),
+        ({"run_timeout": 3}, "run_timeout cannot be used"),
+        ({"queue_timeout": 3}, "queue_timeout cannot be used"),
+        ({"require_tags": ["x"]}, "require_tags cannot be used"),
+        ({"idempotency_key": "k"}, "idempotency_key cannot be used"),
+        ({"retrys": 3}, "no option 'retrys'"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        task_options(None, options, "mac")
+    assert caught.value.next_step
+
+
+def test_labels_and_what_says_nothing_are_taken() -> None:
+    quiet = {"tags": ["x"], "owner": "me", "priority": 3, "fallback": "wait", "run_timeout": None, "require_tags": ()}
+    assert task_options({"CPU": 1}, {**quiet, "name": "shown", "num_returns": 2}, "mac") == {
+        "num_cpus": 1.0,
+        "name": "shown",
+        "num_returns": 2,
+    }
+
+
+def test_options_of_actors() -> None:
+    given = {"name": "n", "lifetime": "detached", "max_restarts": -1, "max_concurrency": 4, "ready_timeout": 5.0}
+    assert actor_options(None, given, "mac") == {key: given[key] for key in given if key != "ready_timeout"}
+    with pytest.raises(ConfigurationError, match="retries cannot be used"):
+        actor_options(None, {"retries": 2}, "mac")
+    with pytest.raises(ConfigurationError, match="restart_elsewhere cannot be used"):
+        actor_options(None, {"restart_elsewhere": True}, "mac")
+    with pytest.raises(ConfigurationError, match="has no name"):
+        actor_options(None, {"lifetime": "detached"}, "mac")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"preferred_cluster": "mac"},
+        {"allow_clusters": ["linux", "mac"]},
+        {"deny_clusters": ["linux"]},
+        {"preferred_cluster": None, "allow_clusters": None, "deny_clusters": None},
+    ],
+)
+def test_this_cluster_may_be_asked_for(options: dict[str, Any]) -> None:
+    check_place(options, "mac")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"preferred_cluster": "linux"}, "'linux' was asked for"),
+        ({"preferred_cluster": "linux", "fallback": "any"}, "'linux' was asked for"),
+        ({"allow_clusters": ["linux"]}, "allow_clusters is"),
+        ({"allow_clusters": []}, "allow_clusters is"),
+        ({"deny_clusters": ["mac"]}, "deny_clusters is"),
+    ],
+)
+def test_another_cluster_may_not(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        check_place(options, "mac")
+    assert caught.value.cluster == "mac"
+
+
+def test_nor_by_context() -> None:
+    with ClusterContextManager.use("linux"), pytest.raises(ConfigurationError, match="'linux' was asked for"):
+        check_place({}, "mac")
+    with ClusterContextManager.use("mac"):
+        check_place({}, "mac")

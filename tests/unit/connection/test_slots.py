@@ -1,0 +1,187 @@
+"""The book of places: one holder each, first come first served, nobody forgotten."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots, shape_of
+
+CPU, GPU = shape_of({"CPU": 1.0}), shape_of({"CPU": 1.0, "GPU": 1.0})
+A, B, C, D, E = (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
+Key = tuple[str, int]
+
+
+def test_a_call_with_a_place_is_begun_at_once() -> None:
+    assert Slots().hold(A, CPU) == [A]
+
+
+def test_who_waits_takes_over_the_place_of_who_ends_in_order_of_arrival() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    assert slots.wait(B, CPU, overlap=False) == []
+    assert slots.wait(C, CPU, overlap=False) == []
+    assert slots.ended(A) == (B, [B])
+    assert slots.ended(B) == (C, [C])
+    assert slots.ended(C) == (None, [])
+
+
+def test_places_of_another_shape_help_nobody() -> None:
+    slots = Slots()
+    slots.hold(A, GPU)
+    slots.wait(B, CPU, overlap=True)
+    assert slots.ended(A) == (None, [])
+    assert slots.start(B) == [B]
+    assert shape_of({"GPU": 1.0, "CPU": 1.0}) == GPU, "the order of names does not matter"
+
+
+def test_one_per_place_may_wait_in_ray_and_gets_the_place_of_who_ends_first() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    slots.hold(B, CPU)
+    assert [slots.wait(key, CPU, overlap=True) for key in (C, D, E)] == [[C], [D], []]
+    assert slots.ended(B) == (C, [E]), "C is with Ray already; E takes its turn there"
+    assert slots.ended(A) == (D, [])
+    assert slots.ended(C) == (E, [])
+
+
+def test_one_that_may_not_wait_in_ray_holds_up_those_behind_it() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    assert slots.wait(B, CPU, overlap=False) == []
+    assert slots.wait(C, CPU, overlap=True) == []
+    assert slots.ended(A) == (B, [B, C])
+
+
+def test_one_that_ray_ran_before_its_turn_takes_nobodys_place() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    slots.wait(B, CPU, overlap=True)
+    slots.wait(C, CPU, overlap=True)
+    assert slots.ended(B) == (None, [C])
+    assert slots.ended(A) == (C, [])
+
+
+def test_a_place_from_the_control_plane_starts_a_waiting_call_once() -> None:
+    slots = Slots()
+    slots.wait(A, CPU, overlap=True)
+    assert slots.start(A) == [A]
+    assert slots.start(A) == []
+    assert slots.start(B) == [], "unknown"
+    slots.wait(B, CPU, overlap=True)  # with Ray from now on
+    slots.wait(C, CPU, overlap=True)
+    assert slots.start(B) == [C], "B is with Ray; one more place, so one more may wait there"
+    assert slots.ended(A) == (C, [])
+
+
+def test_only_who_waits_here_can_be_taken_back() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    slots.wait(B, CPU, overlap=True)
+    slots.wait(C, CPU, overlap=True)
+    assert [slots.take_back(key) for key in (A, B, C, C, D)] == [False, False, True, False, False]
+    assert slots.ended(A) == (B, [])
+    assert slots.ended(B) == (None, [])
+
+
+def test_who_arrives_when_all_places_are_gone_waits_for_a_new_one() -> None:
+    slots = Slots()
+    slots.hold(A, CPU)
+    assert slots.ended(A) == (None, [])
+    assert slots.wait(B, CPU, overlap=True) == []
+    assert slots.hold(C, CPU) == [C, B]
+    assert slots.ended(C) == (B, [])
+
+
+ACTIONS = ["hold", "queue", "overlap", "start", "take_back", "end", "end", "end"]
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 30)), max_size=150)
+
+
+class World:
+    """What a control plane and Ray would see of the book."""
+
+    def __init__(self) -> None:
+        self.slots = Slots()
+        self.shapes: dict[Key, object] = {}
+        self.arrived: dict[object, list[Key]] = defaultdict(list)
+        self.began: dict[object, list[Key]] = defaultdict(list)
+        self.places: dict[object, set[Key]] = defaultdict(set)
+        self.with_ray: set[Key] = set()
+        self.over: set[Key] = set()
+        self.jumped: set[Key] = set()
+
+    def give(self, keys: list[Key]) -> None:
+        for key in keys:
+            assert key not in self.with_ray, "given to Ray twice"
+            assert key not in self.over, "begun after its end"
+            self.with_ray.add(key)
+            self.began[self.shapes[key]].append(key)
+
+    def step(self, step: str, number: int, fresh: Key) -> None:
+        shape = (CPU, GPU)[number % 2]
+        known = list(self.shapes)
+        key = known[number % len(known)] if known else fresh
+        if step in ("hold", "queue", "overlap"):
+            self.shapes[fresh] = shape
+            if step == "hold":
+                self.places[shape].add(fresh)
+                self.give(self.slots.hold(fresh, shape))
+            else:
+                self.arrived[shape].append(fresh)
+                self.give(self.slots.wait(fresh, shape, overlap=step == "overlap"))
+        elif step == "start" and known:
+            if key not in self.over:
+                self.places[self.shapes[key]].add(key)
+                if key not in self.with_ray:
+                    self.jumped.add(key)
+            self.give(self.slots.start(key))
+        elif step == "take_back" and known:
+            waited = key not in self.with_ray and key not in self.over
+            assert self.slots.take_back(key) == waited
+            if waited:
+                self.over.add(key)
+        elif step == "end":
+            running = [one for one in self.with_ray if one not in self.over]
+            if running:
+                self.end(sorted(running)[number % len(running)])
+
+    def end(self, key: Key) -> None:
+        held = self.places[self.shapes[key]]
+        heir, given = self.slots.ended(key)
+        self.over.add(key)
+        if heir is not None:
+            assert key in held, "only a place that was held is handed on"
+            assert heir not in held, "nobody has two places"
+            assert self.shapes[heir] == self.shapes[key]
+            held.add(heir)
+        held.discard(key)
+        self.give(given)
+
+    def check(self) -> None:
+        for shape, held in self.places.items():
+            early = [key for key in self.with_ray - self.over if self.shapes[key] == shape and key not in held]
+            assert len(early) <= len(held), "one per place may wait in Ray"
+            assert held <= self.with_ray, "who has a place has begun"
+            waiting = [key for key in self.arrived[shape] if key not in self.with_ray and key not in self.over]
+            turns = [key for key in self.began[shape] if key in self.arrived[shape] and key not in self.jumped]
+            assert turns == [key for key in self.arrived[shape] if key in turns], "first come, first served"
+            if turns and waiting:
+                assert self.arrived[shape].index(turns[-1]) < self.arrived[shape].index(waiting[0])
+
+
+@given(STEPS)
+def test_whatever_happens_places_have_one_holder_and_nobody_is_lost(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for count, (step, number) in enumerate(steps):
+        world.step(step, number, (f"t{count}", 1))
+        world.check()
+    while left := sorted(world.shapes.keys() - world.over):  # every call ends when places keep coming
+        world.step("start", list(world.shapes).index(left[0]), ("", 0))
+        for key in sorted(world.with_ray - world.over):
+            world.end(key)
+        world.check()
+    assert not world.slots._shapes
+    assert not world.slots._classes
+    assert all(not held for held in world.places.values())
