@@ -108,7 +108,7 @@ def _home_of(obj: Any) -> object:
     """Where the other side will look for something that cloudpickle does not take apart."""
     if isinstance(obj, types.ModuleType):
         return obj.__name__
-    # Of an instance this is where its class is, unless it says itself that it is a global, as a decorated function does.
+    # Of an instance: where its class is, unless it says itself that it is a global, as a decorated function does.
     return getattr(obj, "__module__", None) or type(obj).__module__
 
 

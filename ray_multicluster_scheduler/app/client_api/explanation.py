@@ -229,9 +229,11 @@ def decision_table(decision: SchedulingDecision | dict[str, Any]) -> list[tuple[
 
 def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:
     """The nodes of these clusters as they were last seen, with Ray's names for what is known of them."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in clusters:
         snapshot = runtime.machine.registry.latest_snapshot(name)
-        for node in snapshot.nodes if snapshot else ():
-            rows.append({"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name})
+        rows += [
+            {"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name}
+            for node in (snapshot.nodes if snapshot else ())
+        ]
     return rows

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
+from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.options import (
     actor_options,
     check_place,
     task_needs,
     task_options,
 )
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, names_of
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -129,3 +133,34 @@ def test_nor_by_context() -> None:
         check_place({}, "mac")
     with ClusterContextManager.use("mac"):
         check_place({}, "mac")
+
+
+def sentence_for(check: Any, option: str) -> str:
+    """What is said about this option when it is given; empty if it is taken."""
+    try:
+        check(option)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("option", sorted(names_of(ItemOptions)))
+def test_every_option_of_tasks_is_known(option: str) -> None:
+    """Taken or refused, but never unknown."""
+    assert "no option" not in sentence_for(lambda name: task_options(None, {name: ["x"]}, "mac"), option)
+
+
+@pytest.mark.parametrize("option", sorted(names_of(ActorOptions)))
+def test_every_option_of_actors_is_known(option: str) -> None:
+    assert "no option" not in sentence_for(lambda name: actor_options(None, {name: ["x"]}, "mac"), option)
+
+
+@pytest.mark.parametrize("option", sorted(names_of(JobOptions)))
+def test_every_option_of_jobs_is_known(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CLUSTER": "mac", "TASK_ID": "job-1", "ATTEMPT": "1", "FENCE": "1"}.items():
+        monkeypatch.setenv(f"RMCS_{name}", value)
+    monkeypatch.setattr(
+        NativeJobs, "_jobs", lambda self: SimpleNamespace(submit_job=lambda **job: job["submission_id"])
+    )
+    wrong = {"x": "y"}
+    assert "no option" not in sentence_for(lambda name: NativeJobs().submit("ls", {name: wrong}), option)

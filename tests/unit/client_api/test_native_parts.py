@@ -17,7 +17,10 @@ from ray_multicluster_scheduler.app.client_api import where
 from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.native import here, jobs
 from ray_multicluster_scheduler.app.client_api.native.actor_proxy import rebuild_actor
+from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.native.child import Made, class_of_child, function_of_child, whose
+from ray_multicluster_scheduler.app.client_api.native.handle import NativeObjectHandle, NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.not_here import stand_in
 from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
@@ -78,6 +81,25 @@ class TestRouting:
             assert [(one.name, one.default) for one in native.values() if one.kind is not one.VAR_KEYWORD] == named, (
                 verb
             )
+
+    @pytest.mark.parametrize(
+        ("outside", "native"),
+        [
+            (api.TaskHandle, NativeTaskHandle),
+            (api.ObjectHandle, NativeObjectHandle),
+            (api.JobHandle, NativeJobHandle),
+            (api.ActorHandle, NativeActorHandle),
+        ],
+    )
+    def test_handles_have_the_same_face(self, outside: type, native: type) -> None:
+        inner = {"part", "actors", "digest", "modules"}  # how the embedded control plane keeps its values
+        public = {name for name in dir(outside) if not name.startswith("_")} - inner
+        set_by_init = {"id"} if native is NativeJobHandle else set()
+        assert public - set(dir(native)) <= set_by_init
+        for name in sorted(public):
+            face = getattr(outside, name)
+            if inspect.isfunction(face):
+                assert inspect.signature(face).parameters == inspect.signature(getattr(native, name)).parameters, name
 
     def test_an_actor_of_elsewhere_cannot_be_rebuilt_outside(self) -> None:
         with pytest.raises(SchedulerError, match="outside of any"):

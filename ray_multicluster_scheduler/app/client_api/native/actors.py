@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -154,12 +154,16 @@ class NativeActorHandle:
         bound = own.__get__(self) if isinstance(own, FunctionType) else None
         return NativeMethod(self, name, {} if returns == 1 else {"num_returns": returns}, bound)
 
-    def logs(self) -> str:
-        """Where its output is: Ray keeps it, since it is an actor of Ray."""
+    def logs(self, *, stream: str | None = None) -> str:
+        """Where its output is, of whatever stream: Ray keeps it, since it is an actor of Ray."""
         return (
             f"(Ray keeps the output of {self._name} on cluster {self._parent.cluster!r}: see actor {self._id()} in the "
             f"cluster's dashboard, or `ray logs actor --id {self._id()}` there)"
         )
+
+    def follow_logs(self) -> Iterator[str]:
+        """The same: Ray keeps its output."""
+        return iter([NativeActorHandle.logs(self)])
 
     def explain(self) -> dict[str, Any]:
         """Whose child it is, where, and in what state."""

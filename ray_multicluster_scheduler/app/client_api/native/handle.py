@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -140,12 +140,16 @@ class NativeTaskHandle:
         """Whose child it is, where, and in what state."""
         return child_story(self.id, "task", self.name, self.state, self.parent)
 
-    def logs(self) -> str:
-        """Where its output is: Ray keeps it, since it is a task of Ray."""
+    def logs(self, *, stream: str | None = None) -> str:
+        """Where its output is, of whatever stream: Ray keeps it, since it is a task of Ray."""
         return (
             f"(the output of {self.name} is kept by Ray on cluster {self.cluster!r}: see task {self.id} in the "
             f"cluster's dashboard, or `ray logs task --id {self.id}` there)"
         )
+
+    def follow_logs(self) -> Iterator[str]:
+        """The same: Ray keeps its output."""
+        return iter([self.logs()])
 
     def __await__(self) -> Generator[Any, None, Any]:
         ray = here.connected_ray()
@@ -215,7 +219,7 @@ class NativeObjectHandle(NativeTaskHandle):
     def cancel(self, *, force: bool = False) -> None:
         """It is there already: nothing happens."""
 
-    def logs(self) -> str:
+    def logs(self, *, stream: str | None = None) -> str:
         """An object prints nothing."""
         return ""
 

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.failures import cau
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
 
 
 class NoSuchActor(Exception):
@@ -79,8 +80,7 @@ class ActorMaker:
 
     def attend(self, actor: Actor, handle: Any) -> Any:
         """A reference to what its process says of itself; an error when it is dead."""
-        item = CurrentItem(*actor.record.key, actor.record.fence, self._cluster)
-        return handle.attend.remote(self._calls.line, item)
+        return handle.attend.remote(self._order(actor))
 
     def _new(self, actor: Actor) -> Any:
         record, spec = actor.record, actor.spec
@@ -88,14 +88,17 @@ class ActorMaker:
         cls = None if record.function is None else record.function.argument(ray.put)
         objects = [one.argument(ray.put) for one in record.objects]
         shell = self._shells[spec["asynchronous"]].options(**options)
-        item = CurrentItem(*record.key, record.fence, self._cluster)
-        given = (self._calls.line, item, spec["detached"], record.homes, cls, record.arguments)
         try:
-            return shell.remote(*given, *objects)
+            return shell.remote(self._order(actor), cls, record.arguments, *objects)
         except ValueError as error:
             if "already" in str(error):
                 raise NameTaken(f"another actor of this cluster is called {spec['ray_name']!r} already") from None
             raise
+
+    def _order(self, actor: Actor) -> bytes:
+        record = actor.record
+        item = CurrentItem(*record.key, record.fence, self._cluster)
+        return WorkOrder(self._calls.line, item, record.homes, detached=actor.spec["detached"]).packed()
 
     def _find(self, actor: Actor) -> Any:
         name = actor.spec["ray_name"]

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.failures import act
 from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import MethodOrder
 
 Tell = Callable[[Key, Message], None]
 """Says something to an actor's process."""
@@ -113,8 +114,9 @@ class ActorMethods:
             return
         try:
             name = "" if record.method is None else record.method.name
+            order = MethodOrder(record.key, name, record.homes).packed()
             objects = [one.argument(ray.put) for one in record.objects]
-            record.ref = handle.run.remote(record.key, name, record.homes, record.arguments, *objects)
+            record.ref = handle.run.remote(order, record.arguments, *objects)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self._answered, actor, record, None, error))
             return

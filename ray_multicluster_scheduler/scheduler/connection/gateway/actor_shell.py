@@ -17,13 +17,11 @@ import ray
 from ray.exceptions import AsyncioActorExit
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
+from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, NoLease
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import NoLease
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
-    Homes,
     Outcome,
     Tee,
     failed,
@@ -32,6 +30,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     succeeded,
     user_error,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes, MethodOrder, WorkOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import no_lease, this_node
 
 NAMESPACE = "rmcs"
@@ -43,21 +42,20 @@ UNBORN = "unborn"
 class _Shell:
     """What both kinds share. The constructor does not raise, so that the agent can be told what user code raised."""
 
-    def __init__(
-        self, line: Line, item: CurrentItem, detached: bool, homes: Homes, cls: bytes, arguments: bytes, *objects: bytes
-    ) -> None:
+    def __init__(self, order: bytes, cls: bytes, arguments: bytes, *objects: bytes) -> None:
+        told = WorkOrder.unpacked(order)
         self._object: Any = None
-        self._channel = ActorChannel(line, item.id, item.attempt, detached=detached)
+        self._channel = ActorChannel(told.line, told.item.id, told.item.attempt, detached=told.detached)
         node_id = this_node()
         try:
             self._running = self._channel.live(node_id)
         except NoLease as error:
             self._birth = no_lease(node_id, error)
             return
-        set_current(item)
+        set_current(told.item)
         for stream in ("stdout", "stderr"):
             setattr(sys, stream, Tee(getattr(sys, stream), self._writer(stream)))
-        head, payload = self._construct(homes, cls, arguments, objects)
+        head, payload = self._construct(told.homes, cls, arguments, objects)
         if head["status"] == "failed" and ray.get_runtime_context().was_current_actor_reconstructed:
             raise RuntimeError(head["message"])  # Ray restarted it by itself, so it is Ray that must know
         self._birth = pack({"at": time.time(), "node": node_id, **head}, payload)
@@ -79,10 +77,11 @@ class _Shell:
     def _writer(self, stream: str) -> Callable[[str], None]:
         return lambda text: self._channel.write(self._running, stream, text)
 
-    def _attend(self, line: Line, item: CurrentItem) -> bytes:
+    def _attend(self, order: bytes) -> bytes:
+        told = WorkOrder.unpacked(order)
         if self._object is not None:
-            set_current(item)
-            self._channel.attend(line, item.id, item.attempt)
+            set_current(told.item)
+            self._channel.attend(told.line, told.item.id, told.item.attempt)
         return self._birth
 
     def _pack(self, outcome: Outcome, took: float | None = None) -> bytes:
@@ -110,14 +109,15 @@ class _Shell:
 class Shell(_Shell):
     """An actor whose methods run one at a time, or in as many threads as it was given."""
 
-    def attend(self, line: Line, item: CurrentItem) -> bytes:
+    def attend(self, order: bytes) -> bytes:
         """Says how the constructor fared, and from now on belongs to this agent. Also shows that the actor lives."""
-        return self._attend(line, item)
+        return self._attend(order)
 
-    def run(self, key: Key, method: str, homes: Homes, arguments: bytes, *objects: bytes) -> bytes:
+    def run(self, order: bytes, arguments: bytes, *objects: bytes) -> bytes:
         """Call a method; answer with an envelope."""
         if self._object is None:
             return pack({"status": UNBORN})
+        key, method, homes = MethodOrder.unpacked(order)
         if not self._channel.called(key):
             return pack({"status": "cancelled"})
         try:
@@ -146,14 +146,15 @@ class Shell(_Shell):
 class AsyncShell(_Shell):
     """An actor with ``async def`` methods: all of its methods run on one event loop, as in Ray."""
 
-    async def attend(self, line: Line, item: CurrentItem) -> bytes:
+    async def attend(self, order: bytes) -> bytes:
         """See :meth:`Shell.attend`."""
-        return self._attend(line, item)
+        return self._attend(order)
 
-    async def run(self, key: Key, method: str, homes: Homes, arguments: bytes, *objects: bytes) -> bytes:
+    async def run(self, order: bytes, arguments: bytes, *objects: bytes) -> bytes:
         """See :meth:`Shell.run`."""
         if self._object is None:
             return pack({"status": UNBORN})
+        key, method, homes = MethodOrder.unpacked(order)
         if not self._channel.called(key):
             return pack({"status": "cancelled"})
         try:

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import 
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots, shape_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import run_call
 
 _FORCE_AFTER_S = 5.0
@@ -33,7 +34,8 @@ class Calls:
 
     def __init__(self, cluster: str, own_modules: list[str], hands: Hands, wake: Callable[[], None]) -> None:
         self._cluster, self._own_modules, self._hands, self._wake = cluster, own_modules, hands, wake
-        self.line: Line | None = None
+        self.line = Line("", 0, "", 0.0)
+        """Where workers dial; set once the agent listens."""
         self.records: dict[Key, CallRecord] = {}
         self.unacknowledged: dict[Key, CallRecord] = {}
         """Those that ended, in the order in which they did."""
@@ -149,11 +151,10 @@ class Calls:
         task_id, attempt = record.key
         try:
             item = CurrentItem(task_id, attempt, record.fence, self._cluster)
+            order = WorkOrder(self.line, item, record.homes, record.digest).packed()
             function = None if record.function is None else record.function.argument(ray.put)
             objects = [one.argument(ray.put) for one in record.objects]
-            record.ref = self._shaped(record).remote(
-                self.line, item, record.homes, record.digest, function, record.arguments, *objects
-            )
+            record.ref = self._shaped(record).remote(order, function, record.arguments, *objects)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))
             return

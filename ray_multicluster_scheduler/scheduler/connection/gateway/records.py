@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.kept import Kept, KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
-from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import Homes
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes
 
 BIG_BYTES = 1024 * 1024
 

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.object_argument import fill_in
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes
 
-Homes: TypeAlias = tuple[list[str], str] | None
-"""Home directories of others, and the one that arguments under them are moved to."""
 Outcome: TypeAlias = tuple[dict[str, Any], bytes]
 """The head and the payload of an envelope."""
 

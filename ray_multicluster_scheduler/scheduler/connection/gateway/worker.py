@@ -14,9 +14,8 @@ from typing import Any
 
 import ray
 
-from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
+from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
-    Line,
     NoLease,
     Running,
     WorkerChannel,
@@ -24,7 +23,6 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack
 from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
-    Homes,
     Outcome,
     Tee,
     failed,
@@ -34,15 +32,15 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     succeeded,
     user_error,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
 
 _node_id = ""
 
 
-def run_call(
-    line: Line, item: CurrentItem, homes: Homes, digest: str, function: bytes, arguments: bytes, *objects: bytes
-) -> bytes:
+def run_call(order: bytes, function: bytes, arguments: bytes, *objects: bytes) -> bytes:
     """One attempt of one task. Returns an envelope, whatever happens to the user's code."""
-    channel = channel_for(line)
+    told = WorkOrder.unpacked(order)
+    item, channel = told.item, channel_for(told.line)
     node_id = this_node()
     try:
         running = channel.begin(item.id, item.attempt, node_id)
@@ -53,7 +51,7 @@ def run_call(
     payload = b""
     try:
         with _captured(channel, running):
-            outcome, payload = _call(homes, digest, function, arguments, objects)
+            outcome, payload = _call(told, function, arguments, objects)
         head |= outcome
     except KeyboardInterrupt:
         # This is how ray.cancel() arrives.
@@ -83,10 +81,10 @@ def no_lease(node_id: str, error: NoLease) -> bytes:
     return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
 
 
-def _call(homes: Homes, digest: str, function: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
+def _call(told: WorkOrder, function: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
     try:
-        target = load_function(digest, function)
-        args, kwargs = load_arguments(homes, arguments, objects)
+        target = load_function(told.digest, function)
+        args, kwargs = load_arguments(told.homes, arguments, objects)
     except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
         return not_loadable(error), b""
     began = time.monotonic()
