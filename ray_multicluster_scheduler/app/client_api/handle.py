@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 
 
+RESULT = "result-"
+"""What the name of an object begins with that is the value of an item."""
+
+
 class Handle:
     """An item in progress or over. Safe from any thread; awaitable.
 
@@ -92,7 +96,7 @@ class Handle:
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         """A name, and the pickled value of the whole item, for whoever takes it as an argument."""
-        return f"result-{self._item.id}", payload_of(outcome)
+        return f"{RESULT}{self._item.id}", payload_of(outcome)
 
     def _wait(self, timeout: float | None) -> Outcome:
         outcome = self._item.outcome

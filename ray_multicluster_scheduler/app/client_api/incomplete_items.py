@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.argument_watch import (
     values_of,
 )
 from ray_multicluster_scheduler.app.client_api.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.handle import RESULT
 from ray_multicluster_scheduler.app.client_api.item import Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -37,6 +38,10 @@ class IncompleteItems:
         )
         return watch
 
+    def bytes_beside(self, task_id: str) -> int:
+        """How much travels beside its call and for it alone; what was ``put`` is for many."""
+        return sum(len(data) for name, data in self._shelf.objects_of(task_id) if name.startswith(RESULT))
+
     def over(self, task_id: str) -> Outcome | None:
         """On the loop: the item has ended. Returns how an argument of it failed, if that was why."""
         watch = self._watches.pop(task_id, None)
@@ -48,7 +53,7 @@ class IncompleteItems:
     def _ready(self, task_id: str, values: Values) -> None:
         if self._watches.pop(task_id, None) is not None:
             self._shelf.attach(task_id, values.objects)
-            self._post(ArgumentsReady(task_id, values.pinned))
+            self._post(ArgumentsReady(task_id, values.pinned, self.bytes_beside(task_id)))
 
     def _failed(self, task_id: str, failure: ArgumentFailure) -> None:
         if self._watches.pop(task_id, None) is not None:

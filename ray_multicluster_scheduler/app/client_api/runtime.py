@@ -96,7 +96,8 @@ class Runtime(LoopThread):
                         self._keys[task.owner, task.idempotency_key] = task.id
                     if arguments is not None and not arguments.plain:
                         watch = self.incomplete.expect(task.id, arguments)
-                    self.manager.post(Submitted(task, watch.waits_for if watch else ""))
+                    waits_for = watch.waits_for if watch else ""
+                    self.manager.post(Submitted(task, waits_for, self.incomplete.bytes_beside(task.id)))
                     taken = True
             if watch is not None:
                 watch.begin()

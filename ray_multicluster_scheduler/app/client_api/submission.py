@@ -85,6 +85,7 @@ class Submission:
             runtime_env=arguments.runtime_env(template.runtime_env, function.modules),
             function_digest=function.digest,
             arguments_digest=digest,
+            arguments_bytes=len(arguments.data),
             home_paths=self._home_paths(args, kwargs),
             submitted_at=self._clock.now(),
             **template.fields,

@@ -48,6 +48,7 @@ class TaskDescription:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     function_digest: str | None = None
     arguments_digest: str | None = None
+    arguments_bytes: int = 0
     home_paths: tuple[str, ...] = ()
     job: JobDescription | None = None
     actor: ActorDescription | None = None

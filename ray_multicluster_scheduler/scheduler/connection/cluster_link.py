@@ -71,8 +71,8 @@ class Call:
 
     A call that is sent ``ahead`` has no place yet. It waits with the gateway until a call of ours that holds the same
     ``resources`` ends, and takes over its place (``moved``), or until :meth:`ClusterLink.start`. With "overlap" one
-    such call per place may wait in Ray itself; with "queue" none may, because there is room in the cluster that
-    is not ours to use.
+    such call per place may wait in Ray itself, or a few if they are very short; with "queue" none may, because there
+    is room in the cluster that is not ours to use.
     """
 
     task_id: str

@@ -36,6 +36,7 @@ class Admission:
             return
         self._submissions += 1
         record = self._core.records[task.id] = TaskRecord(task, self._submissions)
+        record.load_bytes = task.arguments_bytes + event.bytes_beside
         if task.idempotency_key is not None:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
         self._core.unfinished += 1
@@ -56,7 +57,10 @@ class Admission:
             return
         self._incomplete.discard(event.task_id)
         record = self._core.records[event.task_id]
+        record.load_bytes += event.bytes_beside
         if event.pinned is not None:
+            if self._refused_for_pin(record, event.pinned, now):
+                return
             record.pin(event.pinned)
             if self._refused_for_names(record, now):
                 return
@@ -122,6 +126,21 @@ class Admission:
             message,
             error="ConfigurationError",
             next_step=registry.name_hint(name),
+        )
+        return True
+
+    def _refused_for_pin(self, record: TaskRecord, cluster: str, now: float) -> bool:
+        task = record.task
+        if task.fallback != "wait" or task.preferred_cluster in (None, cluster):
+            return False
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.ARGUMENT_FAILED,
+            now,
+            f"{task.kind} {task.id} may run on {task.preferred_cluster} only, but was given an actor on {cluster}.",
+            error="TaskSubmissionError",
+            next_step=f'submit it with preferred_cluster="{cluster}", or make the actor on {task.preferred_cluster}',
         )
         return True
 

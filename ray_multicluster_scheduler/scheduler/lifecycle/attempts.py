@@ -68,6 +68,7 @@ class Attempts:
         if record is None or record.started_at is not None:
             return
         is_actor = record.task.kind == "actor"
+        self._begin(record)
         self._run(
             record, event.at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now
         )
@@ -179,7 +180,8 @@ class Attempts:
 
     def _end(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """Ask for the end of its attempt, unless that was asked for already."""
-        if record.ending is not None or record.cluster is None:
+        taken_back = record.ending is not None and record.ending.kind == "take_back"  # in vain, or it would be over
+        if (record.ending is not None and not taken_back) or record.cluster is None:
             return
         record.ending = ending
         code = _ENDING_CODES[ending.kind]
@@ -215,19 +217,29 @@ class Attempts:
         *,
         refused: bool,
     ) -> None:
-        failures = record.failures
-        failures[failure] = failures.get(failure, 0) + 1
         code = code or codes.FAILED[failure]
-        if retry.wants_retry(record.task, failure, error_type, failures, ran=not refused):
-            delay = retry.backoff_s(
-                self._core.settings.retry_backoff, record.task.id, record.attempt, failures[failure]
-            )
+        again, failures = self._is_tried_again(record, failure, error_type, refused=refused)
+        if again:
+            delay = retry.backoff_s(self._core.settings.retry_backoff, record.task.id, record.attempt, failures)
             why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}; tried again in {delay:.1f} s"
             self._core.transition(record, TaskState.RETRYING, code, why, now)
             self._core.out.set_timer(timers.retry_key(record.task.id), now + delay)
             return
         error, message, next_step = failure_message(record, failure, sentence, refused=refused)
         self._core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=next_step)
+
+    def _is_tried_again(
+        self, record: TaskRecord, failure: FailureClass, error_type: str | None, *, refused: bool
+    ) -> tuple[bool, int]:
+        """Count the failure; is there another attempt, and which of its kind was this?"""
+        actor, was_ready = record.task.actor, record.started_at is not None
+        if actor is not None and was_ready and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
+            record.restarts += 1
+            return record.restarts <= retry.restarts(actor), record.restarts
+        failures = record.failures
+        failures[failure] = failures.get(failure, 0) + 1
+        again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
+        return again, failures[failure]
 
     def _recalled(self, record: TaskRecord, ending: Ending, now: float) -> None:
         """We called it back, so no budget is used; it may have started in the last moment."""

@@ -106,14 +106,14 @@ class Core:
         place = state.places.held.get(record.task.id)
         if place is None:
             return False
-        heir = next(self._heirs(state, place.of), None)
+        heir = next(self._heirs(state, place.of), None) if place.kind == "task" else None
         if heir is not None:
             state.hand_over(record.task.id, heir.task, now)
             self.out.put(StartAttempt(heir.task.id, heir.attempt, state.name))
             return False
         state.give_back(record.task.id, now)
         self.touched.add(state.name)
-        if not state.places.held:
+        if not state.places.held and not state.places.ahead:
             self.out.clear_timer(timers.lost_key(state.name))
         return True
 

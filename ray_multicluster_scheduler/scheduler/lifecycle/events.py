@@ -17,11 +17,13 @@ from ray_multicluster_scheduler.common.model import (
 class Submitted:
     """A validated item; its payload is already on the shelf.
 
-    ``waits_for`` says which arguments have no value yet: it is not queued before ArgumentsReady.
+    ``waits_for`` says which arguments have no value yet: it is not queued before ArgumentsReady. ``bytes_beside`` is
+    the size of arguments that travel beside the call and that no other call uses.
     """
 
     task: TaskDescription
     waits_for: str = ""
+    bytes_beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class ArgumentsReady:
 
     task_id: str
     pinned: str | None = None
+    bytes_beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)

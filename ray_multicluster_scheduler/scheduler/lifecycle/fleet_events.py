@@ -54,7 +54,7 @@ class FleetEvents:
         state = self._news(event.cluster)
         if state is not None and state.link != "down":
             state.link_down(now)
-            if state.places.held:
+            if state.places.held or state.places.ahead:
                 self._core.out.set_timer(timers.lost_key(state.name), now + self._core.settings.lost_after_s)
 
     def link_silent_for_long(self, cluster: str, now: float) -> None:

@@ -27,7 +27,8 @@ class TaskRecord:
     """Only the machine changes it; everybody else reads.
 
     While it waits, the reason is its group's: items of one shape wait for the same thing. ``wanted`` is what placement
-    looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there.
+    looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there. ``restarts`` counts how
+    often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it.
     """
 
     task: TaskDescription
@@ -45,6 +46,8 @@ class TaskRecord:
     accepted: bool = False
     ending: Ending | None = None
     failures: dict[FailureClass, int] = field(default_factory=dict)
+    restarts: int = 0
+    load_bytes: int = 0
     pinned: str | None = None
     wanted: TaskDescription = field(init=False)
 

@@ -19,13 +19,10 @@ _CRC_RANGE = 0xFFFFFFFF
 def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
     """How many failures of this class it may survive. ``ran``: the attempt may have begun.
 
-    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so. An actor has its
-    own budget, ``max_restarts``, for whatever ended it.
+    A Ray job has no lease, so one that was lost while it ran is repeated only if its owner said so.
     """
     if failure is FailureClass.CLUSTER and ran and task.kind == "job" and not task.retry_lost:
         return 0
-    if task.actor is not None and ran and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
-        return _restarts(task.actor)
     return {
         FailureClass.USER: task.retries,
         FailureClass.CRASH: task.crash_retries,
@@ -34,8 +31,11 @@ def budget(task: TaskDescription, failure: FailureClass, *, ran: bool) -> int:
     }[failure]
 
 
-def _restarts(actor: ActorDescription) -> int:
-    """A detached one may live on where nobody sees it: only Ray itself restarts it."""
+def restarts(actor: ActorDescription) -> int:
+    """How often an actor that was ready is made anew, whatever ended it; until then it is tried like a task.
+
+    A detached one may live on where nobody sees it: only Ray itself restarts it.
+    """
     if actor.detached:
         return 0
     return actor.max_restarts if actor.max_restarts >= 0 else sys.maxsize

@@ -75,8 +75,11 @@ class SchedulingPass:
             # 5. or let it wait, with all of its shape, for a reason that can be read
             elif outcome is Verdict.WAIT or self._may_still_answer(record, decision, now):
                 self._wait(record, group, decision, now)
-                for cluster in self._send_ahead(group, decision, now):
+                used = self._send_ahead(group, decision, now)
+                for cluster in used:
                     views[cluster] = self._core.view(self._core.registry.state(cluster), now)
+                if used:
+                    self._walk.offer(group)  # its next one may go when those before it have gone
             # 6. or end it, when waiting is pointless
             else:
                 self._fail(record, decision, outcome, now)
@@ -119,13 +122,9 @@ class SchedulingPass:
     def _send_ahead(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> set[str]:
         """Send those of the group that are known to be short to where they will soon have a place; returns where."""
         used: set[str] = set()
-        rival = max((_priority(other) for other in self._core.queue.groups() if other is not group), default=None)
-        while group and (rival is None or _priority(group) >= rival):
-            record = self._core.records[group.head()[1]]
-            target = self._ahead.target(record, decision)
-            if target is None:
-                break
+        while group and (target := self._ahead.target(group, decision, now)) is not None:
             cluster, how = target
+            record = self._core.records[group.head()[1]]
             sentence = f"{cluster}: it is short, and sent ahead to where a place is soon free"
             ahead = replace(decision, task_id=record.task.id, cluster=cluster, code=codes.SENT_AHEAD, sentence=sentence)
             state = self._core.registry.state(cluster)
@@ -135,7 +134,7 @@ class SchedulingPass:
             self._dispatch(record, ahead, cluster, now, how)
             used.add(cluster)
         if group:
-            self._ahead.make_way(_priority(group), now)
+            self._ahead.make_way(group, now)
         return used
 
     def _dispatch(
@@ -189,8 +188,3 @@ class SchedulingPass:
             self._core.out.set_timer(timers.WAKE, self._wake_at)
         else:
             self._core.out.clear_timer(timers.WAKE)
-
-
-def _priority(group: ShapeGroup) -> int:
-    """Of those that wait there, the most urgent one's."""
-    return -int(group.head()[0][0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import TaskDescription
@@ -20,7 +19,7 @@ class Shape(NamedTuple):
 
     lane: Lane
     kind: str
-    placement: Hashable
+    placement: tuple[tuple[str, float], ...]
     tags: tuple[str, ...]
     require_tags: tuple[str, ...]
     fallback: str

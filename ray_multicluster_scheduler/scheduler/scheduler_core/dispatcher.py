@@ -82,8 +82,11 @@ class Dispatcher:
         """There is a place for one that was sent ahead, wherever on its way it is."""
         key = (order.task_id, order.attempt)
         link = self._links.existing(order.cluster)
+        waiting = self._waiting.get(order.cluster, [])
         if key in self._preparing:
             self._placed.add(key)
+        elif (at := _position(waiting, key)) is not None:
+            waiting[at] = replace(waiting[at], ahead="")
         elif link is not None:
             link.start(*key)
 
@@ -93,7 +96,7 @@ class Dispatcher:
         link = self._links.existing(order.cluster)
         if key in self._preparing:
             self._cancelled.add(key)
-        elif link is not None:
+        elif not self._take_back(order) and link is not None:
             link.recall(*key)
 
     def cancel(self, order: CancelAttempt) -> None:
@@ -214,15 +217,15 @@ class Dispatcher:
             actor=None if task.actor is None else _new_actor(task.actor),
         )
 
-    def _take_back(self, order: CancelAttempt) -> bool:
+    def _take_back(self, order: CancelAttempt | RecallAttempt) -> bool:
         """An attempt that still waits for its link never left."""
         waiting = self._waiting.get(order.cluster, [])
-        for position, other in enumerate(waiting):
-            if (other.task_id, other.attempt) == (order.task_id, order.attempt):
-                del waiting[position]
-                self._post(AttemptFinished(order.task_id, order.attempt, "cancelled"))
-                return True
-        return False
+        position = _position(waiting, (order.task_id, order.attempt))
+        if position is None:
+            return False
+        del waiting[position]
+        self._post(AttemptFinished(order.task_id, order.attempt, "cancelled"))
+        return True
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -236,6 +239,10 @@ class Dispatcher:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a dispatch has a defect", "exception": error, "task": task}
             )
+
+
+def _position(orders: list[Dispatch], key: tuple[str, int]) -> int | None:
+    return next((at for at, order in enumerate(orders) if (order.task_id, order.attempt) == key), None)
 
 
 def _new_actor(actor: ActorDescription) -> NewActor:

@@ -190,3 +190,25 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 def test_a_description_survives_its_dict() -> None:
     item = actor("x", cpus=2, max_restarts=3, public_name="me")
     assert TaskDescription.from_dict(item.to_dict()) == item
+
+
+def test_restarts_are_counted_whatever_the_cause_and_refusals_are_not() -> None:
+    driver = ready(2)
+    serving(driver, "x", max_restarts=1)
+    driver.fail("x", "crash", "ActorDiedError")
+    driver.fire("retry:x", after=2)
+    driver.refuse("x")
+    driver.fire("retry:x", after=5)
+    driver.start("x", "n1")
+    driver.fail("x", "cluster", "ClusterLostError")
+    assert driver.state("x") is TaskState.FAILED, "one restart, and it is used up"
+
+
+def test_until_it_was_ready_it_is_tried_again_like_a_task() -> None:
+    driver = ready(2)
+    driver.submit(actor("x", crash_retries=1))
+    driver.fail("x", "crash", "WorkerCrashedError")
+    assert driver.state("x") is TaskState.RETRYING
+    driver.fire("retry:x", after=2)
+    driver.fail("x", "crash", "WorkerCrashedError")
+    assert driver.state("x") is TaskState.FAILED

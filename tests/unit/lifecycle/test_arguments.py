@@ -56,3 +56,11 @@ def test_they_count_for_max_queue() -> None:
     waiting(driver, "t2")
     waiting(driver, "t3")
     assert driver.end("t3").error == "QueueFullError"
+
+
+def test_an_item_for_one_cluster_cannot_be_given_an_actor_of_another() -> None:
+    driver = ready(2, 2)
+    driver.send(events.Submitted(task("t", preferred_cluster="a", fallback="wait"), "waits for actor-1"))
+    driver.send(events.ArgumentsReady("t", pinned="b"))
+    assert driver.end("t").error == "TaskSubmissionError"
+    assert driver.sent_to() == {}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch, RecallAttempt, StartAttempt
-from tests.unit.lifecycle.driver import Driver, cluster, ready, task
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+    StartAttempt,
+)
+from tests.unit.lifecycle.driver import Driver, cluster, job, ready, snapshot, task
 
 SHORT_S = 0.01
 
@@ -265,3 +271,103 @@ def test_what_a_lost_link_had_ahead_is_placed_anew() -> None:
     driver.fail("t0", "cluster", "ClusterLostError")
     assert driver.state("t0") is TaskState.RETRYING
     assert driver.machine.view(where, driver.now).ahead == 0
+
+
+def test_at_equal_priority_nobody_overtakes_one_that_waits_for_such_a_place() -> None:
+    driver = knowing(1)
+    driver.submit(work("w0"))
+    driver.submit(work("w1"))
+    driver.submit(work("other", function_digest="unknown", owner="somebody else"))
+    for number in range(2, 9):
+        driver.submit(work(f"w{number}"))
+    assert ahead(driver, ever=True) == ["w1"]
+    driver.move("w0", "w1")
+    driver.succeed("w0", SHORT_S)
+    driver.succeed("w1", SHORT_S)
+    assert driver.state("other") is TaskState.DISPATCHING
+    driver.succeed("other")
+    assert driver.state("w2") is TaskState.DISPATCHING
+
+
+def test_one_that_could_not_use_the_place_holds_up_nobody() -> None:
+    driver = knowing(1)
+    driver.submit(work("w0"))
+    driver.submit(work("wide", requirements={"CPU": 1.0, "GPU": 1.0}, allow_clusters=("a",)))
+    driver.submit(work("w1"))
+    assert ahead(driver, ever=True) == ["w1"]
+
+
+def test_a_more_urgent_item_that_waits_for_another_cluster_is_no_reason_to_wait() -> None:
+    driver = knowing(1, 1)
+    driver.send(events.LinkDown("b", "silent"))
+    driver.submit(work("w0"))
+    driver.submit(work("stuck", priority=9, preferred_cluster="b", fallback="wait"))
+    driver.submit(work("w1"))
+    assert ahead(driver, ever=True) == ["w1"]
+
+
+def test_groups_take_turns_in_the_order_of_submission() -> None:
+    driver = knowing(1)
+    for number in range(6):
+        driver.submit(work(f"w{number}", owner="ab"[number % 2]))
+    assert ahead(driver, ever=True) == ["w1", "w2", "w3", "w4"]
+
+
+def test_the_threshold_holds_for_what_is_sent_ahead() -> None:
+    driver = knowing(10, resource_threshold=0.5)
+    driver.submit(work("t0"))
+    node = {"CPU": 10.0}
+    busy = snapshot("a", driver.now, node)
+    others = replace(busy, nodes=(replace(busy.nodes[0], free={"CPU": 1.0}),))
+    driver.now += 5
+    driver.send(events.SnapshotTaken(replace(others, taken_at=driver.now)))
+    driver.submit(work("t1"))
+    assert ahead(driver, ever=True) == [], "others use 80 %: our place must stay free when t0 has ended"
+    driver.now += 5
+    driver.send(events.SnapshotTaken(replace(busy, taken_at=driver.now)))
+    for number in range(2, 9):
+        driver.submit(work(f"t{number}"))
+    assert ahead(driver, ever=True), "only ours are in the way, and each goes in the place of another"
+
+
+def test_what_is_heavy_to_carry_is_not_sent_ahead() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("heavy", arguments_bytes=10_000_000))
+    driver.send(events.Submitted(work("fed"), "", 10_000_000))
+    assert ahead(driver, ever=True) == []
+
+
+def test_a_recall_in_vain_does_not_switch_off_the_limits() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("t1", run_timeout=5))
+    driver.accept("t1")
+    driver.fire("ahead:a", after=1.0)
+    assert taken_back(driver) == ["t1"]
+    driver.start("t1", "n1")  # Ray had it already and ran it
+    assert driver.machine.record("t1").ending is None
+    driver.fire("run:t1:1", after=5)
+    assert [(one.task_id, one.force) for one in driver.said(CancelAttempt)] == [("t1", True)]
+    other = knowing(1)
+    other.submit(work("t0"))
+    other.submit(work("t1"))
+    other.accept("t1")
+    other.fire("ahead:a", after=1.0)
+    other.fire("start:t1:1", after=60)
+    assert [one.task_id for one in other.said(CancelAttempt)] == ["t1"]
+
+
+def test_the_place_of_a_job_goes_to_no_task_that_was_sent_ahead() -> None:
+    driver = Driver(cluster("a", max_running_jobs=1))
+    driver.link_up("a", 2)
+    for number in range(2):
+        driver.submit(work(f"before{number}"))
+        driver.succeed(f"before{number}", SHORT_S)
+    driver.submit(job("j1", cpus=1))
+    driver.submit(work("t0"))
+    driver.submit(work("t1"))
+    driver.submit(job("j2", cpus=1))
+    assert ahead(driver, ever=True) == ["t1"]
+    driver.succeed("j1")
+    assert driver.state("j2") is TaskState.DISPATCHING

@@ -10,9 +10,13 @@ from typing import NoReturn
 
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 
+_SWITCH_INTERVAL_S = 0.0005
+"""Ray's threads and the event loop wait for each other often; at Python's default, up to 5 ms each time."""
+
 
 def main() -> NoReturn:
     """Run the agent; the first word of the last line says why it ended, for the control plane to read."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if sys.version_info < m.OLDEST_PYTHON:
         _end(6, f"{m.OLD_PYTHON} {sys.executable} is Python {sys.version.split()[0]}")
     text = os.environ.pop(m.JOIN_VARIABLE, None)

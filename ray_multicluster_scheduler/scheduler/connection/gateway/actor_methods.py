@@ -78,8 +78,7 @@ class ActorMethods:
                 print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
 
     def _store(self, actor: Actor, record: CallRecord) -> None:
-        """On a thread of the hands: large arguments go first, so that those behind them need not wait on the thread
-        that gives calls to Ray."""
+        """On a thread of the hands: what is large goes first, and then the call is small."""
         problem: Exception | None = None
         try:
             record.arguments = ray.put(record.arguments)
@@ -105,13 +104,9 @@ class ActorMethods:
             actor.next_number += 1
             if record.head is None:
                 actor.open.add(record.key)
-                self._hands.soon(partial(self._submit, actor, actor.handle, record))
+                self._submit(actor, actor.handle, record)
 
     def _submit(self, actor: Actor, handle: Any, record: CallRecord) -> None:
-        """On a thread of the hands."""
-        if record.cancelled:
-            self._hands.back(partial(self._answered, actor, record, None, None))
-            return
         try:
             name = "" if record.method is None else record.method.name
             order = MethodOrder(record.key, name, record.homes).packed()

@@ -143,7 +143,7 @@ class Actors:
             else:
                 self._hands.watch(ref, partial(self._looked, actor))
 
-        self._hands.soon(ask)
+        self._hands.beside(ask)
 
     def _looked(self, actor: Actor, value: bytes | None, error: BaseException | None) -> None:
         actor.looked_at = False

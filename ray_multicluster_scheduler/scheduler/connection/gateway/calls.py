@@ -19,14 +19,16 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import task_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
-from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots, shape_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Shape, Slots, shape_of
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import run_call
 
 _FORCE_AFTER_S = 5.0
-_KEPT_SHAPES = 1000
+_KEPT_KINDS = 1000
 
 Move = tuple[Key, Key]
+Kind = tuple[str, Shape, str]
+"""Calls of one kind are given to Ray with the same options."""
 
 
 class Calls:
@@ -40,8 +42,8 @@ class Calls:
         self.unacknowledged: dict[Key, CallRecord] = {}
         """Those that ended, in the order in which they did."""
         self._slots = Slots()
-        self._remotes: dict[str, Any] = {}
-        self._remote = ray.remote(run_call)
+        self._wrapper = ray.remote(run_call)
+        self._remotes: dict[Kind, Any] = {}
         self._ended: list[CallRecord] = []
         self._moves: list[Move] = []
 
@@ -122,7 +124,7 @@ class Calls:
         self.unacknowledged[record.key] = record
         self._ended.append(record)
         if record.actor is None and record.method is None:
-            heir, given = self._slots.ended(record.key)
+            heir, given = self._slots.ended(record.key, head.get("took"))
             if heir is not None:
                 record.moved_to = heir
                 self._moves.append((record.key, heir))
@@ -140,11 +142,13 @@ class Calls:
     def _give(self, keys: Iterable[Key]) -> None:
         for key in keys:
             record = self.records[key]
-            give = self._hands.beside if record.slow_to_give else self._hands.soon
-            give(partial(self._submit, record))
+            if record.slow_to_give or self._kind(record) not in self._remotes:
+                self._hands.beside(partial(self._submit, record))
+            else:
+                self._submit(record)
 
     def _submit(self, record: CallRecord) -> None:
-        """On a thread of the hands."""
+        """On any thread."""
         if record.cancelled:
             self._hands.back(partial(self.conclude, record, {"status": "cancelled"}))
             return
@@ -154,23 +158,30 @@ class Calls:
             order = WorkOrder(self.line, item, record.homes, record.digest).packed()
             function = None if record.function is None else record.function.argument(ray.put)
             objects = [one.argument(ray.put) for one in record.objects]
-            record.ref = self._shaped(record).remote(order, function, record.arguments, *objects)
+            remote = self._remote_of(record)
+            record.ref = remote.remote(order, function, record.arguments, *objects)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))
             return
+        self._know(record, remote)
         self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
             self._cancel(record, force=False)
 
-    def _shaped(self, record: CallRecord) -> Any:
-        """Our wrapper with the options of this call; the options of one shape are built once."""
-        shape = repr((record.name, sorted(record.resources.items()), record.runtime_env))
-        remote = self._remotes.get(shape)
-        if remote is None:
-            if len(self._remotes) > _KEPT_SHAPES:
-                self._remotes.clear()
-            remote = self._remotes[shape] = self._remote.options(**task_options(record, self._own_modules))
-        return remote
+    def _kind(self, record: CallRecord) -> Kind:
+        environment = repr(record.runtime_env) if record.runtime_env else ""
+        return record.name, shape_of(record.resources), environment
+
+    def _remote_of(self, record: CallRecord) -> Any:
+        """Our wrapper with the options of this call; the options of one kind are built once."""
+        known = self._remotes.get(self._kind(record))
+        return known or self._wrapper.options(**task_options(record, self._own_modules))
+
+    def _know(self, record: CallRecord, remote: Any) -> None:
+        """Ray took one of this kind, so the next will not block it."""
+        if len(self._remotes) > _KEPT_KINDS:
+            self._remotes.clear()
+        self._remotes[self._kind(record)] = remote
 
     def _cancel(self, record: CallRecord, force: bool) -> None:
         """From any thread."""

@@ -1,9 +1,11 @@
-"""Talking to Ray on threads of its own, because Ray may block; what comes back is done on the event loop."""
+"""What Ray may take long for is done on threads of its own; what comes back is done on the event loop.
+
+Giving Ray a small call takes it a fraction of a millisecond, less than a change of threads would cost, so that is
+done on the loop. Making an actor, storing something large and the first call of a kind may block.
+"""
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,17 +21,11 @@ class Hands:
 
     def __init__(self, wake: Step) -> None:
         self._wake = wake
-        self._queue: queue.SimpleQueue[Step] = queue.SimpleQueue()
         self._back: deque[Step] = deque()
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="rmcs-beside")
-        threading.Thread(target=self._loop, name="rmcs-submit", daemon=True).start()
-
-    def soon(self, work: Step) -> None:
-        """On the one thread that gives calls to Ray, in order. Must not raise, and should not take long."""
-        self._queue.put(work)
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="rmcs-beside")
 
     def beside(self, work: Callable[[], Any]) -> Future[Any]:
-        """On another thread, for what may take long."""
+        """On another thread, in no order."""
         return self._pool.submit(work)
 
     def back(self, step: Step) -> None:
@@ -50,7 +46,3 @@ class Hands:
         error = future.exception()
         value = None if error is not None else future.result()
         self.back(lambda: told(value, error))
-
-    def _loop(self) -> None:
-        while True:
-            self._queue.get()()

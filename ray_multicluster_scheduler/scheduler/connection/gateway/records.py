@@ -12,6 +12,9 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key,
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes
 
 BIG_BYTES = 1024 * 1024
+"""Larger results stay in the object store until they are sent."""
+_INLINE_BYTES = 64 * 1024
+"""Larger arguments go to the object store, which Ray may block for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class CallRecord:
     @property
     def slow_to_give(self) -> bool:
         """Does giving it to Ray mean to copy something large first?"""
-        return len(self.arguments) > BIG_BYTES or any(one.not_stored for one in self.objects)
+        shared = self.objects if self.function is None else [self.function, *self.objects]
+        return len(self.arguments) > _INLINE_BYTES or any(one.not_stored for one in shared)
 
 
 def record_from(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+
+EARLY_S = 0.01
+"""So much work of ours may wait in Ray behind each place; it cannot be taken back from there."""
+OVERHEAD_S = 0.001
+MOST_EARLY = 8
+_RECENT = 4
 
 Shape: TypeAlias = tuple[tuple[str, float], ...]
 
@@ -19,21 +25,29 @@ def shape_of(resources: Mapping[str, float]) -> Shape:
 
 @dataclass(slots=True)
 class _Class:
-    """The calls of one shape. ``early`` ones were given to Ray before they had a place, never more than there are
-    places. ``queue`` is in the order of arrival, with whether each may be early."""
+    """The calls of one shape. ``early`` ones were given to Ray before they had a place, never more than cover
+    ``EARLY_S`` of work, but one for each place. ``queue`` is in the order of arrival; may each be early?"""
 
     holders: set[Key] = field(default_factory=set)
     early: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     queue: OrderedDict[Key, bool] = field(default_factory=OrderedDict)
+    took: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def refill(self) -> list[Key]:
         """Give Ray as many as may wait there, the oldest first; one that may not holds up those behind it."""
         given = []
-        while self.queue and len(self.early) < len(self.holders) and next(iter(self.queue.values())):
+        most = len(self.holders) * self.early_per_place()
+        while self.queue and len(self.early) < most and next(iter(self.queue.values())):
             key, _ = self.queue.popitem(last=False)
             self.early[key] = None
             given.append(key)
         return given
+
+    def early_per_place(self) -> int:
+        """Ray keeps a worker for us only while it has its next call: a few of the shortest, one of the others."""
+        if len(self.took) < _RECENT:
+            return 1
+        return min(max(int(EARLY_S / (max(self.took) + OVERHEAD_S)), 1), MOST_EARLY)
 
 
 class Slots:
@@ -73,11 +87,13 @@ class Slots:
         self._forget(key)
         return True
 
-    def ended(self, key: Key) -> tuple[Key | None, list[Key]]:
+    def ended(self, key: Key, took: float | None = None) -> tuple[Key | None, list[Key]]:
         """A call is over, in whatever way. Who has its place now, if anybody; and whom to give to Ray."""
         one = self._class(key)
         if one is None:
             return None, []
+        if took is not None:
+            one.took.append(took)
         heir, given = None, []
         if key in one.holders:
             one.holders.discard(key)
