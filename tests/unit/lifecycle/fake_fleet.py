@@ -40,6 +40,8 @@ class Live:
     accepted: bool = False
     started: bool = False
     ahead: bool = False
+    with_ray: bool = False
+    """It has no place yet, but waits in Ray itself: it cannot be taken back, and may even run too early."""
 
 
 @dataclass
@@ -52,6 +54,7 @@ class FakeFleet:
     live: dict[tuple[str, int], Live] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
+    incomplete: list[str] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     mail: list[tuple[float, int, events.Event]] = field(default_factory=list)
@@ -129,7 +132,7 @@ class FakeFleet:
 
     def _recall(self, one: out.RecallAttempt) -> None:
         live = self.live.get((one.task_id, one.attempt))
-        if live is not None and live.ahead:
+        if live is not None and live.ahead and not live.with_ray:
             self._end(live, "cancelled", None)
 
     def _end(self, one: Live, status: Any, failure: FailureClass | None) -> None:
@@ -153,7 +156,7 @@ class FakeFleet:
     def holds(self, cluster: str, node: str) -> dict[str, float]:
         """What runs on a node takes."""
         mine = (one for one in self.live.values() if (one.cluster, one.node) == (cluster, node) and one.started)
-        return {"CPU": sum(one.task.requirements.get("CPU", 0.0) for one in mine if one.task.kind == "task")}
+        return {"CPU": sum(one.task.requirements.get("CPU", 0.0) for one in mine if one.task.kind != "job")}
 
     def snapshot(self, cluster: str) -> ResourceSnapshot:
         nodes = tuple(NodeSnapshot(name, NODE, minus(NODE, self.holds(cluster, name))) for name in NODES)
@@ -206,9 +209,17 @@ class FakeFleet:
 
     # ---- what clusters do
 
-    def submit(self, task: TaskDescription) -> None:
+    def submit(self, task: TaskDescription, waits_for: str = "") -> None:
         self.tasks[task.id] = task
-        self.feed(events.Submitted(task))
+        self.feed(events.Submitted(task, waits_for))
+        if waits_for:
+            self.incomplete.append(task.id)
+
+    def arguments(self, task_id: str, *, well: bool, pinned: str | None = None) -> None:
+        """What it waited for is there, or never will be."""
+        self.incomplete.remove(task_id)
+        ready = events.ArgumentsReady(task_id, pinned)
+        self.feed(ready if well else events.ArgumentsFailed(task_id, "its argument failed", "TaskCancelledError"))
 
     def answer(self, cluster: str, *, well: bool) -> None:
         self.asked.remove(cluster)
@@ -222,8 +233,9 @@ class FakeFleet:
         key = (one.task.id, one.attempt)
         if status == "accepted" and not one.accepted:
             one.accepted = True
+            one.with_ray = one.ahead and self.chance.random() < 0.5
             self.post(events.DispatchAccepted(*key))
-        elif status == "started" and not one.started and not one.ahead:
+        elif status == "started" and not one.started and (one.with_ray or not one.ahead):
             one.accepted = one.started = True
             self.post(events.Started(*key, self.now, one.node))
         elif status == "refused" and not one.accepted:
@@ -250,6 +262,8 @@ class FakeFleet:
         for metadata in self.machine.registry.list():
             self.feed(events.ClusterChanged(metadata.name, metadata))
             self.link(metadata.name, "up")
+        for task_id in list(self.incomplete):
+            self.arguments(task_id, well=True)
         for _ in range(2000):
             for cluster in list(self.asked):
                 self.answer(cluster, well=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -25,6 +25,7 @@ DEEDS = [
     "end",
     "link",
     "cancel",
+    "arguments",
     "old",
     "fleet",
 ]
@@ -32,13 +33,13 @@ DEEDS = [
 
 
 def some_item(chance: Random, number: int) -> TaskDescription:
-    kind: Any = chance.choice(["task", "task", "task", "job"])
+    kind: Any = chance.choice(["task", "task", "task", "task", "job", "actor"])
     clusters = [None, None, "a", "b"]
     return TaskDescription(
         id=f"t{number}",
         kind=kind,
         name=f"t{number}",
-        requirements={} if kind == "job" else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0, 8.0, 8.0])},
+        requirements={} if kind in ("job", "actor") else {"CPU": chance.choice([0.5, 1.0, 3.0, 8.0, 8.0, 8.0])},
         preferred_cluster=chance.choice(clusters),
         fallback=chance.choice(["any", "any", "wait"]),
         priority=chance.choice([0, 0, 1]),
@@ -48,6 +49,17 @@ def some_item(chance: Random, number: int) -> TaskDescription:
         run_timeout=chance.choice([None, 5.0]),
         queue_timeout=chance.choice([None, None, 20.0]),
         job=JobDescription("true") if kind == "job" else None,
+        actor=some_actor(chance, number) if kind == "actor" else None,
+    )
+
+
+def some_actor(chance: Random, number: int) -> ActorDescription:
+    return ActorDescription(
+        f"t{number}",
+        placement={"CPU": chance.choice([1.0, 3.0])},
+        max_restarts=chance.choice([0, 1, 5]),
+        restart_elsewhere=chance.random() < 0.5,
+        ready_timeout=chance.choice([None, 6.0]),
     )
 
 
@@ -74,7 +86,10 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int) -> None:
     one = chance.choice(list(fleet.live.values())) if fleet.live else None
     match chance.choice(DEEDS):
         case "submit":
-            fleet.submit(some_item(chance, number))
+            fleet.submit(some_item(chance, number), chance.choice(["", "", "", "waits for an argument"]))
+        case "arguments" if fleet.incomplete:
+            pinned = chance.choice([None, None, "a"])
+            fleet.arguments(chance.choice(fleet.incomplete), well=chance.random() < 0.8, pinned=pinned)
         case "answer" if fleet.asked:
             fleet.answer(chance.choice(fleet.asked), well=True)
         case "mute" if fleet.asked:
