@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
+    from ray_multicluster_scheduler.app.client_api.call_handle import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.class_methods import method
     from ray_multicluster_scheduler.app.client_api.current import current
     from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.submit_actor import (
         get_actor,
         kill,
+        list_actors,
         submit_actor,
         submit_actor_async,
     )
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 
 __all__ = [
+    "ActorCallHandle",
     "ActorDiedError",
     "ActorHandle",
     "ActorPool",
@@ -139,6 +142,7 @@ __all__ = [
     "initialize_scheduler_environment",
     "is_initialized",
     "kill",
+    "list_actors",
     "list_clusters",
     "list_jobs",
     "method",
@@ -161,6 +165,7 @@ __all__ = [
 _HOMES = {
     "app.client_api.actor_handle": "ActorHandle",
     "app.client_api.actor_pool": "ActorPool",
+    "app.client_api.call_handle": "ActorCallHandle",
     "app.client_api.class_methods": "method",
     "app.client_api.current": "current",
     "app.client_api.executor": "FleetExecutor",
@@ -169,7 +174,7 @@ _HOMES = {
     "app.client_api.objects": "ObjectHandle",
     "app.client_api.ray_shape": ("available_resources cluster_resources get_runtime_context init is_initialized nodes"),
     "app.client_api.remote": "remote",
-    "app.client_api.submit_actor": "get_actor kill submit_actor submit_actor_async",
+    "app.client_api.submit_actor": "get_actor kill list_actors submit_actor submit_actor_async",
     "app.client_api.submit_job": (
         "get_job_info get_job_logs get_job_status list_jobs stop_job submit_job submit_job_async wait_for_all_jobs"
     ),
@@ -190,6 +195,7 @@ _HOMES = {
     "local_fleet": "LocalCluster LocalFleet",
 }
 _INSIDE = {
+    "ActorCallHandle": "app.client_api.native.handle.NativeCallHandle",
     "ActorHandle": "app.client_api.native.actors.NativeActorHandle",
     "JobHandle": "app.client_api.native.job_handle.NativeJobHandle",
     "ObjectHandle": "app.client_api.native.handle.NativeObjectHandle",

@@ -27,6 +27,6 @@ def fill_in(
         if not isinstance(argument, ObjectArgument):
             return argument
         whole = load(argument.index)
-        return whole if argument.part is None else whole[argument.part]
+        return whole if argument.part is None else tuple(whole)[argument.part]
 
     return [value(one) for one in args], {name: value(one) for name, one in kwargs.items()}

@@ -1,4 +1,4 @@
-"""Functions that return several values, each of which has a handle of its own. Runs in the worker."""
+"""Functions and methods that return several values, each of which has a handle of its own. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ class SeveralReturns:
         self.function, self.number = function, number
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        value = self.function(*args, **kwargs)
-        if self.number == 0:
-            return None
-        wrong = wrong_number(value, self.number, getattr(self.function, "__qualname__", repr(self.function)))
-        if wrong is not None:
-            raise wrong
-        return tuple(value)
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return as_many(self.function(*args, **kwargs), self.number, name)
+
+
+def as_many(value: Any, number: int, name: str) -> Any:
+    """What is sent back of what ``name`` returned: a tuple of so many, one as it is, or nothing. Raises ValueError."""
+    if number == 1:
+        return value
+    if number == 0:
+        return None
+    wrong = wrong_number(value, number, name)
+    if wrong is not None:
+        raise wrong
+    return tuple(value)
 
 
 def wrong_number(value: Any, number: int, name: str) -> ValueError | None:

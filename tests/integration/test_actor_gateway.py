@@ -260,9 +260,9 @@ async def test_other_code_of_the_cluster_can_use_an_actor_natively(line: BareLin
         import ray
 
         shell = ray.get_actor(name, namespace="rmcs")
-        length = ray.get(shell.native_call.remote("add", (5,), {}))
+        length = ray.get(shell.native_call.remote("add", (), 5))
         try:
-            ray.get(shell.native_call.remote("fail", (), {}))
+            ray.get(shell.native_call.remote("fail", ()))
         except KeyError as error:
             return length, type(error).__name__
         return length, "no error"

@@ -153,6 +153,29 @@ class TestCalls:
         over, rest = wait(handles, num_returns=5, timeout=30)
         assert (len(over), rest) == (5, [])
 
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_several_values_of_any_kind(self, made: Any, asynchronous: bool) -> None:
+        """As with tasks: whatever holds so many is taken apart alike, and another number is an error there."""
+
+        class Plain:
+            def give(self, value: Any) -> Any:
+                return value
+
+        class Waiting:
+            async def give(self, value: Any) -> Any:
+                return value
+
+        actor = made(Waiting if asynchronous else Plain)
+        two = actor.give.options(num_returns=2)
+        for value in ({1, 2}, {1: "a", 2: "b"}, [1, 2]):
+            one, other = two.remote(value)
+            assert (one.result(30), other.result(30)) == (1, 2)
+            assert actor.give.remote(other).result(30) == 2
+        lost, _ = two.remote([1, 2, 3])
+        with pytest.raises(ValueError, match=r"give returned 3 values, but num_returns is 2"):
+            lost.result(30)
+        assert actor.give.remote(4).result(30) == 4
+
     async def test_await(self, made: Any) -> None:
         actor = made()
         assert await actor is actor

@@ -433,14 +433,16 @@ class TestInATask:
             except LookupError as error:
                 failed = str(error)
             values = get([counter.add.remote(n) for n in (1, 2)])
+            later = submit_task_async(lambda: 10, resource_requirements=NOTHING)
+            values += get([counter.add.remote(later), counter.add.remote(n=later)])
             return values, failed, submit_task(deeper, args=(counter,), resource_requirements=NOTHING), counter
 
         counter = submit_actor(Counter)
         try:
             values, failed, deeper, back = submit_task(use, args=(counter,))
-            assert (values, failed, deeper) == ([1, 3], "nothing there", 103)
+            assert (values, failed, deeper) == ([1, 3, 13, 23], "nothing there", 123)
             assert back is counter, "in its own program it is the handle that was sent"
-            assert get(counter.add.remote(0)) == 103
+            assert get(counter.add.remote(0)) == 123
         finally:
             counter.kill()
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,16 +19,49 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 
+class Steps:
+    """Tells the steps of a handle, as its item does."""
+
+    def __init__(self) -> None:
+        self.state = TaskState.QUEUED
+        self._over = Future[None]()
+        self._watchers: list[Callable[[Any], object]] = []
+
+    def watch(self, tell: Callable[[Any], object]) -> None:
+        self._over.add_done_callback(lambda _: tell(self))
+
+    def watch_steps(self, tell: Callable[[Any], object]) -> None:
+        self._watchers.append(tell)
+
+    def moved(self, state: TaskState) -> None:
+        self.state = state
+        for tell in list(self._watchers):
+            tell(self)
+
+    def ended(self) -> None:
+        self._over.set_result(None)
+
+
 class ThreadHandle:
-    """Behaves as a TaskHandle does."""
+    """Behaves as a TaskHandle does. ``add_done_callback`` is for users: two threads for all of them, as there are."""
 
     def __init__(self, fleet: ThreadFleet, number: int, payload: bytes, options: dict[str, Any]) -> None:
         self.id, self.options = f"task-{number}", options
-        self.state, self.attempt, self.cluster = TaskState.QUEUED, 0, None
+        self._steps, self.attempt, self.cluster = Steps(), 0, None
         self.preferred = options.get("preferred_cluster") or ClusterContextManager.get()
         self.payload = payload
         self.cancelled_while_running = False
         self._fleet, self._future = fleet, Future[bytes]()
+        self.looked = 0
+        if not fleet.native:
+            self._item = self._steps
+
+    @property
+    def state(self) -> TaskState:
+        """Inside a cluster it costs a question to Ray, and says only whether it is over."""
+        self.looked += 1
+        state = self._steps.state
+        return TaskState.DISPATCHING if self._fleet.native and not state.terminal else state
 
     def done(self) -> bool:
         return self._future.done()
@@ -43,17 +76,18 @@ class ThreadHandle:
         self._fleet.cancel(self)
 
     def add_done_callback(self, callback: Callable[[ThreadHandle], object]) -> None:
-        def off_the_loop() -> None:
-            threading.Thread(target=callback, args=(self,)).start()
+        self._future.add_done_callback(lambda _: self._fleet.callbacks.submit(callback, self))
 
-        self._future.add_done_callback(lambda _: off_the_loop())
+    def move(self, state: TaskState) -> None:
+        self._steps.moved(state)
 
     def end(self, state: TaskState, value: bytes = b"", error: BaseException | None = None) -> None:
-        self.state = state
+        self._steps.moved(state)
         if error is None:
             self._future.set_result(value)
         else:
             self._future.set_exception(error)
+        self._steps.ended()
 
     def _wait(self, timeout: float | None) -> Future[bytes]:
         try:
@@ -64,9 +98,14 @@ class ThreadHandle:
 
 
 class ThreadFleet:
-    """``slots`` threads per cluster take items in order; ``gate`` holds all of them back while it is cleared."""
+    """``slots`` threads per cluster take items in order; ``gate`` holds all of them back while it is cleared.
 
-    def __init__(self, settings: Settings | None = None, **slots: int) -> None:
+    ``native`` is as inside a cluster: handles tell their end and nothing else.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, native: bool = False, **slots: int) -> None:
+        self.native = native
+        self.callbacks = ThreadPoolExecutor(2)
         self.config = SimpleNamespace(settings=settings or Settings())
         self.gate = threading.Event()
         self.gate.set()
@@ -126,8 +165,9 @@ class ThreadFleet:
                 if self._closed:
                     return
                 handle = self._queue.popleft()
-                handle.cluster, handle.attempt, handle.state = cluster, 1, TaskState.RUNNING
+                handle.cluster, handle.attempt = cluster, handle.attempt + 1
                 crash = self.crashes.popleft() if self.crashes else None
+            handle.move(TaskState.RUNNING)
             if crash is not None:
                 handle.end(TaskState.FAILED, error=crash)
                 continue
@@ -158,3 +198,4 @@ class ThreadFleet:
         self.gate.set()
         for thread in self._threads:
             thread.join()
+        self.callbacks.shutdown()

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.method_calls import MethodCalls
 
 MAX_UNANSWERED = 1000
-"""So many calls of one actor are with its cluster at most; the others wait here, where they cost little."""
+"""So many calls of one actor are with its cluster at most, or twice as many as it runs at once if that is more; the
+others wait here, where they cost little."""
+_ASYNC_CONCURRENCY = 1000
+"""How many calls an asynchronous actor runs at once if it does not say so: Ray's default."""
 _PER_TURN = 500
 _NO_PATHS = frozenset({type(None), bool, int, float, complex, bytes})
 
@@ -34,14 +37,15 @@ class ActorCalls:
         self.unanswered = 0
         self.awake = False
         self._calls = calls
+        self.most_unanswered = max(MAX_UNANSWERED, 2 * _concurrency(item))
         self._killed = False
         self._attempt = self._number = 0
         item.watch_steps(lambda _: calls.wake(self))
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallItem:
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> CallItem:
         """Make a call. Raises TaskSubmissionError for arguments that cannot be sent, SchedulerError after the end."""
         calls = self._calls
-        prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}")
+        prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
         call = CallItem(calls.new_id(), self, method, prepared.data, complete=prepared.plain)
         call.has_paths = _may_hold_paths(args, kwargs) and bool(find_home_paths((args, kwargs), calls.homes, 1))
         if prepared.plain:
@@ -90,12 +94,13 @@ class ActorCalls:
         """On the loop: why a call has no answer yet, and how many of the calls before it have none either."""
         if call.sent_to is not None:
             return f"was sent to {call.sent_to}, and is not answered yet", self._calls.before(call)
-        before = next((n for n, one in enumerate(self.waiting) if one is call), 0)
+        waiting = self._calls.waiting_for(self)
+        before = next((n for n, one in enumerate(waiting) if one is call), 0)
         if call.watch_arguments is not None and not call.complete:
             return call.watch_arguments.waits_for, before
         if self._target() is None:
             return f"waits for the actor, which is {self.item.state}", before
-        first = self.waiting[0]
+        first = next(iter(waiting), call)
         if first is not call and first.watch_arguments is not None and not first.complete:
             return f"waits for {first.id} before it, which {first.watch_arguments.waits_for}", before
         return f"waits for its turn; {self.unanswered} calls are with the actor", before + self.unanswered
@@ -110,7 +115,7 @@ class ActorCalls:
     def _next(self, cluster: str) -> list[CallItem]:
         """Those that may leave now, in order."""
         batch: list[CallItem] = []
-        room = min(_PER_TURN, MAX_UNANSWERED - self.unanswered)
+        room = min(_PER_TURN, self.most_unanswered - self.unanswered)
         while self.waiting and len(batch) < room:
             call = self.waiting[0]
             if call.outcome is None and not call.complete:
@@ -148,6 +153,14 @@ class ActorCalls:
         self._calls.close(call)
         call.ended(call.refused(failure.error, failure.sentence, origin=failure.origin))
         self._calls.wake(self)
+
+
+def _concurrency(item: Item) -> int:
+    """So many calls it runs at once, as far as we know: one that was found may well be asynchronous."""
+    actor = item.task.actor
+    if actor is None:
+        return 1
+    return actor.max_concurrency or (_ASYNC_CONCURRENCY if actor.asynchronous or actor.adopt else 1)
 
 
 def _misplaced(call: CallItem, cluster: str) -> tuple[str, str]:

@@ -109,11 +109,8 @@ class ActorHandle:
                 cluster=item.cluster,
                 next_step="wait longer, or kill it",
             )
-        if item.outcome is None:
-            return self
-        raise error_of(item.outcome) or ActorDiedError(
-            f"{item.id} has left by itself.", task_id=item.id, cluster=item.cluster, next_step="make a new one"
-        )
+        _raise_if_over(item)
+        return self
 
     def kill(self, *, no_restart: bool = True) -> None:
         """End it now, without a restart. Calls that it has not answered fail. Nothing happens to one that is over."""
@@ -179,7 +176,8 @@ class ActorHandle:
                     yield from moved.wait().__await__()
         finally:
             item.unwatch_steps(tell)
-        return ActorHandle.ready(self, 0)
+        _raise_if_over(item)
+        return self
 
     def __repr__(self) -> str:
         item, name = self._item, _description(self).public_name
@@ -201,6 +199,14 @@ class ActorHandle:
 
 def _serves_or_over(item: Item) -> bool:
     return item.outcome is not None or item.state is TaskState.RUNNING
+
+
+def _raise_if_over(item: Item) -> None:
+    """Else it was ready a moment ago, even if it is being restarted by now."""
+    if item.outcome is not None:
+        raise error_of(item.outcome) or ActorDiedError(
+            f"{item.id} has left by itself.", task_id=item.id, cluster=item.cluster, next_step="make a new one"
+        )
 
 
 def _check_process(handle: ActorHandle) -> None:

@@ -41,7 +41,7 @@ class ActorMethod:
                 f"{self!r} is a generator; its values cannot be streamed across clusters.",
                 next_step="return a list, or give the actor a method that returns the next value",
             )
-        handle = ActorCallHandle(self._calls.call(self._name, args, kwargs), self._runtime)
+        handle = ActorCallHandle(self._calls.call(self._name, args, kwargs, shape.num_returns), self._runtime)
         if shape.num_returns == 1:
             return handle
         return CallPartHandle.split(handle, shape.num_returns) if shape.num_returns else None

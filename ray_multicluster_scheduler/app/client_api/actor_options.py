@@ -40,8 +40,9 @@ class ActorOptions(ItemOptions, total=False):
     """What only actors have. ``name`` is unique among living actors, and `get_actor` finds it.
 
     ``max_restarts``: how often it is made anew, without its state, after it died (-1: always); on its own cluster,
-    with ``restart_elsewhere`` on any. ``lifetime="detached"``: it outlives the program. ``ready_timeout``: seconds that
-    its constructor may take. ``max_concurrency``: so many calls at once, in threads (in coroutines for async methods).
+    with ``restart_elsewhere`` on any. ``lifetime="detached"``: it outlives the program. ``ready_timeout``: seconds from
+    when a cluster took it until its constructor is done, then it is ended; inside a cluster from when it was made.
+    ``max_concurrency``: so many calls at once, in threads (in coroutines for async methods).
     ``get_if_exists``: if a living actor has that name, it is returned instead.
     """
 

@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+from ray_multicluster_scheduler.app.client_api import actor_deaths
+from ray_multicluster_scheduler.app.client_api.errands import Errands
+from ray_multicluster_scheduler.app.client_api.handle_watch import item_of, when_over
 from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, TaskTimeoutError
 
 A = TypeVar("A")
@@ -27,14 +30,16 @@ class ActorPool(Generic[A]):
     """Gives each call to an actor that is free: ``pool.map(lambda actor, x: actor.work.remote(x), values)``.
 
     As soon as an actor's call is over it gets the next one, whether or not anybody reads results. The error of a call
-    is raised when its result is asked for, and its actor goes on; an actor that has ended is not used again, and when
-    none is left the calls that wait fail with ActorDiedError. Safe from any thread.
+    is raised when its result is asked for, and its actor goes on. An actor that has ended, or died in a call, gets no
+    more calls (one with ``max_restarts`` gets them when it is back), and when none is left the calls that wait fail
+    with ActorDiedError. Safe from any thread; the function is called on the one that submits or on the pool's own.
     """
 
     def __init__(self, actors: Iterable[A]) -> None:
         self._changed = threading.Condition()  # over all below
         self._idle: deque[A] = deque()
         self._busy: list[A] = []
+        self._errands = Errands("rmcs-actor-pool")
         self._ended: A | None = None
         self._waiting: deque[_Call[A]] = deque()
         self._calls: dict[_Call[A], None] = {}  # whose result nobody has got yet, in the order of submission
@@ -115,7 +120,7 @@ class ActorPool(Generic[A]):
         while (pair := self._next_pair()) is not None:
             call, actor = pair
             try:
-                call.make(actor, functools.partial(self._is_over, call, actor))
+                call.make(actor, functools.partial(self._errands.put, functools.partial(self._is_over, call, actor)))
             except BaseException as error:  # noqa: BLE001 - of the caller's function: raised when its turn comes
                 call.error = error
                 self._is_over(call, actor)
@@ -134,16 +139,34 @@ class ActorPool(Generic[A]):
                 self._changed.notify_all()
             return None
 
-    def _is_over(self, call: _Call[A], actor: A, _: object = None) -> None:
+    def _is_over(self, call: _Call[A], actor: A) -> None:
+        dead = call.killed_its_actor()
         with self._changed:
             call.over = True
+            self._changed.notify_all()
+        if not dead:
+            self._come_back(actor)
+        elif actor_deaths.is_restarted(actor):
+            come_back = functools.partial(self._come_back, actor)
+            actor_deaths.when_settled(actor, call.attempt, functools.partial(self._errands.put, come_back))
+        else:
+            self._come_back(actor, dead=True)
+
+    def _come_back(self, actor: A, *, dead: bool = False) -> None:
+        """Its call is over, and it takes another one unless it is dead."""
+        with self._changed:
+            if not any(other is actor for other in self._busy):
+                return
             self._busy = [other for other in self._busy if other is not actor]
-            self._idle.append(actor)
+            if not dead:
+                self._idle.append(actor)
+            elif not self._idle and not self._busy:
+                self._ended = actor
             self._changed.notify_all()
         self._give_out()
 
     def _drop_the_ended(self) -> None:
-        ended = [actor for actor in self._idle if _has_ended(actor)]
+        ended = [actor for actor in self._idle if actor_deaths.has_ended(actor)]
         if ended:
             self._idle = deque(actor for actor in self._idle if not any(actor is other for other in ended))
             if not self._idle and not self._busy:
@@ -193,10 +216,14 @@ class _Call(Generic[A]):
     def __init__(self, fn: Callable[[A], CallHandle]) -> None:
         self._fn = fn
         self._handle: CallHandle | None = None
+        self._value: Any = None
         self.error: BaseException | None = None
         self.over = False
+        self.attempt = 0
+        """The actor's, when it was given this call."""
 
-    def make(self, actor: A, when_over: Callable[[object], None]) -> None:
+    def make(self, actor: A, tell: Callable[[], object]) -> None:
+        self.attempt = actor_deaths.attempt_of(actor)
         handle = self._fn(actor)
         if not hasattr(handle, "add_done_callback"):
             raise ConfigurationError(
@@ -204,13 +231,27 @@ class _Call(Generic[A]):
                 next_step="return what .remote() returns: lambda actor, value: actor.method.remote(value)",
             )
         self._handle = handle
-        handle.add_done_callback(when_over)
+        when_over(handle, tell)
+
+    def killed_its_actor(self) -> bool:
+        """It is over: is its actor, too?"""
+        if self._handle is None:
+            return False
+        item = item_of(self._handle)
+        if item is not None:
+            return actor_deaths.died_in(item)
+        # Inside a cluster Ray has loaded the value already, to tell us that it is there: it is kept, not loaded again.
+        try:
+            self._value = self._handle.result()
+        except BaseException as error:  # noqa: BLE001 - raised when its turn comes
+            self.error = error
+        self._handle = None
+        return actor_deaths.says_so(self.error)
 
     def result(self) -> Any:
         if self.error is not None:
             raise self.error
-        assert self._handle is not None
-        return self._handle.result()
+        return self._value if self._handle is None else self._handle.result()
 
 
 class _Results(Iterator[Any]):
@@ -221,10 +262,6 @@ class _Results(Iterator[Any]):
 
     def __next__(self) -> Any:
         return self._get()
-
-
-def _has_ended(actor: object) -> bool:
-    return getattr(getattr(actor, "state", None), "terminal", False) is True
 
 
 def _nobody_left(actor: object) -> ActorDiedError:

@@ -25,13 +25,13 @@ class ActorRegistry:
 
     def add(
         self, submit: Callable[[], Item], name: str | None, methods: Mapping[str, MethodShape], *, get_if_exists: bool
-    ) -> tuple[ActorHandle, bool]:
+    ) -> ActorHandle:
         """Submit an actor under a name that no other living one has; with ``get_if_exists`` the one that has it is
-        returned instead. Says whether it is new. Raises ConfigurationError, and what ``submit`` raises."""
+        returned instead. Raises ConfigurationError, and what ``submit`` raises."""
         with self._lock:
             there = self._living(name)
             if there is not None and get_if_exists:
-                return there, False
+                return there
             if there is not None:
                 raise name_taken(str(name), f"{there._item.task.name} {there._item.id}", there._item.cluster)
             item = submit()
@@ -40,7 +40,7 @@ class ActorRegistry:
             if name is not None:
                 self._id_of_name[name] = item.id
         item.watch(self._over)
-        return handle, True
+        return handle
 
     def named(self, name: str) -> ActorHandle | None:
         """The living actor of this name."""

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors import Actors
+from ray_multicluster_scheduler.app.client_api.ray_arguments import check_namespace
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.submission import Submission
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -35,7 +36,8 @@ class ActorVerbs:
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
         """Make an actor on the best cluster and return its handle once it is ready; raises what its constructor raised,
-        or a SchedulerError. One that is not ready after ``ready_timeout`` seconds is given up: TaskTimeoutError."""
+        or a SchedulerError. One that is not ready ``ready_timeout`` seconds after its cluster took it is ended:
+        TaskTimeoutError."""
         return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options, wait=True)
 
     def submit_actor_async(
@@ -47,11 +49,13 @@ class ActorVerbs:
         tags: Sequence[str] | None = None,
         **options: Unpack[ActorOptions],
     ) -> ActorHandle:
-        """The same without waiting; calls may be made at once. Raises ConfigurationError, TaskSubmissionError."""
+        """The same without waiting; calls may be made at once. Only for lifetime="detached" it asks the clusters first,
+        a few seconds at most, whether the name is free. Raises ConfigurationError, TaskSubmissionError."""
         return self._with_actors().submit(cls, args, kwargs, resource_requirements, tags, options)
 
-    def get_actor(self, name: str) -> ActorHandle:
+    def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
         """A living actor by its name: this program's, or a detached one on any cluster. Raises UnknownItemError."""
+        check_namespace(namespace)
         return self._with_actors().get(name)
 
     def kill(self, actor: ActorHandle, *, no_restart: bool = True) -> None:

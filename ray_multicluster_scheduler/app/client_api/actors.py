@@ -13,7 +13,12 @@ from ray_multicluster_scheduler.app.client_api.class_methods import MethodShape,
 from ray_multicluster_scheduler.app.client_api.remote_class import make_remote_class
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, TaskTimeoutError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
+from ray_multicluster_scheduler.common.logging import get_logger
+
+_log = get_logger(__name__)
+LOOK_PATIENCE_S = 3.0
+"""So long the maker of a detached actor waits for clusters to say whether they have one of that name."""
 
 
 class Actors:
@@ -34,22 +39,15 @@ class Actors:
         *,
         wait: bool = False,
     ) -> ActorHandle:
-        """Hand an actor to the brain; returns at once (with lifetime="detached" after a look at the clusters for one of
-        that name), with ``wait`` when it is ready: a new one that is not within its ``ready_timeout`` is killed.
+        """Hand an actor to the brain; returns at once, with lifetime="detached" after a look at the clusters for one of
+        that name, which takes LOOK_PATIENCE_S at most. With ``wait`` it returns when the actor is ready; the brain ends
+        one that is not within its ``ready_timeout``, which counts from when a cluster took it.
 
         Explicit arguments win over options that the class has. Raises ConfigurationError, TaskSubmissionError; with
         ``wait`` also as :meth:`ActorHandle.ready`.
         """
-        handle, is_new = self._submit(cls, args, kwargs, resource_requirements, tags, options)
-        actor = handle._item.task.actor
-        if not wait or actor is None:
-            return handle
-        try:
-            return ActorHandle.ready(handle, actor.ready_timeout)
-        except TaskTimeoutError:
-            if is_new:
-                ActorHandle.kill(handle)
-            raise
+        handle = self._submit(cls, args, kwargs, resource_requirements, tags, options)
+        return ActorHandle.ready(handle) if wait else handle
 
     def _submit(
         self,
@@ -59,7 +57,7 @@ class Actors:
         resource_requirements: Mapping[str, Any] | None,
         tags: Sequence[str] | None,
         options: Mapping[str, Any],
-    ) -> tuple[ActorHandle, bool]:
+    ) -> ActorHandle:
         remote_class = make_remote_class(cls, {})
         own = dict(remote_class.submit_options)
         needs, labels = own.pop("resource_requirements", None), own.pop("tags", None)
@@ -76,11 +74,17 @@ class Actors:
         name = None if actor is None else actor.public_name
         methods, get_if_exists = methods_of(remote_class.cls), bool(options.get("get_if_exists"))
         if name is not None and actor is not None and actor.detached and self._registry.named(name) is None:
-            found, _ = self._runtime.run(self._search(name))
+            found, silent = self._runtime.run(self._search(name, LOOK_PATIENCE_S))
             if found and get_if_exists:
-                return self._adopt(name, self._one_of(name, found), methods), False
+                return self._adopt(name, self._one_of(name, found), methods)
             if found:
                 raise name_taken(name, "a detached one", found[0])
+            if silent:
+                _log.warning(
+                    "detached actor %r is made, but a cluster that could not be asked may have one of that name: %s",
+                    name,
+                    "; ".join(silent),
+                )
         return self._registry.add(
             lambda: self._runtime.submit(new.shelved(self._runtime.shelf), new.arguments),
             name,
@@ -107,10 +111,9 @@ class Actors:
 
     def _adopt(self, name: str, cluster: str, methods: Mapping[str, MethodShape]) -> ActorHandle:
         new = self._submission.adopt(name, cluster)
-        handle, _ = self._registry.add(
+        return self._registry.add(
             lambda: self._runtime.submit(new.shelved(self._runtime.shelf)), name, methods, get_if_exists=True
         )
-        return handle
 
     @staticmethod
     def _one_of(name: str, clusters: Sequence[str]) -> str:
@@ -124,15 +127,19 @@ class Actors:
             next_step=f'say which one: with ClusterContextManager.use("{clusters[0]}"): …',
         )
 
-    async def _search(self, name: str) -> tuple[list[str], list[str]]:
-        """Clusters with a detached actor of this name, and what those said that could not be asked."""
+    async def _search(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
+        """Clusters with a detached actor of this name, and what became of asking the others: those that cannot be
+        asked, or do not answer in so many seconds."""
         clusters = [cluster.name for cluster in self._runtime.config.clusters]
-        answers = await asyncio.gather(*(self._is_on(cluster, name) for cluster in clusters))
+        answers = await asyncio.gather(*(self._is_on(cluster, name, patience) for cluster in clusters))
         found = [cluster for cluster, answer in zip(clusters, answers, strict=True) if answer is True]
         return found, [answer for answer in answers if isinstance(answer, str)]
 
-    async def _is_on(self, cluster: str, name: str) -> bool | str:
+    async def _is_on(self, cluster: str, name: str, patience: float | None) -> bool | str:
         try:
-            return await self._runtime.clients.client(cluster).has_detached_actor(name)
+            async with asyncio.timeout(patience):
+                return await self._runtime.clients.client(cluster).has_detached_actor(name)
         except ClusterConnectionError as error:
             return f"{cluster}: {error.message}"
+        except TimeoutError:
+            return f"{cluster}: no answer within {patience:g} s"

@@ -44,8 +44,9 @@ class ArgumentWatch:
         self._ready, self._failed = ready, failed
         self._lock = threading.Lock()
         self._over = False
-        self._starting = {actor._item.id for actor in arguments.actors}
-        self._left = len(arguments.sources) + len(self._starting) + 1  # one for begin() itself
+        self._left = len(arguments.sources) + 1  # one for begin() itself
+        self._places: dict[str, str | None] = {}
+        """Where each actor is that takes calls, or did before its cluster got out of reach."""
         self.waits_for = _waits_for(arguments)
 
     def begin(self) -> None:
@@ -77,19 +78,27 @@ class ArgumentWatch:
             why = actor.outcome.completion.message or f"it ended as {actor.state}"
             sentence = f"its argument, the actor {actor.task.name} ({actor.id}), has ended: {why}"
             self._fail(ArgumentFailure(sentence, "ActorDiedError"))
-        elif actor.state is TaskState.RUNNING:
-            with self._lock:
-                first = actor.id in self._starting
-                self._starting.discard(actor.id)
-            if first:
-                self._one_less()
+            return
+        with self._lock:
+            # Looked at here: of two threads that tell of it, the later one then tells the newest.
+            state, cluster = actor.state, actor.cluster
+            if state is TaskState.RUNNING:
+                self._places[actor.id] = cluster
+            elif state is not TaskState.LOST:  # it is being made again, who knows where
+                self._places.pop(actor.id, None)
+        if state is TaskState.RUNNING:
+            self._look()
 
     def _one_less(self) -> None:
         with self._lock:
             self._left -= 1
-            if self._left > 0:
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._left > 0 or len(self._places) < len(self._arguments.actors):
                 return
-        clusters = {actor._item.cluster: actor._item.id for actor in self._arguments.actors}
+            clusters = {cluster: actor for actor, cluster in self._places.items()}
         if len(clusters) > 1:
             where = ", ".join(f"{actor} on {cluster}" for cluster, actor in sorted(clusters.items(), key=str))
             sentence = f"its arguments are actors on different clusters ({where}), and it can run on one only"

@@ -19,7 +19,8 @@ from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 class Arguments:
     """What was given, ready to be sent but for the values of ``sources``.
 
-    ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``.
+    ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``;
+    behind them, how many values a method is to return, if not one.
     ``actors`` are the handles of actors in there: whoever uses them must run where they are.
     """
 
@@ -48,9 +49,15 @@ class Arguments:
 
 
 def prepare_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, captured: tuple[Any, ...] = ()
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str,
+    captured: tuple[Any, ...] = (),
+    *,
+    num_returns: int = 1,
 ) -> Arguments:
-    """Take the handles out and pickle the rest. ``captured`` are actors that the code itself holds.
+    """Take the handles out and pickle the rest. ``captured`` are actors that the code itself holds; ``num_returns`` is
+    told to the method of an actor.
 
     Raises TaskSubmissionError for what cannot be pickled.
     """
@@ -70,7 +77,7 @@ def prepare_arguments(
 
         args = tuple(place(value) for value in args)
         kwargs = {key: place(value) for key, value in kwargs.items()}
-    data, modules, actors = _pickled_arguments(args, kwargs, name)
+    data, modules, actors = _pickled_arguments(args, kwargs, name, () if num_returns == 1 else (num_returns,))
     if captured:
         actors = (*captured, *actors)
     for source in sources:
@@ -117,11 +124,11 @@ def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _pickled_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, more: tuple[int, ...]
 ) -> tuple[bytes, set[str], tuple[Any, ...]]:
     actors: list[Any] = []
     try:
-        data, modules = pickling.dumps_with_modules((args, kwargs), actors)
+        data, modules = pickling.dumps_with_modules((args, kwargs, *more), actors)
     except Exception:  # noqa: BLE001 - told again below, with the name of the argument
         # Find the one that is to blame; if each can be pickled by itself, blame all of them.
         for place, value in [*enumerate(args), *kwargs.items()]:

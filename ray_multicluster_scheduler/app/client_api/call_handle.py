@@ -7,6 +7,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.handle import Handle, PartHandle
 from ray_multicluster_scheduler.app.client_api.job_words import EXPIRED
+from ray_multicluster_scheduler.app.client_api.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 
 ANSWERED = "ANSWERED"
@@ -37,6 +38,8 @@ class _OfCall(Handle):
 class ActorCallHandle(_OfCall):
     """One call of a method."""
 
+    __module__ = "ray_multicluster_scheduler"  # as the other handles: inside a cluster, the native one
+
     __slots__ = ()
 
     def __init__(self, call: CallItem, runtime: Runtime) -> None:
@@ -54,7 +57,10 @@ class CallPartHandle(_OfCall, PartHandle):
 
 
 def cancel_call(runtime: Runtime, call: CallItem, *, force: bool) -> None:
-    """From any thread. Nothing happens after the scheduler's end: then it is answered."""
+    """From any thread. Nothing happens after the scheduler's end: then it is answered. Raises SchedulerError in the
+    child of a fork."""
+    if runtime.in_another_process:
+        raise shut_down("belongs to the process that this one was forked from")
     runtime.soon(lambda: runtime.method_calls.cancel(call, force=force))
 
 

@@ -2,7 +2,8 @@
 comes back into the order of the input.
 
 Pull style: a chunk is made when there is room for one, so a slow cluster gets fewer of them. How many are on the way is
-not planned but seen: as long as chunks are seen to run, more are sent after them.
+not planned but seen: as long as chunks are seen to run, more are sent after them. The thread sleeps until it is told of
+something: by the reader of the input, by whoever reads the results, or by an item that took a step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ray_multicluster_scheduler.app.client_api import chunk_results
 from ray_multicluster_scheduler.app.client_api.chunk_results import Failed
+from ray_multicluster_scheduler.app.client_api.handle_watch import item_of, waits, when_over
 from ray_multicluster_scheduler.app.client_api.input_reader import InputReader
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskCancelledError, TaskSubmissionError
@@ -35,8 +37,6 @@ MOST_ON_THE_WAY = 512
 UNREAD_BASE, UNREAD_PER_PLACE = 48, 6
 """How many chunks may be on the way or back and not read: room for others to go on while a slow one is awaited."""
 UNREAD_BYTES = 256 * 1024 * 1024
-LOOK_AGAIN_S, LOOK_SELDOM_S = 0.02, 0.25
-"""Nobody tells when a chunk begins to run: it is looked for, the less often the longer nothing happens."""
 PULL_S = 0.05
 """An input that takes longer than this for the next chunk is not waited for: what is there is sent."""
 _BEFORE_RUN = frozenset({TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING})
@@ -64,6 +64,8 @@ class _Chunk:
     weight: int = 0
     came: int = 0
     """Bytes that were sent, and that came back."""
+    waits: bool = True
+    """Is it not known to have begun?"""
     open: int = 0
     """Answers that are still to come: the chunk's own, and those of calls that are repeated."""
 
@@ -103,7 +105,6 @@ class ChunkedMap:
         self._freed: str | None = None
         self._exhausted = self._stopped = self._withdrawn = False
         self._last_word: BaseException | None = None
-        self._look_s = LOOK_AGAIN_S
         self._too_heavy = False
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name="rmcs-map", daemon=True).start()
@@ -129,16 +130,14 @@ class ChunkedMap:
     def _run(self) -> None:
         try:
             while not self._stopped and (self._in_order or not self._exhausted):
-                look_s = self._fill()
+                patience = self._fill()
                 if self._exhausted and not self._in_order:
                     break
                 try:
-                    event = self._inbox.get(timeout=look_s)
+                    event = self._inbox.get(timeout=patience)
                 except queue.Empty:
-                    self._look_s = min(self._look_s * 1.5, LOOK_SELDOM_S)
-                else:
-                    self._look_s = LOOK_AGAIN_S
-                    event()
+                    continue
+                event()
         except BaseException as error:  # noqa: BLE001 - a defect of ours must not leave the reader waiting
             self._last_word = error
         self._input.stop()
@@ -150,10 +149,10 @@ class ChunkedMap:
         self.at_rest.set()
 
     def _fill(self) -> float | None:
-        """Send chunks until enough wait for a place. Says after how many seconds to look again, if nothing happens."""
-        waiting = sum(1 for chunk in self._on_the_way if chunk.handle is not None and chunk.handle.state in _BEFORE_RUN)
+        """Send chunks until enough wait for a place. Says after how many seconds to go on, if nothing happens."""
+        waiting = sum(chunk.waits for chunk in self._on_the_way)
         running = len(self._on_the_way) - waiting
-        most_unread = UNREAD_BASE + UNREAD_PER_PLACE * running
+        most_unread = UNREAD_BASE + UNREAD_PER_PLACE * max(running, self._reserve // 2)
         while not (self._exhausted or self._stopped or self._withdrawn):
             unread = self._unread >= most_unread or self._unread_bytes >= UNREAD_BYTES
             if unread or len(self._on_the_way) >= MOST_ON_THE_WAY:
@@ -161,7 +160,7 @@ class ChunkedMap:
                     self.at_rest.set()
                 return None
             if waiting >= max(self._reserve, running // 2):
-                return self._look_s
+                return None
             if not self._wanted:
                 self._want(running + waiting)
             if (patience := self._patience()) != 0:
@@ -169,7 +168,6 @@ class ChunkedMap:
             if rows := self._input.take(self._wanted):
                 self._send(rows)
                 waiting += 1
-                self._look_s = LOOK_AGAIN_S
             elif self._input.ended:
                 self._exhausted, self._last_word = True, self._input.error
             self._wanted = 0
@@ -215,8 +213,26 @@ class ChunkedMap:
             return
         chunk.weight = 0 if self._sizer.exact else self._weigh(rows[chunk.places[0]]) * len(chunk.places)
         chunk.open = 1
+        self._follow(chunk, chunk.handle, lambda: self._over(chunk))
+
+    def _follow(self, chunk: _Chunk, handle: TaskHandle, when_it_is_over: _Event) -> None:
+        """Hear of it when it begins and when it is over. Inside a cluster nobody tells the first, and nobody asks."""
         self._on_the_way.add(chunk)
-        chunk.handle.add_done_callback(lambda _: self._inbox.put(lambda: self._over(chunk)))
+        when_over(handle, lambda: self._inbox.put(when_it_is_over))
+        item = item_of(handle)
+        if item is None:
+            return
+
+        def tell(_: object) -> None:
+            if (item.state in _BEFORE_RUN) != chunk.waits:  # of a chunk's steps only these are news
+                self._inbox.put(look)
+
+        def look() -> None:
+            while (before := item.state in _BEFORE_RUN) != chunk.waits:  # it may move on meanwhile, and not be told of
+                chunk.waits = before
+
+        item.watch_steps(tell)
+        look()
 
     def _set_the_unpicklable_aside(self, chunk: _Chunk) -> bool:
         """Answer those rows of a chunk that cannot be sent. False: none of them is to blame."""
@@ -276,8 +292,7 @@ class ChunkedMap:
         if handle is not None:
             single = _Chunk([chunk.rows[place]], [], handle=handle)
             chunk.open += 1
-            self._on_the_way.add(single)
-            handle.add_done_callback(lambda _: self._inbox.put(lambda: self._repeated(chunk, place, single)))
+            self._follow(single, handle, lambda: self._repeated(chunk, place, single))
 
     def _repeated(self, chunk: _Chunk, place: int, single: _Chunk) -> None:
         assert single.handle is not None
@@ -302,7 +317,7 @@ class ChunkedMap:
         if not self._exhausted:
             self._exhausted, self._last_word = True, CancelledError()
         for chunk in self._on_the_way:
-            if chunk.handle is not None and chunk.handle.attempt == 0:
+            if chunk.handle is not None and waits(chunk.handle):
                 _end(chunk)
 
 

@@ -24,6 +24,7 @@ from ray_multicluster_scheduler.app.client_api.handle import Handle, JobHandle, 
 from ray_multicluster_scheduler.app.client_api.item import Item, wait_for
 from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths
+from ray_multicluster_scheduler.app.client_api.ray_arguments import check_recursive
 from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction
 from ray_multicluster_scheduler.app.client_api.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.submission import Submission, new_control_plane_id
@@ -127,6 +128,8 @@ class UnifiedScheduler(ActorVerbs):
     def put(self, value: object) -> ObjectHandle:
         """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it.
 
+        It is shipped as it is: paths under a home directory are moved in plain arguments only, not in here.
+
         Raises TaskSubmissionError if it cannot be pickled.
         """
         if isinstance(value, Handle):
@@ -170,9 +173,10 @@ class UnifiedScheduler(ActorVerbs):
         """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest)."""
         return collecting.wait(handles, num_returns, timeout)
 
-    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False) -> None:
+    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
         """Ask for the end of an item by its id or handle, in whatever state; an actor is killed. Raises
         UnknownItemError."""
+        check_recursive(recursive)
         if isinstance(item, Handle):
             item.cancel(force=force)
             return

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ray_multicluster_scheduler.app.client_api import where
 from ray_multicluster_scheduler.app.client_api.chunk_size import BalancedSize, ChunkSizer, FixedSize
 from ray_multicluster_scheduler.app.client_api.chunked_map import RESERVE, ChunkedMap
+from ray_multicluster_scheduler.app.client_api.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor_calls import CallOptions, ChunkCalls
 from ray_multicluster_scheduler.app.client_api.fleet_future import FleetFuture
 from ray_multicluster_scheduler.app.client_api.map_results import MapResults
@@ -44,8 +46,12 @@ class FleetExecutor(Executor):
         self._given = scheduler
         self._options = CallOptions(resource_requirements, tags, options)
         self._options.check(scheduler)
-        self._lock = threading.RLock()  # reentrant: the garbage collector may end something of ours inside of it
-        self._shut_down = False
+        # Held for moments only: what is pickled may be large, and a scheduler takes its time to start.
+        self._changed = threading.Condition()
+        self._shut_down = self._withdrawing = False
+        self._entering = 0
+        """Calls of submit and map that are in there now."""
+        self._errands = Errands("rmcs-executor")
         self._pending: set[FleetFuture[Any]] = set()
         self._maps: weakref.WeakSet[ChunkedMap] = weakref.WeakSet()
 
@@ -54,11 +60,13 @@ class FleetExecutor(Executor):
 
         Raises RuntimeError after shutdown, TaskSubmissionError for what cannot be pickled.
         """
-        with self._lock:
-            handle = self._options.submit(self._open(), fn, args, kwargs)
-            future: FleetFuture[T] = FleetFuture(handle)
+        with self._entry():
+            handle = self._options.submit(self._scheduler(), fn, args, kwargs)
+            future: FleetFuture[T] = FleetFuture(handle, self._errands)
             self._pending.add(future)
-        future.add_done_callback(lambda _: self._pending.discard(future))
+            Future.add_done_callback(future, self._pending.discard)  # ours: not among the callbacks of users
+            if self._withdrawing:
+                future.withdraw()
         return future
 
     def map(
@@ -83,11 +91,14 @@ class FleetExecutor(Executor):
         sizer = _sizer(chunksize)
         source: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
         lengths = [len(each) for each in iterables if isinstance(each, Sized)]
-        with self._lock:
-            scheduler = self._open()
+        with self._entry():
+            scheduler = self._scheduler()
             calls = ChunkCalls(scheduler, self._options, fn, spread=len(iterables) != 1)
             work = ChunkedMap(calls, source, min(lengths, default=None), sizer, _reserve(scheduler))
-            self._maps.add(work)
+            with self._changed:
+                self._maps.add(work)
+            if self._withdrawing:
+                work.withdraw()
         return MapResults(work, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -96,8 +107,11 @@ class FleetExecutor(Executor):
         With ``cancel_futures`` what was not sent to a cluster yet is withdrawn. A map reads and sends as far ahead as
         it would without a reader, which is waited for, and goes on as its results are read, also after this.
         """
-        with self._lock:
+        with self._changed:
             self._shut_down = True
+            self._withdrawing = self._withdrawing or cancel_futures
+            if wait:
+                self._changed.wait_for(lambda: self._entering == 0)
             futures, maps = list(self._pending), list(self._maps)
         if cancel_futures:
             for future in futures:
@@ -109,9 +123,21 @@ class FleetExecutor(Executor):
             for work in maps:
                 work.at_rest.wait()
 
-    def _open(self) -> UnifiedScheduler:
-        if self._shut_down:
-            raise RuntimeError("cannot schedule new futures after shutdown")
+    @contextmanager
+    def _entry(self) -> Iterator[None]:
+        """Around everything that sends something: it is refused after shutdown, which waits for it."""
+        with self._changed:
+            if self._shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._entering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._entering -= 1
+                self._changed.notify_all()
+
+    def _scheduler(self) -> UnifiedScheduler:
         return where.side() if self._given is None else self._given
 
 

@@ -85,6 +85,11 @@ class MethodCalls:
         with self._lock:
             return list(self._open.values())
 
+    def waiting_for(self, actor: ActorCalls) -> list[CallItem]:
+        """On the loop: the calls of this actor that have not left, in order; other threads add to them meanwhile."""
+        with self._lock:
+            return list(actor.waiting)
+
     def find(self, call_id: str) -> CallItem | None:
         """The call, while it is not answered."""
         return self._open.get(call_id)

@@ -41,6 +41,7 @@ class ItemOptions(TypedDict, total=False):
     run_timeout: float | None
     queue_timeout: float | None
     idempotency_key: str | None
+    dedup: str | None
     runtime_env: Mapping[str, Any] | None
 
 
@@ -63,6 +64,7 @@ class JobOptions(ItemOptions, total=False):
 def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
     """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
     refuse_unknown(options, names_of(known))
+    check_dedup(options.get("dedup"))
     _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
     return {
@@ -139,6 +141,18 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
             close = difflib.get_close_matches(key, names, 1)
             hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
+
+
+def check_dedup(given: object) -> None:
+    """Are equal items to be joined? Only "none" is there so far. Raises ConfigurationError."""
+    if given is None or given == "none":
+        return
+    if given == "content":
+        raise ConfigurationError(
+            'dedup="content" is not there yet: equal items are not joined.',
+            next_step="leave it out; to join submissions, give them the same idempotency_key",
+        )
+    raise ConfigurationError(f"dedup is {given!r}.", next_step='give "none", or leave it out')
 
 
 def _texts(given: object, what: str) -> tuple[str, ...]:

@@ -168,10 +168,12 @@ class Runtime(LoopThread):
         known = self.item(by_key or task.id)
         if known is not None and known.task.kind == task.kind:
             return known
-        if known is None and self.record(task.id) is None:
+        there = known or self.record(task.id)
+        if there is None:
             return None
+        kind = there.task.kind
         raise ConfigurationError(
-            f"{task.kind} {task.name} was given an id or a key that a {'job' if task.kind == 'task' else 'task'} has.",
+            f"{task.kind} {task.name} was given an id or a key that {'an' if kind == 'actor' else 'a'} {kind} has.",
             task_id=task.id,
             next_step="use another submission_id or idempotency_key",
         )

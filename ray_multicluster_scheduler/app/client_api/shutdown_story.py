@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.app.client_api.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.item import Item, Promise, wait_for
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -25,17 +26,17 @@ def say(text: str) -> None:
 
 
 def drain(runtime: Runtime) -> None:
-    """Wait until everything is over but living actors, which end with the program or outlive it. Ctrl+C cancels what is
-    left instead."""
+    """Wait until everything is over but living actors, which end with the program or outlive it, and calls that were
+    sent to detached ones, which go on without us. Ctrl+C cancels what is left instead."""
     try:
         say_at = time.monotonic()
         while waiting := _work(runtime):
             if time.monotonic() >= say_at:
                 say(f"waiting for {_list(waiting)} to end (Ctrl+C cancels)")
                 say_at = time.monotonic() + _SAY_AGAIN_S
-            # A detached actor need only be ready, which is not its end: look again soon.
-            being_made = any(isinstance(item, Item) and item.task.actor is not None for item in waiting)
-            wait_for(waiting, len(waiting), _LOOK_AGAIN_S if being_made else _SAY_AGAIN_S)
+            # A detached actor need only be ready, and its calls be sent, which is not their end: look again soon.
+            leaving = any(_of_detached(one) for one in waiting)
+            wait_for(waiting, len(waiting), _LOOK_AGAIN_S if leaving else _SAY_AGAIN_S)
     except KeyboardInterrupt:
         stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None])
 
@@ -49,6 +50,9 @@ def cancel_all(runtime: Runtime) -> None:
     detached = [item for item in items if _lives_on(item)]
     if detached:
         say(f"detached, so left alone: {_actors(detached)}")
+    calls = [call for call in runtime.method_calls.unanswered() if _goes_on(call)]
+    if calls:
+        say(f"not waited for, they go on there: {_some([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}")
     actors = [item for item in items if item.task.actor is not None and item not in detached]
     if actors:
         say(f"ended with the program: {_actors(actors)}")
@@ -84,7 +88,17 @@ def stop(runtime: Runtime, items: Iterable[Item]) -> None:
 def _work(runtime: Runtime) -> list[Promise]:
     """What is worth waiting for: tasks, jobs, calls, and detached actors that are still being made."""
     items = [item for item in runtime.unfinished() if item.task.actor is None or _is_being_left(item)]
-    return [*items, *runtime.method_calls.unanswered()]
+    return [*items, *(call for call in runtime.method_calls.unanswered() if not _goes_on(call))]
+
+
+def _of_detached(work: Promise) -> bool:
+    item = work.actor.item if isinstance(work, CallItem) else work
+    return isinstance(item, Item) and item.task.actor is not None and item.task.actor.detached
+
+
+def _goes_on(call: CallItem) -> bool:
+    """It may never end, and the actor answers it whether we are there or not."""
+    return call.sent_to is not None and _of_detached(call)
 
 
 def _is_being_left(item: Item) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
 
-__all__ = ["get_actor", "kill", "submit_actor", "submit_actor_async"]
+__all__ = ["get_actor", "kill", "list_actors", "submit_actor", "submit_actor_async"]
 
 
 def submit_actor(
@@ -26,8 +26,9 @@ def submit_actor(
     """Make an actor on the best cluster and wait until it is ready; ``actor.method.remote(x)`` calls a method.
 
     Options are those of tasks, and ``max_restarts``, ``restart_elsewhere``, ``lifetime``, ``max_concurrency``,
-    ``get_if_exists`` and ``ready_timeout`` (seconds that its constructor may take). Raises what its constructor raised,
-    or a SchedulerError.
+    ``get_if_exists`` and ``ready_timeout`` (seconds from when a cluster took it until its constructor is done; the
+    time that it waits for a place is limited by ``queue_timeout``). Raises what its constructor raised, or a
+    SchedulerError: TaskTimeoutError when one of these times is over, and the actor with it.
     """
     return side().submit_actor(cls, args, kwargs, resource_requirements, tags, **options)
 
@@ -44,9 +45,18 @@ def submit_actor_async(
     return side().submit_actor_async(cls, args, kwargs, resource_requirements, tags, **options)
 
 
-def get_actor(name: str) -> ActorHandle:
-    """A living actor by its name: this program's, or a detached one. Raises UnknownItemError."""
-    return side().get_actor(name)
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """A living actor by its name: this program's, or a detached one. Raises UnknownItemError.
+
+    ``namespace`` is Ray's, and only None is taken.
+    """
+    return side().get_actor(name, namespace)
+
+
+def list_actors() -> list[dict[str, Any]]:
+    """Every actor of this program that was not forgotten, oldest first; inside a cluster those that this process made
+    there and still holds."""
+    return side().list_actors()
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from ray_multicluster_scheduler.app.client_api.ray_arguments import check_recursive
 from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor, kill
 from ray_multicluster_scheduler.app.client_api.where import inside, side
 
@@ -70,7 +71,10 @@ def submit_task_async(
 
 
 def put(value: object) -> ObjectHandle:
-    """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it."""
+    """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it.
+
+    It is shipped as it is: paths under a home directory are moved in plain arguments only, not in here.
+    """
     return side().put(value)
 
 
@@ -99,8 +103,12 @@ def wait(
     return over, rest
 
 
-def cancel(item: str | Handle | ActorHandle, *, force: bool = False) -> None:
-    """End an item by its id or handle, in whatever state; an actor is killed. Raises UnknownItemError."""
+def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
+    """End an item by its id or handle, in whatever state; an actor is killed. Raises UnknownItemError.
+
+    ``recursive`` is Ray's, and only True is taken: what the item has submitted inside its cluster ends with it.
+    """
+    check_recursive(recursive)
     if isinstance(item, str):
         side().cancel(item, force=force)
     elif is_actor(item):

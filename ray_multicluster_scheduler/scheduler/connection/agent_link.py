@@ -295,12 +295,17 @@ class AgentLink:
 
     # Sending ------------------------------------------------------------------------------------------
 
-    def _send(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, urgent: bool = False) -> bool:
-        """True if no later message can overtake this one."""
+    def _send(
+        self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, urgent: bool = False, lazy: bool = False
+    ) -> bool:
+        """True if no later message can overtake this one. A lazy one waits a moment for others to travel with."""
         if self._outbox is None:
             return False
         in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
-        self._can_send.set()
+        if lazy:
+            asyncio.get_running_loop().call_later(m.LAZY_S, self._can_send.set)
+        else:
+            self._can_send.set()
         return in_order
 
     async def _answer_within(self, answer: asyncio.Future[Any], timeout: float) -> None:

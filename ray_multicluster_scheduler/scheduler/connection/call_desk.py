@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Ke
 class Send(Protocol):
     """Puts a message into the outbox; True if no later one can overtake it. Without a connection it does nothing."""
 
-    def __call__(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool: ...
+    def __call__(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, lazy: bool = False) -> bool: ...
 
 
 class CallDesk:
@@ -155,7 +155,7 @@ class CallDesk:
                 self._output(of, [("stderr", f"\n[{result['dropped']} characters of output were dropped here]\n")])
             self._owed.settle(key)
             self._listener.finished(self._cluster, answer)
-        self._send(m.ACK, {"keys": keys})
+        self._send(m.ACK, {"keys": keys}, lazy=True)
 
     def _send_again(self, keys: list[Key]) -> None:
         """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
-from tests.unit.client_api.actor_plane import ActorPlane, numbers
+from tests.unit.client_api.actor_plane import ActorPlane, Counter, numbers
 
 
 @pytest.fixture
@@ -102,6 +103,50 @@ class TestOrder:
         for call in plane.link.calls[:4]:
             plane.answer(call.task_id)
         assert len(plane.sent(MAX_UNANSWERED + 4)) == MAX_UNANSWERED + 4
+
+    @pytest.mark.parametrize(
+        ("concurrency", "asynchronous", "most"),
+        [(None, False, 1000), (400, False, 1000), (700, False, 1400), (None, True, 2000), (5000, True, 10_000)],
+    )
+    def test_more_for_one_that_runs_more_at_once(
+        self, plane: ActorPlane, concurrency: int | None, asynchronous: bool, most: int
+    ) -> None:
+        """Else calls that wait for others would keep those from ever being sent."""
+
+        class Waiting:
+            async def meet(self) -> None: ...
+
+        options = {} if concurrency is None else {"max_concurrency": concurrency}
+        assert plane.actor(Waiting if asynchronous else Counter, **options)._rmcs_calls.most_unanswered == most
+
+    def test_also_those_that_are_sent(self, plane: ActorPlane) -> None:
+        actor = plane.actor(max_concurrency=600)
+        for n in range(1300):
+            actor.add.remote(n)
+        assert len(plane.sent(1200)) == 1200
+
+    def test_one_that_was_found_may_be_asynchronous(self, plane: ActorPlane) -> None:
+        found = plane.actors._adopt("tally", "mac", {})
+        assert found._rmcs_calls.most_unanswered == 2000
+
+    def test_why_it_waits_can_be_asked_while_others_call(self, slow: ActorPlane) -> None:
+        actor = slow.actor()
+        handles = [actor.add.remote(n) for n in range(5000)]
+        over = threading.Event()
+
+        def go_on() -> None:
+            while not over.is_set():
+                actor.add.remote(1)
+
+        thread, before = threading.Thread(target=go_on), sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        thread.start()
+        try:
+            assert {handles[-1].explain()["calls_before"] for _ in range(50)} == {4999}
+        finally:
+            sys.setswitchinterval(before)
+            over.set()
+            thread.join()
 
 
 class TestArguments:
@@ -248,6 +293,12 @@ class TestAnswers:
         assert isinstance(one, Handle)
         assert one.explain()["kind"] == "call"
         assert actor.add.options(num_returns=0).remote() is None
+
+    def test_the_actor_is_told_how_many_values_are_waited_for(self, plane: ActorPlane) -> None:
+        actor = plane.actor()
+        for number in (1, 2, 0):
+            actor.pair.options(num_returns=number).remote()
+        assert [pickling.loads(call.arguments)[2:] for call in plane.sent(3)] == [(), (2,), (0,)]
 
     def test_output_is_the_actors(self, plane: ActorPlane) -> None:
         actor = plane.actor()

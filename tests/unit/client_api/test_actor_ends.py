@@ -193,6 +193,18 @@ def test_a_defect_on_the_way_is_told_to_everybody(plane: ActorPlane) -> None:
         actor.add.remote(2)
 
 
+def test_the_child_of_a_fork_cannot_cancel_a_call(plane: ActorPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = plane.actor().add.remote(1)
+    plane.sent(1)
+    monkeypatch.setattr(plane.runtime, "_process", -1)
+    with pytest.raises(SchedulerError, match="forked from"):
+        handle.cancel()
+    monkeypatch.undo()
+    plane.answer(handle.id, 1)
+    assert handle.result(5) == 1
+    handle.cancel()  # nothing happens to one that is over
+
+
 def test_nothing_is_kept_of_calls_that_are_over(plane: ActorPlane) -> None:
     actor = plane.actor()
     for n in range(100):

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import actor_reference
+from ray_multicluster_scheduler.app.client_api import actor_handle, actor_reference
 from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.class_methods import method, methods_of
+from ray_multicluster_scheduler.app.client_api.item import Item
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed
 from tests.unit.client_api.control_plane import until
 
@@ -180,6 +182,23 @@ class TestReady:
             assert await asyncio.gather(*waiting) == [actor, actor]
             assert await actor is actor
             assert not actor._item._step_watchers or len(actor._item._step_watchers) == 1
+
+    async def test_one_that_is_restarted_in_the_moment_it_was_ready(
+        self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was ready, and that is what was waited for."""
+        actor, looks = plane.actor(), []
+        was_ready = actor_handle._serves_or_over
+
+        def look(item: Item) -> bool:
+            looks.append(was_ready(item))
+            if len(looks) == 2:  # the first is for the process, this one for the one who waits
+                item.moved(Transition(item.id, 1, TaskState.RETRYING, 1, 0.0, "CODE", "died", None))
+            return looks[-1]
+
+        monkeypatch.setattr(actor_handle, "_serves_or_over", look)
+        assert await actor is actor
+        assert actor.state is TaskState.RETRYING
 
     def test_a_kill_is_for_good(self, plane: ActorPlane) -> None:
         with pytest.raises(ConfigurationError, match="no_restart=False"):

@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
-from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, TaskTimeoutError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.exception import (
+    ActorDiedError,
+    ConfigurationError,
+    RemoteTraceback,
+    TaskTimeoutError,
+)
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import until
 
 
@@ -301,3 +308,181 @@ def test_from_many_threads(make: Callable[[], Actor]) -> None:
     until(pool.has_free)
     assert {pool.pop_idle() is not None for _ in range(3)} == {True}
     assert pool.pop_idle() is None
+
+
+class Stateful:
+    """Has a method that hides what the handle tells of itself."""
+
+    def state(self) -> str:
+        return "my own"
+
+    def add(self, amount: int = 1) -> int:
+        return amount
+
+
+def add(actor: ActorHandle, value: int) -> Any:
+    return actor.add.remote(value)
+
+
+def actors_of(plane: ActorPlane) -> list[str]:
+    """Whom the calls that left were for."""
+    plane.settle()
+    return [call.method.actor for call in plane.link.calls if call.method is not None]
+
+
+class TestDeathsOfOurActors:
+    def test_a_method_called_state_hides_nothing(self) -> None:
+        with ActorPlane() as plane:
+            dead, alive = plane.actor(Stateful), plane.actor(Stateful)
+            pool = ActorPool([dead, alive])
+            plane.die(dead)
+            until(dead._item.done)
+            assert pool.pop_idle() is alive
+            assert pool.pop_idle() is None
+
+    def test_the_death_is_known_from_the_call(self) -> None:
+        """Before the control plane hears of the actor's end, its call says it."""
+        with ActorPlane() as plane:
+            first, second = plane.actor(), plane.actor()
+            pool = ActorPool([first, second])
+            for value in range(4):
+                pool.submit(add, value)
+            calls = plane.sent(2)
+            plane.fail_call(calls[0].task_id, FailureClass.CRASH, code="ACTOR_DIED", message="is dead")
+            with pytest.raises(ActorDiedError):
+                pool.get_next(10)
+            for number in (1, 2, 3):
+                plane.answer(plane.sent(number + 1)[number].task_id, number)
+                assert pool.get_next(10) == number
+            assert first._item.state is TaskState.RUNNING
+            assert actors_of(plane) == [first._item.id, *[second._item.id] * 3]
+
+    def test_the_last_one_leaves_nobody(self) -> None:
+        with ActorPlane() as plane:
+            pool = ActorPool([plane.actor()])
+            results = pool.map(add, [1, 2])
+            plane.fail_call(plane.sent(1)[0].task_id, FailureClass.CRASH, code="ACTOR_DIED")
+            with pytest.raises(ActorDiedError):
+                next(results)
+            with pytest.raises(ActorDiedError, match="No actor is left"):
+                next(results)
+
+    def test_one_that_is_restarted_gets_no_call_before_that(self) -> None:
+        with ActorPlane() as plane:
+            actor = plane.actor(max_restarts=1)
+            pool = ActorPool([actor])
+            results = pool.map(add, [1, 2])
+            plane.fail_call(plane.sent(1)[0].task_id, FailureClass.CRASH, code="ACTOR_DIED")
+            with pytest.raises(ActorDiedError):
+                next(results)
+            plane.settle()
+            assert len(plane.link.calls) == 1, "nothing goes to the dead"
+            plane.die(actor)
+            second = plane.sent(2)[1]
+            assert second.method is not None
+            assert second.method.attempt == 2
+            plane.answer(second.task_id, 5)
+            assert next(results) == 5
+
+    def test_one_that_is_restarted_for_the_last_time(self) -> None:
+        with ActorPlane() as plane:
+            actor = plane.actor(max_restarts=1)
+            pool = ActorPool([actor])
+            results = pool.map(add, [1, 2, 3])
+            for attempt in (1, 2):
+                call = plane.sent(attempt)[attempt - 1]
+                plane.fail_call(call.task_id, FailureClass.CRASH, code="ACTOR_DIED")
+                plane.die(actor, attempt)
+                with pytest.raises(ActorDiedError):
+                    next(results)
+            with pytest.raises(ActorDiedError, match="No actor is left"):
+                next(results)
+
+    @pytest.mark.parametrize("code", ["RESULT_LOST", "ACTOR_UNAVAILABLE"])
+    def test_other_failures_are_no_death(self, code: str) -> None:
+        with ActorPlane() as plane:
+            pool = ActorPool([plane.actor()])
+            results = pool.map(add, [1, 2])
+            plane.fail_call(plane.sent(1)[0].task_id, FailureClass.CRASH, code=code)
+            with pytest.raises(ActorDiedError):
+                next(results)
+            plane.answer(plane.sent(2)[1].task_id, 7)
+            assert next(results) == 7
+
+    def test_slow_callbacks_of_users_stop_no_pool(self) -> None:
+        let_go, begun = threading.Event(), threading.Semaphore(0)
+
+        def block(_: object) -> None:
+            begun.release()
+            let_go.wait(20)
+
+        with ActorPlane() as plane:
+            actor = plane.actor()
+            for number in range(2):
+                actor.add.remote(number).add_done_callback(block)
+            plane.sent(2)
+            plane.answer_all()
+            for _ in range(2):
+                assert begun.acquire(timeout=10)
+            pool = ActorPool([actor])
+            pool.submit(add, 1)
+            pool.submit(add, 2)
+            for number in (0, 1):
+                plane.answer(plane.sent(3 + number)[2 + number].task_id, number)
+                assert pool.get_next(5) == number
+            let_go.set()
+
+
+class Inside(Actor):
+    """As the handle of an actor inside a cluster, where each look at its state is a call of the actor."""
+
+    _rmcs_actor_handle = True
+    looked = 0
+
+    @property  # type: ignore[override]
+    def state(self) -> TaskState:
+        Inside.looked += 1
+        return TaskState.RUNNING
+
+    @state.setter
+    def state(self, _: TaskState) -> None:
+        pass
+
+
+class TestInsideACluster:
+    def test_nobody_is_asked_and_the_dead_get_no_second_call(self) -> None:
+        Inside.looked = 0
+        first, second = Inside("one"), Inside("two")
+        try:
+            pool, slow = ActorPool([first, second]), threading.Event()
+            for value in ("die", slow, 1, 2):
+                pool.submit(double, value)
+            with pytest.raises(ActorDiedError, match="died"):
+                pool.get_next(10)
+            slow.set()
+            assert [pool.get_next(10) for _ in range(3)] == [42, 2, 4]
+            assert first.seen == ["die"]
+            assert pool.pop_idle() is second
+            assert pool.pop_idle() is None
+            assert Inside.looked == 0
+        finally:
+            second.end()
+
+    @pytest.mark.parametrize(
+        "cause", [RemoteTraceback("of another actor"), type("ActorUnavailableError", (Exception,), {})()]
+    )
+    def test_an_error_that_tells_of_no_death(self, make: Callable[[], Actor], cause: BaseException) -> None:
+        actor = make()
+        pool = ActorPool([actor])
+        error = ActorDiedError("somebody died")
+        error.__cause__ = cause
+
+        def fail(_: Actor, value: object) -> Call:
+            call = Call()
+            call.future.set_exception(error)
+            return call
+
+        pool.submit(fail, 1)
+        with pytest.raises(ActorDiedError, match="somebody"):
+            pool.get_next(10)
+        assert pool.pop_idle() is actor

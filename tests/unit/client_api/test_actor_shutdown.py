@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import shutdown_story
+from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
@@ -38,6 +40,44 @@ def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
         timer.join()
         assert handle.result(0) == 7
     assert f"waiting for {handle.id} (DISPATCHING) to end" in capsys.readouterr().err
+
+
+def test_what_a_detached_one_does_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """A service that runs for ever would never let its program end."""
+    with ActorPlane() as plane:
+        actor = plane.actor(name="tally", lifetime="detached")
+        handle = actor.add.remote(1)
+        plane.sent(1)
+        end(plane)
+        assert (actor.state, handle.state) == (TaskState.RUNNING, TaskState.DISPATCHING)
+    told = capsys.readouterr().err
+    assert f"rmcs: not waited for, they go on there: {handle.id} (Counter.add) on mac\n" in told
+    assert "waiting for" not in told
+
+
+def test_but_its_calls_leave_before_the_program_ends() -> None:
+    with ActorPlane() as plane:
+        actor, task = plane.actor(name="tally", lifetime="detached"), plane.task("t1")
+        first, second = actor.add.remote(2), actor.add.remote(task)
+        timer = threading.Timer(0.1, plane.finish, (task,))
+        timer.start()
+        end(plane)
+        timer.join()
+        assert [call.task_id for call in plane.link.calls] == [first.id, second.id]
+
+
+def test_ctrl_c_ends_the_wait_for_calls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        actor = plane.actor()
+        handle = actor.add.remote(1)
+        plane.sent(1)
+        interrupt = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+        interrupt.start()
+        end(plane)
+        interrupt.join()
+        assert (handle.done(), actor.state) == (False, TaskState.CANCELLED)
+    assert isinstance(handle.exception(0), TaskCancelledError)
+    assert f"waiting for {handle.id} (DISPATCHING) to end (Ctrl+C cancels)" in capsys.readouterr().err
 
 
 def test_one_that_is_still_being_made_is_not_waited_for() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import explanation
+from ray_multicluster_scheduler.app.client_api import actors, explanation
 from ray_multicluster_scheduler.app.client_api.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import (
@@ -101,8 +106,6 @@ class TestWhatIsDescribed:
             plane.actors.submit(wrong, (), None, None, None, {})
 
     def test_what_cannot_be_pickled(self, plane: ActorPlane) -> None:
-        import threading
-
         with pytest.raises(TaskSubmissionError, match="argument 0 of Counter, a lock"):
             plane.actors.submit(Counter, (threading.Lock(),), None, None, None, {})
 
@@ -205,6 +208,33 @@ class TestDetached:
             actor.ad  # noqa: B018 - its class is known
         monkeypatch.undo()
 
+    def test_a_cluster_that_cannot_be_asked_is_named_and_stops_nobody(
+        self, plane: ActorPlane, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
+            actor = plane.actor(name="tally", lifetime="detached")
+        assert actor.state is TaskState.RUNNING
+        (record,) = [one for one in caplog.records if "tally" in one.getMessage()]
+        assert "mac: " in record.getMessage()
+        assert record.levelno == logging.WARNING
+
+    def test_the_look_takes_a_few_seconds_at_most(
+        self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Silent:
+            async def has_detached_actor(self, name: str) -> bool:
+                await asyncio.sleep(60)
+                return True
+
+        monkeypatch.setattr(plane.runtime, "clients", SimpleNamespace(client=lambda cluster: Silent()))
+        monkeypatch.setattr(actors, "LOOK_PATIENCE_S", 0.05)
+        began = time.monotonic()
+        with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
+            plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
+        assert time.monotonic() - began < 10
+        assert "mac: no answer within 0.05 s" in caplog.text
+        monkeypatch.undo()
+
     def test_on_several_clusters_one_must_be_named(self, plane: ActorPlane) -> None:
         with pytest.raises(ConfigurationError, match="on each of linux, mac"):
             plane.actors._one_of("tally", ["linux", "mac"])
@@ -266,11 +296,22 @@ def plane_task(task_id: str, cpus: float = 1) -> Any:
 class TestWaiting:
     def test_one_that_does_not_get_ready_is_given_up(self) -> None:
         with ActorPlane(slow=True) as plane:
-            with pytest.raises(TaskTimeoutError, match="not ready after 0.05 s|ready_timeout"):
+            with pytest.raises(TaskTimeoutError, match="was not ready within its ready_timeout of 0.05 s"):
                 plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 0.05}, wait=True)
             (row,) = explanation.actor_rows(plane.runtime)
-            until(lambda: explanation.actor_rows(plane.runtime)[0]["state"] in ("CANCELLED", "FAILED"))
-            assert row["class"] == "Counter"
+            assert (row["class"], row["state"]) == ("Counter", "FAILED")
+
+    def test_the_queue_is_not_its_constructor(self, plane: ActorPlane) -> None:
+        """It may wait for room as long as it takes: only what happens on the cluster counts."""
+        task = plane.submit(plane.with_payload(plane_task("t1", 8)))
+        until(lambda: task.state is TaskState.RUNNING)
+        timer = threading.Timer(0.4, plane.finish, (task,))
+        timer.start()
+        try:
+            actor = plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 0.1}, wait=True)
+            assert actor.state is TaskState.RUNNING
+        finally:
+            timer.join()
 
     def test_but_not_somebody_elses(self) -> None:
         with ActorPlane(slow=True) as plane:

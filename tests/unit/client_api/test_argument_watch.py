@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.arguments import prepare_argument
 from ray_multicluster_scheduler.app.client_api.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -75,6 +76,47 @@ def test_one_that_runs_already() -> None:
     actor = FakeActorHandle("a1")
     actor.moved(TaskState.RUNNING)
     assert Heard(actor, [actor]).news == [Values((), "mac")]
+
+
+class LateSource(TaskHandle):
+    """A task whose value a test gives."""
+
+    def __init__(self) -> None:
+        super().__init__(Item(task("t1")), None)  # type: ignore[arg-type]  # nothing is asked of the control plane
+
+    def _check_process(self) -> None:
+        """It is this one."""
+
+    def succeeds(self) -> None:
+        done = Complete("t1", TaskState.SUCCEEDED, 1, "mac")
+        self._item.ended(Outcome(done, CallResult("t1", 1, "succeeded", b"value")))
+
+
+@pytest.mark.parametrize("away", [TaskState.RETRYING, TaskState.QUEUED, TaskState.DISPATCHING])
+def test_one_that_is_being_restarted_is_waited_for_again(away: TaskState) -> None:
+    actor, source = FakeActorHandle("a1"), LateSource()
+    heard = Heard(actor, source)
+    actor.moved(TaskState.RUNNING, "mac")
+    actor.moved(away, None)
+    source.succeeds()
+    assert heard.news == []
+    actor.moved(TaskState.RUNNING, "linux")
+    assert heard.news == [Values((("result-t1", b"value"),), "linux")]
+
+
+def test_one_out_of_reach_stays_where_it_is() -> None:
+    actor, source = FakeActorHandle("a1"), LateSource()
+    heard = Heard(actor, source)
+    actor.moved(TaskState.LOST, "mac")
+    source.succeeds()
+    assert heard.news == [], "it has not run yet"
+    actor.moved(TaskState.RUNNING, "mac")
+    assert len(heard.news) == 1
+    other = LateSource()
+    heard = Heard(actor, other)
+    actor.moved(TaskState.LOST, "mac")
+    other.succeeds()
+    assert heard.news == [Values((("result-t1", b"value"),), "mac")]
 
 
 def test_actors_of_two_clusters_cannot_be_used_together() -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import chunked_map
+from ray_multicluster_scheduler.app.client_api import executor as executor_module
 from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
 from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
     WorkerCrashedError,
 )
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import Settings
 from tests.support.thread_fleet import ThreadFleet
 from tests.unit.client_api.control_plane import until
@@ -116,6 +118,53 @@ class TestValues:
             together = threading.Barrier(40, timeout=20)
             _barriers["all"] = together
             assert list(executor(fleet).map(meet, range(40))) == [True] * 40
+
+    @pytest.mark.parametrize("native", [False, True])
+    def test_nobody_looks_while_nothing_happens(self, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        filled: list[None] = []
+        fill = chunked_map.ChunkedMap._fill
+
+        def counted(work: chunked_map.ChunkedMap) -> float | None:
+            filled.append(None)
+            return fill(work)
+
+        monkeypatch.setattr(chunked_map.ChunkedMap, "_fill", counted)
+        with ThreadFleet(native=native, here=2) as fleet:
+            fleet.gate.clear()
+            results = executor(fleet).map(str, range(50), chunksize=1)
+            until(lambda: len(fleet.handles) == chunked_map.RESERVE)
+            time.sleep(0.05)
+            before = len(filled)
+            time.sleep(0.3)
+            assert len(filled) == before
+            assert sum(handle.looked for handle in fleet.handles) == 0
+            fleet.open()
+            assert list(results) == [str(x) for x in range(50)]
+
+    def test_what_waits_again_counts_as_waiting_again(self, fleet: ThreadFleet) -> None:
+        """After a retry a chunk has no place any more: nothing more is sent because of it."""
+        fleet.gate.clear()
+        results = executor(fleet).map(str, range(100), chunksize=1)
+        until(lambda: len(fleet.handles) == chunked_map.RESERVE)
+        first = fleet.handles[0]
+        first.move(TaskState.RUNNING)
+        until(lambda: len(fleet.handles) == chunked_map.RESERVE + 1)
+        for state in (TaskState.RETRYING, TaskState.QUEUED):
+            first.move(state)
+        fleet.handles[1].move(TaskState.RUNNING)
+        time.sleep(0.05)
+        assert len(fleet.handles) == chunked_map.RESERVE + 1
+        results.close()
+
+    def test_a_large_cluster_is_filled_from_inside(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody sees what runs there, and it is not taken for nothing."""
+        monkeypatch.setattr(executor_module, "_reserve", lambda _: 200)
+        with ThreadFleet(native=True, here=1) as fleet:
+            fleet.gate.clear()
+            results = executor(fleet).map(str, range(500), chunksize=1)
+            until(lambda: len(fleet.handles) == 200)
+            results.close()
+            fleet.open()
 
 
 _barriers: dict[str, threading.Barrier] = {}
@@ -352,6 +401,8 @@ class TestTheEnd:
         pool = executor(fleet)
         results = pool.map(str, range(100), chunksize=1)
         until(lambda: len(fleet.handles) == chunked_map.RESERVE)
+        for handle in fleet.handles[:3]:
+            handle.attempt = 1  # they were sent ahead and taken back: they wait like the others
         pool.shutdown(cancel_futures=True)
         assert {handle.state for handle in fleet.handles} == {"CANCELLED"}
         with pytest.raises(CancelledError):

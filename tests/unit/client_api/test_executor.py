@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
 from ray_multicluster_scheduler.app.client_api.fleet_future import FleetFuture
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -115,7 +116,179 @@ class TestSubmit:
         await asyncio.to_thread(until, lambda: fleet.handles[1].state == "CANCELLED")
 
 
+class TestCallbacks:
+    """Users' callbacks have two threads; nothing of ours waits for them."""
+
+    def test_slow_ones_stop_no_result(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
+        let_go = self.block(pool)
+        assert pool.submit(int, 3).result(10) == 3
+        assert list(pool.map(int, "456")) == [4, 5, 6]
+        assert fleet.callbacks._work_queue.empty()
+        let_go.set()
+
+    def test_slow_ones_stop_no_coroutine(self, pool: FleetExecutor) -> None:
+        async def both() -> list[int]:
+            loop = asyncio.get_running_loop()
+            return [await asyncio.wrap_future(pool.submit(int, 3)), await loop.run_in_executor(pool, int, 4)]
+
+        let_go = self.block(pool)
+        assert asyncio.run(asyncio.wait_for(both(), 10)) == [3, 4]
+        let_go.set()
+
+    def test_those_that_wait_for_other_futures(self, pool: FleetExecutor) -> None:
+        first = running(pool)
+        others = [pool.submit(int, number) for number in range(4)]
+        seen: list[int] = []
+        for future in others[:2]:
+            future.add_done_callback(lambda _: seen.append(sum(other.result(10) for other in others)))
+        _events["go"].set()
+        until(lambda: seen == [6, 6])
+        assert first.result(10) == "held"
+
+    def test_with_a_real_control_plane(self) -> None:
+        errands, let_go, begun = Errands("test"), threading.Event(), threading.Semaphore(0)
+
+        def block(_: object) -> None:
+            begun.release()
+            let_go.wait(20)
+
+        with ControlPlane() as plane:
+            for name in ("t1", "t2"):
+                handle = plane.task(name)
+                handle.add_done_callback(block)
+                plane.finish(handle)
+                assert begun.acquire(timeout=10)
+            future: FleetFuture[None] = FleetFuture(plane.task("t3"), errands)
+            plane.finish(future.handle)
+            assert future.result(5) is None
+            let_go.set()
+
+    def test_in_order_and_with_errors(self, pool: FleetExecutor, caplog: pytest.LogCaptureFixture) -> None:
+        first, seen = running(pool), []
+
+        def fail(_: object) -> None:
+            raise ValueError("not today")
+
+        first.add_done_callback(lambda _: seen.append(1))
+        first.add_done_callback(fail)
+        first.add_done_callback(lambda _: seen.append(2))
+        _events["go"].set()
+        until(lambda: seen == [1, 2])
+        assert "not today" in caplog.text
+
+    def test_at_once_when_it_is_over(self, pool: FleetExecutor) -> None:
+        future, seen = pool.submit(int, 3), []
+        future.result(10)
+        future.add_done_callback(lambda done: seen.append((done.result(), threading.get_ident())))
+        assert seen == [(3, threading.get_ident())]
+
+    def block(self, pool: FleetExecutor) -> threading.Event:
+        """Give both threads something to do until the event is set."""
+        first, let_go, begun = running(pool), threading.Event(), threading.Semaphore(0)
+
+        def hold_up(_: object) -> None:
+            begun.release()
+            let_go.wait(20)
+
+        first.add_done_callback(hold_up)
+        second = pool.submit(str)
+        second.add_done_callback(hold_up)
+        _events["go"].set()
+        for _ in range(2):
+            assert begun.acquire(timeout=10)
+        return let_go
+
+
+class Meets:
+    """Its pickling takes until as many are pickled at the same time as the barrier wants."""
+
+    barrier = threading.Barrier(3, timeout=20)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        Meets.barrier.wait()
+        return (int, ())
+
+
+class Slow:
+    """Its pickling waits for an event."""
+
+    begun, let_go = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        Slow.begun.set()
+        Slow.let_go.wait(20)
+        return (int, ())
+
+
+class TestFromSeveralThreads:
+    def test_pickling_is_not_one_after_another(self, pool: FleetExecutor) -> None:
+        results: list[int] = []
+        threads = [threading.Thread(target=lambda: results.append(pool.submit(int, Meets()).result(10))) for _ in "123"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [0, 0, 0]
+
+    @pytest.mark.parametrize("cancel", [False, True])
+    def test_shutdown_waits_for_a_submission_under_way(
+        self, fleet: ThreadFleet, pool: FleetExecutor, cancel: bool
+    ) -> None:
+        Slow.begun.clear()
+        Slow.let_go.clear()
+        futures: list[FleetFuture[int]] = []
+        if cancel:
+            running(pool)
+        submits = threading.Thread(target=lambda: futures.append(pool.submit(int, Slow())))
+        submits.start()
+        assert Slow.begun.wait(10)
+        ends = threading.Thread(target=lambda: pool.shutdown(cancel_futures=cancel))
+        ends.start()
+        until(lambda: pool._shut_down)
+        Slow.let_go.set()
+        submits.join(10)
+        until(lambda: bool(fleet.handles[-1].done()))
+        _events["go"].set()
+        ends.join(10)
+        assert not ends.is_alive()
+        assert [future.cancelled() for future in futures] == [cancel]
+
+
 class TestCancel:
+    def test_what_was_taken_back_is_withdrawn(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
+        """It was sent ahead once and waits here again."""
+        running(pool)
+        future = pool.submit(str)
+        fleet.handles[1].attempt = 1
+        assert future.cancel()
+        with pytest.raises(CancelledError):
+            future.result(0)
+
+    def test_what_was_sent_after_all_is_no_withdrawal(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
+        running(pool)
+        future = pool.submit(str)
+        handle = fleet.handles[1]
+        handle.attempt = 1
+        real = handle.cancel
+
+        def sent_meanwhile() -> None:
+            handle.attempt = 2
+            real()
+
+        handle.cancel = sent_meanwhile  # type: ignore[method-assign]
+        assert not future.cancel()
+        assert isinstance(future.exception(10), TaskCancelledError)
+
+    def test_inside_a_cluster_all_was_sent(self) -> None:
+        _events["go"] = threading.Event()
+        with ThreadFleet(native=True, here=1) as fleet:
+            pool = FleetExecutor(fleet)  # type: ignore[arg-type]
+            futures = [pool.submit(hold), pool.submit(str)]
+            assert not futures[1].cancel()
+            assert [handle.looked for handle in fleet.handles] == [0, 0], "nobody asked Ray"
+            _events["go"].set()
+            assert [future.result(10) for future in futures] == ["held", ""]
+
     def test_what_waits_is_withdrawn(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
         running(pool)
         future = pool.submit(str)
@@ -132,7 +305,7 @@ class TestCancel:
         future = pool.submit(str)
         future.add_done_callback(seen.append)
         future.cancel()
-        assert seen == [future]
+        until(lambda: seen == [future])
         _events["go"].set()
         pool.shutdown()
         assert seen == [future]
@@ -168,9 +341,10 @@ class TestCancel:
 
     def test_with_a_real_control_plane(self) -> None:
         """What waits in the queue is known not to have run; what has a place is left alone."""
+        errands = Errands("test")
         with ControlPlane(execution_mode="serial") as plane:
-            first: FleetFuture[None] = FleetFuture(plane.task("t1"))
-            second: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))))
+            first: FleetFuture[None] = FleetFuture(plane.task("t1"), errands)
+            second: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))), errands)
             until(lambda: second.handle.state == "QUEUED")
             assert not first.cancel()
             assert first.running()
@@ -181,9 +355,10 @@ class TestCancel:
             assert [order.task_id for order in plane.placed] == ["t1"]
 
     def test_after_the_end_of_the_scheduler(self) -> None:
+        errands = Errands("test")
         with ControlPlane(execution_mode="serial") as plane:
             plane.task("t1")
-            future: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))))
+            future: FleetFuture[None] = FleetFuture(plane.submit(plane.with_payload(task("t2"))), errands)
         assert isinstance(future.exception(10), TaskCancelledError)
         assert not future.cancel()
 

@@ -164,3 +164,20 @@ def test_every_option_of_jobs_is_known(option: str, monkeypatch: pytest.MonkeyPa
     )
     wrong = {"x": "y"}
     assert "no option" not in sentence_for(lambda name: NativeJobs().submit("ls", {name: wrong}), option)
+
+
+def test_equal_items_are_not_joined_inside_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CLUSTER": "mac", "TASK_ID": "job-1", "ATTEMPT": "1", "FENCE": "1"}.items():
+        monkeypatch.setenv(f"RMCS_{name}", value)
+    monkeypatch.setattr(
+        NativeJobs, "_jobs", lambda self: SimpleNamespace(submit_job=lambda **job: job["submission_id"])
+    )
+    for submit in (
+        lambda **options: task_options(None, options, "mac"),
+        lambda **options: actor_options(None, options, "mac"),
+        lambda **options: NativeJobs().submit("ls", options),
+    ):
+        assert "dedup" not in submit(dedup="none")
+        submit(dedup=None)
+        with pytest.raises(ConfigurationError, match='dedup="content" is not there yet'):
+            submit(dedup="content")

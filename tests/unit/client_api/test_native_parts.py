@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,11 @@ from ray_multicluster_scheduler.app.client_api.native import here, jobs
 from ray_multicluster_scheduler.app.client_api.native.actor_proxy import rebuild_actor
 from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.native.child import Made, class_of_child, function_of_child, whose
-from ray_multicluster_scheduler.app.client_api.native.handle import NativeObjectHandle, NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.native.handle import (
+    NativeCallHandle,
+    NativeObjectHandle,
+    NativeTaskHandle,
+)
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.not_here import stand_in
@@ -89,6 +95,7 @@ class TestRouting:
             (api.ObjectHandle, NativeObjectHandle),
             (api.JobHandle, NativeJobHandle),
             (api.ActorHandle, NativeActorHandle),
+            (api.ActorCallHandle, NativeCallHandle),
         ],
     )
     def test_handles_have_the_same_face(self, outside: type, native: type) -> None:
@@ -160,6 +167,25 @@ class TestAChild:
         unhashable: list[int] = []
         assert made.get(unhashable, "key", lambda: [4]) is made.get(unhashable, "key", lambda: [5])
         assert made.get(print, "key", lambda: [6]) == [6], "the least used was dropped"
+
+    def test_few_are_kept_since_their_closures_are_kept_with_them(self) -> None:
+        class Big:
+            """What a function captured."""
+
+        def capture() -> tuple[Any, Any]:
+            captured = Big()
+            return lambda: captured, weakref.ref(captured)
+
+        made: Made[object] = Made()
+        gone = []
+        for _ in range(101):
+            function, captured = capture()
+            made.get(function, "key", object)
+            gone.append(captured)
+            del function
+        gc.collect()
+        assert gone[0]() is None
+        assert gone[1]() is not None
 
 
 class TestOurPackage:

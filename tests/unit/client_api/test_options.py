@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, common_fields
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
@@ -136,3 +137,15 @@ def test_the_context_takes_names_only(value: object) -> None:
 def test_a_time_limit_that_no_clock_can_hold_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="run_timeout"):
         common_fields({"run_timeout": 10**400}, ItemOptions, Settings(), None)
+
+
+@pytest.mark.parametrize("known", [ItemOptions, JobOptions, ActorOptions])
+def test_equal_items_are_not_joined_yet(known: type) -> None:
+    for harmless in (None, "none"):
+        assert "dedup" not in fields(known, dedup=harmless)
+    with pytest.raises(ConfigurationError, match='dedup="content" is not there yet') as caught:
+        fields(known, dedup="content")
+    assert "idempotency_key" in str(caught.value)
+    for wrong in ("all", True, ["none"]):
+        with pytest.raises(ConfigurationError, match="dedup is "):
+            fields(known, dedup=wrong)

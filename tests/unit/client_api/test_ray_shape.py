@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import ray_shape, where
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import shutdown
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from tests.unit.client_api.control_plane import CLOSED_PORT
 
 TEXT = f"clusters: [{{name: mac, dashboard: '{CLOSED_PORT}', runtime_env: {{env_vars: {{A: '1', B: '1'}}}}}}]"
@@ -96,3 +97,29 @@ def test_outside_there_is_no_task() -> None:
 def test_clusters_that_do_not_answer_have_nothing() -> None:
     ray_shape.init()
     assert (ray_shape.nodes(), ray_shape.cluster_resources(), ray_shape.available_resources()) == ([], {}, {})
+
+
+class TestRaysKeywords:
+    """Ray's own arguments of verbs that both have: taken where they say what happens anyway."""
+
+    @pytest.mark.parametrize("ask", [api.get_actor, lambda *a, **k: where.shared().get_actor(*a, **k)])
+    def test_get_actor_with_a_namespace(self, ask: Any) -> None:
+        for harmless in ((), (None,)):
+            with pytest.raises(UnknownItemError, match="no living actor 'tally'"):
+                ask("tally", *harmless)
+        with pytest.raises(ConfigurationError, match="namespace is 'mine'"):
+            ask("tally", namespace="mine")
+
+    @pytest.mark.parametrize("ask", [api.cancel, lambda *a, **k: where.shared().cancel(*a, **k)])
+    def test_cancel_with_its_children(self, ask: Any) -> None:
+        handle = api.put(1)
+        for one in (handle, api.submit_task_async(print).id):
+            ask(one, recursive=True)
+            with pytest.raises(ConfigurationError, match="recursive=False"):
+                ask(one, recursive=False)
+
+    def test_actors_are_listed(self) -> None:
+        assert api.list_actors() == []
+        actor = api.submit_actor_async(Path, ("x",), name="tally")
+        (row,) = api.list_actors()
+        assert (row["id"], row["name"], row["class"]) == (actor.id, "tally", "Path")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     TaskCancelledError,
 )
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from tests.unit.client_api.control_plane import ControlPlane, until
@@ -74,8 +75,13 @@ class TestOneItemPerKey:
             with pytest.raises(ConfigurationError, match="an id or a key that a task has"):
                 plane.submit(wrong)
         plane.finish(plane.task("t2"))
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError, match="an id or a key that a task has"):
             plane.submit(job("t2"))  # over, and no handle of it is held
+        actor = replace(task("a1"), kind="actor", actor=ActorDescription("a1"))
+        plane.finish(plane.submit(actor))
+        for wrong in (job("a1"), task("a1")):
+            with pytest.raises(ConfigurationError, match="an id or a key that an actor has"):
+                plane.submit(wrong)
         assert plane.runtime.unfinished() == [handle._item]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, MethodCall, NewActor
 from tests.support.fake_link import FakeLink, success
 from tests.support.links import Heard, call, idle_snapshot
 
@@ -117,3 +117,34 @@ async def test_a_lost_cluster_answers_everything_once() -> None:
     link.submit([call("t2")])
     assert [heard.result(task_id).failure for task_id in ("t1", "t2")] == [FailureClass.CLUSTER] * 2
     assert heard.kinds() == ["finished", "link_closed", "finished"]
+
+
+async def test_calls_sent_ahead_take_over_places_or_are_started_or_recalled() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard)
+    link.submit([call("t1"), *(call(f"t{number}", ahead="queue") for number in (2, 3, 4))])
+    link.begin("t2")
+    assert heard.events == [], "without a place nothing begins"
+    link.finish("t1")
+    assert heard.events[0] == ("moved", ("t1", 1), ("t2", 1)), "before the result"
+    link.begin("t2")
+    link.start("t3", 1)
+    link.start("t3", 1)
+    link.begin("t3")
+    link.recall("t4", 1)
+    link.recall("t3", 1)
+    await heard.until("finished", 2)
+    assert (heard.result("t4").status, heard.result("t4").code) == ("cancelled", "RECALLED")
+    assert (link.started, link.recalled, link.ahead) == ([("t3", 1)], [("t4", 1)], [])
+    assert link.unanswered == [("t2", 1), ("t3", 1)]
+
+
+async def test_methods_are_only_answered_and_actors_live_until_a_test_ends_them() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard, answer=success)
+    link.submit([call("a1", actor=NewActor("n")), call("m1", method=MethodCall("a1", 1, "f", 0))])
+    await heard.until("finished")
+    assert (heard.story("a1"), heard.story("m1")) == (["accepted", "started"], ["finished"])
+    assert heard.result("m1").of_actor == "a1"
+    link.fail("a1", FailureClass.CRASH, code="ACTOR_DIED")
+    assert heard.result("a1").of_actor is None

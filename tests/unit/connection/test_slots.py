@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots, shape_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.slots import EARLY_S, MOST_EARLY, Slots, shape_of
 
 CPU, GPU = shape_of({"CPU": 1.0}), shape_of({"CPU": 1.0, "GPU": 1.0})
 A, B, C, D, E = (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
@@ -93,6 +93,23 @@ def test_who_arrives_when_all_places_are_gone_waits_for_a_new_one() -> None:
     assert slots.wait(B, CPU, overlap=True) == []
     assert slots.hold(C, CPU) == [C, B]
     assert slots.ended(C) == (B, [])
+
+
+def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds_of_work() -> None:
+    def early_after(took: float) -> int:
+        slots = Slots()
+        slots.hold(("holder", 0), CPU)
+        for number in range(10):  # each takes over the place of the one before
+            slots.wait(("short", number), CPU, overlap=False)
+        slots.ended(("holder", 0), took)
+        for number in range(9):
+            slots.ended(("short", number), took)
+        given = [slots.wait(("next", number), CPU, overlap=True) for number in range(20)]
+        return sum(len(keys) for keys in given)
+
+    assert early_after(0.0) == MOST_EARLY
+    assert 1 < early_after(EARLY_S / 4) < MOST_EARLY
+    assert early_after(1.0) == 1
 
 
 ACTIONS = ["hold", "queue", "overlap", "start", "take_back", "end", "end", "end"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actor_reference import restore
 from ray_multicluster_scheduler.app.client_api.native import here
-from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle, handles_of
-from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle, NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle, as_argument, handles_of
+from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, UnknownItemError
 
@@ -30,9 +30,10 @@ class ActorProxy(NativeActorHandle):
         bound = self._actor.native_call
         if options:
             bound = bound.options(**options)
-        # Ray fills in what is an argument itself, and these are not: their values are waited for here.
-        values = [_value(one) for one in args], {key: _value(one) for key, one in kwargs.items()}
-        return handles_of(bound.remote(method, *values), f"{self._name}.{method}", here.item(), NativeCallHandle)
+        # Each is an argument of its own, so that Ray fills in the values of references when they are there.
+        values = [as_argument(one) for one in (*args, *kwargs.values())]
+        refs = bound.remote(method, tuple(kwargs), *values)
+        return handles_of(refs, f"{self._name}.{method}", here.item(), NativeCallHandle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (self._name, self._sent_as, self._methods)
@@ -67,12 +68,9 @@ def find(name: str) -> ActorProxy:
         return ActorProxy(here.connected_ray().get_actor(name, namespace=NAMESPACE), name, item, {}, item.cluster)
     except ValueError:
         raise UnknownItemError(
-            f"No living actor {name!r} is on cluster {item.cluster!r}.",
+            f"No living actor {name!r} can be found on cluster {item.cluster!r}.",
             task_id=name,
             cluster=item.cluster,
-            next_step="see its name; inside a cluster only that cluster's actors are found",
+            next_step="inside a cluster only detached actors, and those made inside, are found by name: correct it, or "
+            "pass the handle of the program's actor as an argument",
         ) from None
-
-
-def _value(argument: Any) -> Any:
-    return argument.result() if isinstance(argument, NativeTaskHandle) else argument

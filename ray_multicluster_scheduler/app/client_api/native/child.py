@@ -67,9 +67,13 @@ def class_of_child(cls: Any) -> type:
 
 
 class Made(Generic[T]):
-    """What was made of a function or class, kept for the next time; the least used is dropped. Safe from any thread."""
+    """What was made of a function or class, kept for the next time; the least used is dropped. Safe from any thread.
 
-    def __init__(self, most: int = 1000) -> None:
+    What is kept is kept alive, with all that its closure holds, also when nobody else has it any more: what Ray made of
+    a function refers to it. So it is not many.
+    """
+
+    def __init__(self, most: int = 100) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, Any], tuple[Any, T]] = OrderedDict()

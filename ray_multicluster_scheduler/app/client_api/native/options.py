@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.options import check_dedup
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -29,7 +30,7 @@ _NOT_FOR_ACTORS = {
 _OF_TASKS = frozenset({"retries", "crash_retries", "retry_on", "num_returns"})
 _OF_ACTORS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
 _PLACES = frozenset({"preferred_cluster", "allow_clusters", "deny_clusters", "runtime_env"})
-_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback"})
+_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback", "dedup"})
 """Known, and without an effect here: the cluster is chosen, and what is submitted dies with it."""
 
 
@@ -54,6 +55,7 @@ def check_place(options: Mapping[str, Any], cluster: str) -> None:
 
 def refuse(options: Mapping[str, Any], known: frozenset[str], cluster: str, refused: Mapping[str, str]) -> None:
     """Refuse what is unknown, and what cannot be done inside of a cluster. Raises ConfigurationError."""
+    check_dedup(options.get("dedup"))
     for key, value in options.items():
         if key in refused:
             if value:

@@ -40,7 +40,7 @@ class Remote:
 
 
 class Remotes:
-    """Keeps what it made as long as the function or class is there. Safe from any thread."""
+    """Keeps the last ones that it made, and with them the functions and classes they are of. Safe from any thread."""
 
     def __init__(self, runtime_env: Mapping[str, Any] | None = None) -> None:
         """``runtime_env`` is for all, below each one's own."""

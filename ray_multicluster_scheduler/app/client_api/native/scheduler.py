@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.app.client_api.native.handle import NativeObject
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.remotes import DETACHED_NAMESPACE, Remotes, own_namespace, refused
+from ray_multicluster_scheduler.app.client_api.ray_arguments import check_namespace, check_recursive
 from ray_multicluster_scheduler.app.client_api.shutdown_story import say
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -99,7 +100,10 @@ class NativeScheduler:
         tags: Sequence[str] | None = None,
         **more: Any,
     ) -> NativeActorHandle:
-        """Make an actor on this cluster and wait until it is ready. Raises what its constructor raised."""
+        """Make an actor on this cluster and wait until it is ready. Raises what its constructor raised.
+
+        ``ready_timeout`` counts from now: Ray does not tell how long it waits for a place here.
+        """
         actor = self.submit_actor_async(cls, args, kwargs, resource_requirements, tags, **more)
         try:
             return NativeActorHandle.ready(actor, more.get("ready_timeout", READY_TIMEOUT_S))
@@ -130,12 +134,14 @@ class NativeScheduler:
         self._children[made._id()] = made
         return made
 
-    def get_actor(self, name: str) -> NativeActorHandle:
-        """An actor of this cluster by its name: one of this item, a detached one from inside, or one from outside."""
+    def get_actor(self, name: str, namespace: str | None = None) -> NativeActorHandle:
+        """An actor of this cluster by its name: one of this item, a detached one from inside, or a detached one from
+        outside. Raises UnknownItemError."""
+        check_namespace(namespace)
         ray, item = here.connected_ray(), here.item()
-        for namespace in (own_namespace(), DETACHED_NAMESPACE):
+        for place in (own_namespace(), DETACHED_NAMESPACE):
             try:
-                return NativeActorHandle(ray.get_actor(name, namespace), name, item, {})
+                return NativeActorHandle(ray.get_actor(name, place), name, item, {})
             except ValueError:
                 continue
         return actor_proxy.find(name)
@@ -165,8 +171,9 @@ class NativeScheduler:
         """Wait until ``num_returns`` of them are over, or the time is; returns (over, not over), in their order."""
         return collecting.wait(handles, num_returns, timeout)
 
-    def cancel(self, item: Any, *, force: bool = False) -> None:
-        """End a child by its handle or id. Raises UnknownItemError."""
+    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
+        """End a child by its handle or id, with its own children. Raises UnknownItemError."""
+        check_recursive(recursive)
         target = self.handle(item) if isinstance(item, str) else item
         if isinstance(target, NativeActorHandle):
             target.kill()

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import ray
@@ -18,6 +18,7 @@ from ray.exceptions import AsyncioActorExit
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import set_current
+from ray_multicluster_scheduler.common.several_returns import as_many
 from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import ActorChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import NoLease
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack
@@ -26,6 +27,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     Tee,
     failed,
     load_arguments,
+    load_call,
     not_loadable,
     succeeded,
     user_error,
@@ -84,6 +86,9 @@ class _Shell:
             self._channel.attend(told.line, told.item.id, told.item.attempt)
         return self._birth
 
+    def _shown(self, method: str) -> str:
+        return f"{type(self._object).__qualname__}.{method}"
+
     def _pack(self, outcome: Outcome, took: float | None = None) -> bytes:
         """The answer to a method; what was printed is on its way by then, or goes with it."""
         head, payload = outcome
@@ -121,12 +126,12 @@ class Shell(_Shell):
         if not self._channel.called(key):
             return pack({"status": "cancelled"})
         try:
-            args, kwargs = load_arguments(homes, arguments, objects)
+            args, kwargs, returns = load_call(homes, arguments, objects)
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
             return self._pack((not_loadable(error), b""))
         began = time.monotonic()
         try:
-            value = getattr(self._object, method)(*args, **kwargs)
+            value = as_many(getattr(self._object, method)(*args, **kwargs), returns, self._shown(method))
         except SystemExit:
             self._leave()
         except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
@@ -134,8 +139,13 @@ class Shell(_Shell):
         took = time.monotonic() - began
         return self._pack(succeeded(value, "method's"), took)
 
-    def native_call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """For code in the same cluster: a plain Ray call, which raises what the method raises."""
+    def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
+        """For code in the same cluster: a plain Ray call, which raises what the method raises.
+
+        The last ``values`` are for the parameters of these ``names``. They are not in a list or a dict, where Ray would
+        not put values in the place of references.
+        """
+        args, kwargs = _told_apart(names, values)
         self._channel.called()
         try:
             return getattr(self._object, method)(*args, **kwargs)
@@ -158,7 +168,7 @@ class AsyncShell(_Shell):
         if not self._channel.called(key):
             return pack({"status": "cancelled"})
         try:
-            args, kwargs = load_arguments(homes, arguments, objects)
+            args, kwargs, returns = load_call(homes, arguments, objects)
         except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
             return self._pack((not_loadable(error), b""))
         began = time.monotonic()
@@ -166,6 +176,7 @@ class AsyncShell(_Shell):
             value = getattr(self._object, method)(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
+            value = as_many(value, returns, self._shown(method))
         except asyncio.CancelledError:
             raise  # this is how ray.cancel() arrives
         except (SystemExit, AsyncioActorExit):
@@ -175,11 +186,17 @@ class AsyncShell(_Shell):
         took = time.monotonic() - began
         return self._pack(succeeded(value, "method's"), took)
 
-    async def native_call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
         """See :meth:`Shell.native_call`."""
+        args, kwargs = _told_apart(names, values)
         self._channel.called()
         try:
             value = getattr(self._object, method)(*args, **kwargs)
             return await value if inspect.isawaitable(value) else value
         except (SystemExit, AsyncioActorExit):
             self._leave()
+
+
+def _told_apart(names: Sequence[str], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    first = len(values) - len(names)
+    return values[:first], dict(zip(names, values[first:], strict=True))

@@ -36,6 +36,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key,
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 
+_MANY_CALLS, _GATHER_S = 16, 0.005
 _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
 _KEPT_OBJECTS, _SHARE_FOR_OBJECTS, _LEAST_FOR_OBJECTS = 100_000, 0.4, 64 * 1024 * 1024
 """Objects that calls share may fill this part of the object store."""
@@ -74,7 +75,7 @@ class Agent:
         self._results = Results(self, self._reporter, self._calls.read_back)
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._woken = self._collecting = False
+        self._woken = self._collecting = self._telling = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
         self._secret: str | None = None
@@ -216,7 +217,7 @@ class Agent:
                 self._actors.make(record, record.actor)
             else:
                 self._calls.accept(record)
-        self.send(m.ACCEPTED, {"keys": taken})
+        self.send(m.ACCEPTED, {"keys": taken}, lazy=True)
         if lacking:
             self.send(m.UNKNOWN, {"keys": lacking})
 
@@ -274,8 +275,21 @@ class Agent:
 
     def _collect(self) -> None:
         self._woken, self._collecting = False, True
-        self._hands.catch_up()
-        self._collecting = False
+        try:
+            self._hands.catch_up()
+        finally:
+            self._collecting = False
+        if self._telling:
+            return
+        if len(self._calls.records) - len(self._calls.unacknowledged) < _MANY_CALLS:
+            self._tell_ended()
+        else:
+            # Each message costs both ends more than what it says; nobody waits for one of so many.
+            self._telling = True
+            self._loop.call_later(_GATHER_S, self._tell_ended)
+
+    def _tell_ended(self) -> None:
+        self._telling = False
         moves, ended = self._calls.collect()
         self._results.moved(moves)
         self._results.add(ended)
@@ -296,10 +310,16 @@ class Agent:
         """See :class:`results.Line`."""
         return self._outbox
 
-    def send(self, kind: str, head: dict[str, Any], blobs: Any = (), *, urgent: bool = False) -> None:
-        """Without a connection this does nothing."""
-        if self._outbox is not None:
-            self._outbox.put(Message(kind, head, blobs), urgent=urgent)
+    def send(
+        self, kind: str, head: dict[str, Any], blobs: Any = (), *, urgent: bool = False, lazy: bool = False
+    ) -> None:
+        """Without a connection this does nothing. A lazy message waits a moment for others to travel with."""
+        if self._outbox is None:
+            return
+        self._outbox.put(Message(kind, head, blobs), urgent=urgent)
+        if lazy:
+            self._loop.call_later(m.LAZY_S, self._can_send.set)
+        else:
             self._can_send.set()
 
 

@@ -27,8 +27,6 @@ _FORCE_AFTER_S = 5.0
 _KEPT_KINDS = 1000
 
 Move = tuple[Key, Key]
-Kind = tuple[str, Shape, str]
-"""Calls of one kind are given to Ray with the same options."""
 
 
 class Calls:
@@ -43,7 +41,10 @@ class Calls:
         """Those that ended, in the order in which they did."""
         self._slots = Slots()
         self._wrapper = ray.remote(run_call)
-        self._remotes: dict[Kind, Any] = {}
+        self._remotes: dict[tuple[str, Shape, str], Any] = {}
+        self._environments: set[str] = set()
+        """Those that Ray took a call for, so that the next will not block it."""
+        self._in_a_row = 0
         self._ended: list[CallRecord] = []
         self._moves: list[Move] = []
 
@@ -140,12 +141,24 @@ class Calls:
             head["message"] = "it had begun when its end was asked for, and a running method cannot be interrupted"
 
     def _give(self, keys: Iterable[Key]) -> None:
+        """In order, but for large ones. The first of each environment, and those behind it, must not block the loop."""
         for key in keys:
             record = self.records[key]
-            if record.slow_to_give or self._kind(record) not in self._remotes:
+            if record.slow_to_give:
                 self._hands.beside(partial(self._submit, record))
+            elif self._in_a_row or _environment(record) not in self._environments:
+                self._in_a_row += 1
+                self._hands.in_a_row(partial(self._submit_in_a_row, record))
             else:
                 self._submit(record)
+
+    def _submit_in_a_row(self, record: CallRecord) -> None:
+        """On a thread of the hands."""
+        self._submit(record)
+        self._hands.back(self._row_is_shorter)
+
+    def _row_is_shorter(self) -> None:
+        self._in_a_row -= 1
 
     def _submit(self, record: CallRecord) -> None:
         """On any thread."""
@@ -158,30 +171,24 @@ class Calls:
             order = WorkOrder(self.line, item, record.homes, record.digest).packed()
             function = None if record.function is None else record.function.argument(ray.put)
             objects = [one.argument(ray.put) for one in record.objects]
-            remote = self._remote_of(record)
-            record.ref = remote.remote(order, function, record.arguments, *objects)
+            record.ref = self._remote_of(record).remote(order, function, record.arguments, *objects)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))
             return
-        self._know(record, remote)
+        self._environments.add(_environment(record))
         self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
             self._cancel(record, force=False)
 
-    def _kind(self, record: CallRecord) -> Kind:
-        environment = repr(record.runtime_env) if record.runtime_env else ""
-        return record.name, shape_of(record.resources), environment
-
     def _remote_of(self, record: CallRecord) -> Any:
         """Our wrapper with the options of this call; the options of one kind are built once."""
-        known = self._remotes.get(self._kind(record))
-        return known or self._wrapper.options(**task_options(record, self._own_modules))
-
-    def _know(self, record: CallRecord, remote: Any) -> None:
-        """Ray took one of this kind, so the next will not block it."""
-        if len(self._remotes) > _KEPT_KINDS:
-            self._remotes.clear()
-        self._remotes[self._kind(record)] = remote
+        kind = record.name, shape_of(record.resources), _environment(record)
+        remote = self._remotes.get(kind)
+        if remote is None:
+            if len(self._remotes) > _KEPT_KINDS:
+                self._remotes.clear()
+            remote = self._remotes[kind] = self._wrapper.options(**task_options(record, self._own_modules))
+        return remote
 
     def _cancel(self, record: CallRecord, force: bool) -> None:
         """From any thread."""
@@ -196,3 +203,7 @@ class Calls:
             timer.daemon = True
             record.timers.append(timer)
             timer.start()
+
+
+def _environment(record: CallRecord) -> str:
+    return repr(record.runtime_env) if record.runtime_env else ""

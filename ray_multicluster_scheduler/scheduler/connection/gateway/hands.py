@@ -23,10 +23,15 @@ class Hands:
         self._wake = wake
         self._back: deque[Step] = deque()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="rmcs-beside")
+        self._row = ThreadPoolExecutor(1, thread_name_prefix="rmcs-row")
 
     def beside(self, work: Callable[[], Any]) -> Future[Any]:
         """On another thread, in no order."""
         return self._pool.submit(work)
+
+    def in_a_row(self, work: Step) -> None:
+        """On one thread, in the order of asking. Must not raise."""
+        self._row.submit(work)
 
     def back(self, step: Step) -> None:
         """From any thread: do this on the loop."""

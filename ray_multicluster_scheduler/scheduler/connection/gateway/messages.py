@@ -40,8 +40,8 @@ Messages of one frame arrive in order; larger ones may be overtaken. A call that
 waits in the agent, first come first served among calls with equal ``res``, until a call that has such a place ends,
 or until START. MOVED is sent before FINISHED of either call, and again after a reconnect, until the first call's
 result was acknowledged. If nobody waits, the place goes back: FINISHED comes without MOVED. Actors' places are not
-handed on. With ``ahead: "overlap"`` the oldest that wait are given to Ray already, one for each place, so that Ray has
-them at hand.
+handed on. With ``ahead: "overlap"`` the oldest that wait are given to Ray already, so that it has them at hand: one
+for each place, and a few more if they are very short.
 
 What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
 
@@ -80,6 +80,9 @@ ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
     "snapshot",
 )
 
+LAZY_S = 0.01
+"""ACCEPTED and ACK wait so long for other messages to travel with: to wake the other side for them alone would cost
+more than a short call does."""
 RECALLED, NOT_SENDABLE = "RECALLED", "NOT_SENDABLE"
 """Codes of results that both ends give."""
 

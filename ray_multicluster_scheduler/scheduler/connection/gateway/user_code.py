@@ -33,12 +33,18 @@ def load_function(digest: str, function: bytes) -> Callable[..., Any]:
 
 def load_arguments(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any]]:
     """With objects in their places and paths moved to this cluster's home. Raises whatever unpickling raises."""
-    args, kwargs = pickling.loads(arguments)
+    args, kwargs, _ = load_call(homes, arguments, objects)
+    return args, kwargs
+
+
+def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any], int]:
+    """The same for a method, and how many values it is to return: that stands behind them unless it is one."""
+    args, kwargs, *returns = pickling.loads(arguments)
     if objects:
         args, kwargs = fill_in(args, kwargs, lambda index: pickling.loads(objects[index]))
     if homes is not None:
         (args, kwargs), _ = move_home_paths((args, kwargs), *homes)
-    return args, kwargs
+    return args, kwargs, returns[0] if returns else 1
 
 
 def succeeded(value: Any, of: str) -> Outcome:

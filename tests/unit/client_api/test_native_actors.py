@@ -1,0 +1,93 @@
+"""Actors from outside as they are used inside their cluster, with a stand-in for Ray."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.native import actor_proxy, here
+from ray_multicluster_scheduler.app.client_api.native.actor_proxy import ActorProxy
+from ray_multicluster_scheduler.app.client_api.native.handle import NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
+from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+
+ITEM = CurrentItem("task-1", 2, 7, "mac")
+
+
+class Bound:
+    """A method of Ray's handle: writes down what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.chosen: list[dict[str, Any]] = []
+
+    def options(self, **options: Any) -> Bound:
+        self.chosen.append(options)
+        return self
+
+    def remote(self, *args: Any) -> object:
+        self.calls.append(args)
+        return object()
+
+
+class Ref:
+    """A reference of Ray's whose value nobody has."""
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As in a worker of a cluster that has no actor of any name."""
+
+    def get_actor(name: str, namespace: str | None = None) -> Any:
+        raise ValueError(f"no actor {name}")
+
+    def get(*_: object, **__: object) -> Any:
+        raise AssertionError("the caller waited for an argument")
+
+    monkeypatch.setattr(here, "connected_ray", lambda: SimpleNamespace(get_actor=get_actor, get=get))
+    set_current(ITEM)
+    yield Bound()
+    set_current(None)
+
+
+def proxy(bound: Bound) -> ActorProxy:
+    return ActorProxy(SimpleNamespace(native_call=bound), "tally", ITEM, {}, "mac")
+
+
+def test_a_handle_among_the_arguments_is_left_to_ray(bound: Bound) -> None:
+    """Whoever calls does not wait for it; and it is an argument of its own, or Ray would not fill it in."""
+    first, second = Ref(), Ref()
+    actor = proxy(bound)
+    actor.add.remote(1, NativeTaskHandle(first, "f", ITEM), more=NativeTaskHandle(second, "g", ITEM), plain=[2])
+    actor.pair.options(num_returns=2).remote()
+    assert bound.calls == [("add", ("more", "plain"), 1, first, second, [2]), ("pair", ())]
+    assert bound.chosen == [{"num_returns": 2}]
+
+
+@pytest.mark.usefixtures("bound")
+def test_an_unknown_name_says_which_ones_are_found() -> None:
+    for look in (actor_proxy.find, NativeScheduler().get_actor):
+        with pytest.raises(UnknownItemError, match="No living actor 'tally'.* on cluster 'mac'") as caught:
+            look("tally")
+        assert "only detached actors, and those made inside, are found by name" in str(caught.value)
+
+
+@pytest.mark.usefixtures("bound")
+def test_a_namespace_is_refused_unless_it_says_nothing() -> None:
+    with pytest.raises(UnknownItemError):
+        NativeScheduler().get_actor("tally", namespace=None)
+    with pytest.raises(ConfigurationError, match="namespace is 'mine'"):
+        NativeScheduler().get_actor("tally", namespace="mine")
+
+
+@pytest.mark.usefixtures("bound")
+def test_children_are_ended_too() -> None:
+    ended: list[bool] = []
+    handle: Any = SimpleNamespace(cancel=lambda *, force: ended.append(force))
+    NativeScheduler().cancel(handle, recursive=True)
+    with pytest.raises(ConfigurationError, match="recursive=False"):
+        NativeScheduler().cancel(handle, recursive=False)
+    assert ended == [False]

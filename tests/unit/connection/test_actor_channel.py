@@ -1,0 +1,157 @@
+"""The line of an actor's process: open for life, with or without a lease, and moved from one agent to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import CANCEL, LEAVING, ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
+from tests.support.eventually import eventually
+
+A1 = ("a1", 2)
+
+
+@dataclass
+class AgentSide:
+    """The agent's end, and what it heard."""
+
+    server: WorkerServer
+    line: Line
+    heard: list[Message] = field(default_factory=list)
+    lines: list[tuple[tuple[str, int], bool]] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Message]:
+        return [message for message in self.heard if message.kind == kind]
+
+    def text(self) -> str:
+        return "".join(text for message in self.of("output") for _, text in message.head["parts"])
+
+    def close(self) -> None:
+        assert self.server._server is not None
+        self.server._server.close()
+        for worker in list(self.server._workers):
+            worker.transport.abort()
+
+
+async def agent_side() -> AgentSide:
+    heard: list[Message] = []
+    lines: list[tuple[tuple[str, int], bool]] = []
+    server = WorkerServer(heard.append, lambda: 30.0, lambda actor, is_open: lines.append((actor, is_open)))
+    return AgentSide(server, await server.start("127.0.0.1", 30.0), heard, lines)
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[AgentSide]:
+    side = await agent_side()
+    yield side
+    side.close()
+
+
+def ended(channel: ActorChannel) -> None:
+    """Let the channel's thread stop dialling before the test ends."""
+    running = channel._running
+    assert running is not None
+    channel.end(running)
+
+
+async def test_the_line_is_open_for_life_and_its_end_is_told(agent: AgentSide) -> None:
+    channel = ActorChannel(agent.line, *A1, detached=False)
+    running = await asyncio.to_thread(channel.live, "n1")
+    await eventually(lambda: agent.lines == [(A1, True)])
+    await asyncio.sleep(1.5)  # longer than a task's line stays open without work
+    assert agent.lines == [(A1, True)]
+    assert agent.of("started") == [], "it is started when it is ready, which its agent knows first"
+    channel.leaving(running)
+    await eventually(lambda: [message.head for message in agent.of(LEAVING)] == [{"id": "a1", "attempt": 2}])
+    channel._shut()
+    await eventually(lambda: (A1, False) in agent.lines)
+    ended(channel)
+
+
+async def test_what_was_printed_is_sent_before_the_answer_and_in_order(agent: AgentSide) -> None:
+    channel = ActorChannel(agent.line, *A1, detached=False)
+    running = await asyncio.to_thread(channel.live, "n1")
+    for number in range(50):
+        channel.write(running, "stdout", f"{number} ")
+        if number % 5 == 0:
+            assert channel.flush(running) == []
+    channel.flush(running)
+    await eventually(lambda: len(agent.of("output")) == running.chunks)
+    assert agent.text() == "".join(f"{number} " for number in range(50))
+    ended(channel)
+
+
+async def test_without_a_line_output_goes_with_the_answer() -> None:
+    nobody = Line("127.0.0.1", 1, "s", 30.0)
+    channel = ActorChannel(nobody, *A1, detached=True)
+    running = channel.live("n1")  # a detached one needs no lease
+    channel.write(running, "stdout", "hello")
+    assert channel.flush(running) == [("stdout", "hello")]
+    assert running.chunks == 0
+    ended(channel)
+
+
+async def test_a_method_whose_end_was_asked_for_is_not_begun(agent: AgentSide) -> None:
+    channel = ActorChannel(agent.line, *A1, detached=False)
+    await asyncio.to_thread(channel.live, "n1")
+    await eventually(lambda: agent.lines)
+    agent.server.tell_actor(A1, Message(CANCEL, {"id": "m1", "attempt": 1}))
+    agent.server.tell_actor(("unknown", 1), Message(CANCEL, {"id": "m2", "attempt": 1}))
+    await eventually(lambda: channel._cancelled)
+    assert [channel.called(("m1", 1)), channel.called(("m1", 1)), channel.called(("m2", 1))] == [False, True, True]
+    ended(channel)
+
+
+async def test_a_detached_actor_goes_over_to_the_agent_that_attends_to_it(agent: AgentSide) -> None:
+    channel = ActorChannel(agent.line, *A1, detached=True)
+    running = channel.live("n1")
+    await eventually(lambda: agent.lines == [(A1, True)])
+    other = await agent_side()
+    channel.attend(other.line, "b1", 7)
+    channel.write(running, "stdout", "for the new one")
+    await eventually(lambda: other.lines == [(("b1", 7), True)])
+    await eventually(lambda: other.text() == "for the new one")
+    assert other.of("output")[0].head["id"] == "b1"
+    assert (running.chunks, agent.text()) == (1, "")
+    assert agent.lines[-1] == (A1, False)
+    channel.attend(other.line, "b1", 7)  # the same again changes nothing
+    await asyncio.sleep(0.1)
+    assert len(other.lines) == 1
+    ended(channel)
+    other.close()
+
+
+ACTOR = """
+import sys, time
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
+host, port, secret, lease_s, detached = sys.argv[1:]
+ActorChannel(Line(host, int(port), secret, float(lease_s)), "a1", 2, detached=detached == "detached").live("n1")
+time.sleep(3)
+print("lived")
+"""
+
+
+@pytest.mark.parametrize(("kind", "code"), [("plain", 75), ("detached", 0)])
+async def test_an_idle_actor_ends_with_its_lease_unless_it_is_detached(agent: AgentSide, kind: str, code: int) -> None:
+    line = replace(agent.line, lease_s=0.5)
+    agent.server._left_s = lambda: 0.5 if time.monotonic() < until else 0.0
+    until = time.monotonic() + 60
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-c", ACTOR, line.host, str(line.port), line.secret, str(line.lease_s), kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    await eventually(lambda: agent.lines, timeout=20)
+    until = 0.0
+    await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == code
