@@ -41,12 +41,6 @@ def says_so(error: BaseException | None) -> bool:
     return isinstance(error, ActorDiedError) and type(error.__cause__).__name__ not in _NOT_DEAD
 
 
-def attempt_of(actor: Any) -> int:
-    """Which life of it; 0 where that is not known."""
-    item = item_of(actor)
-    return 0 if item is None else int(item.attempt)
-
-
 def is_restarted(actor: Any) -> bool:
     """Does it come back after a death, as far as can be known here?"""
     item = item_of(actor)
@@ -55,8 +49,8 @@ def is_restarted(actor: Any) -> bool:
 
 
 def when_settled(actor: Any, attempt: int, tell: Callable[[], object]) -> None:
-    """A call of this attempt said that the actor is dead: call ``tell`` when the control plane knows it, too, and gives
-    no more calls to that attempt. ``tell`` may come twice, and must not block or raise."""
+    """A call said that this attempt of the actor is dead: call ``tell`` when the control plane knows it, too, and sends
+    no more calls there. ``tell`` may come twice, and must not block or raise."""
     item = item_of(actor)
 
     def look(_: object) -> None:

@@ -148,7 +148,7 @@ class ActorPool(Generic[A]):
             self._come_back(actor)
         elif actor_deaths.is_restarted(actor):
             come_back = functools.partial(self._come_back, actor)
-            actor_deaths.when_settled(actor, call.attempt, functools.partial(self._errands.put, come_back))
+            actor_deaths.when_settled(actor, call.actor_attempt, functools.partial(self._errands.put, come_back))
         else:
             self._come_back(actor, dead=True)
 
@@ -219,11 +219,10 @@ class _Call(Generic[A]):
         self._value: Any = None
         self.error: BaseException | None = None
         self.over = False
-        self.attempt = 0
-        """The actor's, when it was given this call."""
+        self.actor_attempt = 0
+        """Which life of the actor it was sent to, as far as that is known."""
 
     def make(self, actor: A, tell: Callable[[], object]) -> None:
-        self.attempt = actor_deaths.attempt_of(actor)
         handle = self._fn(actor)
         if not hasattr(handle, "add_done_callback"):
             raise ConfigurationError(
@@ -239,6 +238,7 @@ class _Call(Generic[A]):
             return False
         item = item_of(self._handle)
         if item is not None:
+            self.actor_attempt = getattr(item, "actor_attempt", 0)
             return actor_deaths.died_in(item)
         # Inside a cluster Ray has loaded the value already, to tell us that it is there: it is kept, not loaded again.
         try:

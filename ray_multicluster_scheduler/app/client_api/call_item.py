@@ -26,6 +26,7 @@ class CallItem(Promise):
     __slots__ = (
         "_data",
         "actor",
+        "actor_attempt",
         "cancel_asked",
         "complete",
         "has_paths",
@@ -44,6 +45,7 @@ class CallItem(Promise):
         self.objects: Sequence[SharedObject] = ()
         self.pinned: str | None = None
         self.sent_to: str | None = None
+        self.actor_attempt = 0
         self.watch_arguments: ArgumentWatch | None = None
 
     @property
@@ -80,7 +82,7 @@ class CallItem(Promise):
 
     def sent(self, cluster: str, attempt: int, number: int, homes: Sequence[str], target_home: str | None) -> Call:
         """It leaves now, as the call of this number of this attempt of the actor."""
-        self.sent_to = cluster
+        self.sent_to, self.actor_attempt = cluster, attempt
         data, self._data = self._data, b""
         objects, self.objects = self.objects, ()
         paths = self.has_paths and target_home is not None

@@ -327,7 +327,7 @@ def add(actor: ActorHandle, value: int) -> Any:
 def actors_of(plane: ActorPlane) -> list[str]:
     """Whom the calls that left were for."""
     plane.settle()
-    return [call.method.actor for call in plane.link.calls if call.method is not None]
+    return [call.method.actor_id for call in plane.link.calls if call.method is not None]
 
 
 class TestDeathsOfOurActors:
@@ -380,7 +380,7 @@ class TestDeathsOfOurActors:
             plane.die(actor)
             second = plane.sent(2)[1]
             assert second.method is not None
-            assert second.method.attempt == 2
+            assert second.method.actor_attempt == 2
             plane.answer(second.task_id, 5)
             assert next(results) == 5
 
