@@ -27,10 +27,12 @@ class Figures:
 
 
 def measure(part: Part, contenders: Mapping[str, Asked], rounds: int, say: Callable[[str], None]) -> Figures:
-    """A B C D, A B C D, …: one that fails is out for the rest of this part, and the reason is kept."""
+    """A B C D, D C B A, …: nobody always follows the same one, who may leave the machine busy for a moment. One that
+    fails is out for the rest of this part, and the reason is kept."""
     figures = Figures(part, {name: [] for name in part.turns})
     for number in range(1, rounds + 1):
-        for name, request in part.turns.items():
+        turns = list(part.turns.items())
+        for name, request in turns if number % 2 else reversed(turns):
             if name in figures.errors:
                 continue
             try:

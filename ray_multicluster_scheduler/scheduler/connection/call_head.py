@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator
 from typing import Any, Literal, TypeAlias
 
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, NewActor
@@ -23,7 +23,7 @@ def needs_of(call: Call) -> Iterator[tuple[Need, bytes]]:
 class Blobs:
     """The attachments of one message, each shared one once and none that is known over there."""
 
-    def __init__(self, known: Set[Need]) -> None:
+    def __init__(self, known: Container[Need]) -> None:
         self._known = known
         self.data: list[bytes] = []
         self.carried: dict[Need, Key] = {}

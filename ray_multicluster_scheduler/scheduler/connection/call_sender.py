@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
 
 _BATCH_CALLS = 256
 _BATCH_BYTES = CHUNK_BYTES // 2
+_MOST_KNOWN = 20_000
 _CHEAP_BYTES = 64 * 1024
 """What is under way in a large message is sent again if it is smaller than this; who needs more waits for it."""
 
@@ -27,22 +29,22 @@ class CallSender:
 
     def __init__(self, put: Put, refuse: Refuse) -> None:
         self._put, self._refuse = put, refuse
-        self._known: set[Need] = set()
+        self._known: OrderedDict[Need, None] = OrderedDict()
         self._under_way: dict[Need, Key] = {}
         self._carried_by: dict[Key, list[Need]] = {}
         self._held: dict[Key, list[Call]] = {}
 
     def accepted(self, key: Key) -> None:
         """This call arrived, and with it what it carried: whoever waited for that can go."""
-        for need in self._arrived(key):
-            self._known.add(need)
+        self._learn(self._arrived(key))
         self.send(self._held.pop(key, ()))
 
     def lacking(self, key: Key, call: Call | None) -> None:
         """The other end lacks something of this call, so it is not known there any more."""
         self._arrived(key)
         if call is not None:
-            self._known.difference_update(need for need, _ in needs_of(call))
+            for need, _ in needs_of(call):
+                self._known.pop(need, None)
         self.send(self._held.pop(key, ()))
 
     def send(self, calls: Iterable[Call]) -> None:
@@ -105,12 +107,19 @@ class CallSender:
         blobs = Blobs(self._known)
         heads = [head_of(call, blobs) for call in batch]
         if self._put(m.CALLS, {"calls": heads}, blobs.data):
-            self._known.update(blobs.carried)
+            self._learn(blobs.carried)
             return
         # Later calls may overtake this message.
         for need, key in blobs.carried.items():
             self._under_way[need] = key
             self._carried_by.setdefault(key, []).append(need)
+
+    def _learn(self, needs: Iterable[Need]) -> None:
+        """The other end has these. What is forgotten here is sent once more, or asked for if it was dropped there."""
+        for need in needs:
+            self._known[need] = None
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
 
 
 def _bare(call: Call) -> dict[str, Any]:

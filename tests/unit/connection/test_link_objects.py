@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
+from ray_multicluster_scheduler.scheduler.connection import call_sender
+from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import SharedObject
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from tests.support.eventually import eventually
@@ -88,3 +95,18 @@ async def test_after_a_cut_the_object_is_sent_once_more(plane: Plane) -> None:
     agent.accept(("t1", 1))
     await eventually(lambda: agent.calls() == [("t1", 1), ("t2", 1)])
     assert agent.blob_bytes() < len(BIG.data) + 10_000
+
+
+def test_what_the_other_end_has_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_sender, "_MOST_KNOWN", 3)
+    sent: list[int] = []
+
+    def put(kind: str, head: dict[str, Any], blobs: Sequence[bytes]) -> bool:
+        sent.append(len(blobs))
+        return True
+
+    sender = CallSender(put, lambda key, error: None)
+    for name in ("a", "b", "c", "d", "a", "d"):
+        sender.send([call(name, function=name.encode())])
+    assert sent == [2, 2, 2, 2, 2, 1], "function and arguments; a was forgotten, d was not"
+    assert len(sender._known) == 3

@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key,
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 
-_MANY_CALLS, _GATHER_S = 16, 0.005
+_MANY_CALLS, _GATHER_S = 16, 0.003
 _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
 _KEPT_OBJECTS, _SHARE_FOR_OBJECTS, _LEAST_FOR_OBJECTS = 100_000, 0.4, 64 * 1024 * 1024
 """Objects that calls share may fill this part of the object store."""
