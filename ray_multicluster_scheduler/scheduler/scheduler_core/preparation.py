@@ -67,7 +67,9 @@ class Preparation:
         self, task: TaskDescription, cluster: str, attempt: int, runtime_env: Mapping[str, Any] | None = None
     ) -> Prepared:
         """The same, where no environment has to be made ready."""
-        _, converted = move_home_paths(list(task.home_paths), self.homes, self.home_of(cluster))
+        converted: Sequence[tuple[str, str]] = ()
+        if task.home_paths:
+            _, converted = move_home_paths(list(task.home_paths), self.homes, self.home_of(cluster))
         return Prepared(cluster, attempt, runtime_env or {}, None, converted)
 
     async def job(self, task: TaskDescription, cluster: str, attempt: int, fence: int) -> Prepared:
