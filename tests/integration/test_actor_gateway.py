@@ -332,6 +332,6 @@ def _is_agent(pid: int, line: BareLink) -> bool:
     try:
         process = psutil.Process(pid)
         own = any("connection.gateway" in word for word in process.cmdline())
-        return own and line.link.agent in str(process.environ())  # type: ignore[attr-defined]
+        return own and line.link.agent in str(process.environ())  # type: ignore[attr-defined]  # an AgentLink
     except psutil.Error:
         return False

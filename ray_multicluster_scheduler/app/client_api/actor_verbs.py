@@ -73,6 +73,7 @@ class ActorVerbs:
         return [] if runtime is None else explanation.actor_rows(runtime)
 
     def _started(self) -> tuple[Runtime, Submission]:
+        """The scheduler that these verbs are part of has it."""
         raise NotImplementedError
 
     def _with_actors(self) -> Actors:

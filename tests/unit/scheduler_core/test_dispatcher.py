@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,12 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError, 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+    StartAttempt,
+)
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -270,3 +276,34 @@ async def test_an_upload_that_outlives_its_link_is_refused_and_not_lost() -> Non
     (refused,) = bench.posted
     assert isinstance(refused, events.DispatchRefused)
     assert (refused.code, refused.failure) == ("LINK_CLOSED", FailureClass.CLUSTER)
+
+
+async def test_one_sent_ahead_that_waits_for_its_link_is_taken_back(bench: Bench) -> None:
+    bench.dispatcher.dispatch([replace(bench.order("t1"), ahead="overlap"), bench.order("t2")])
+    bench.dispatcher.recall(RecallAttempt("t1", 1, "a"))
+    assert bench.posted == [events.AttemptFinished("t1", 1, "cancelled")]
+    bench.links.open.set()
+    await eventually(lambda: "a" in bench.links.up and bench.links.up["a"].calls)
+    assert [call.task_id for call in bench.links.up["a"].calls] == ["t2"]
+
+
+async def test_one_sent_ahead_that_waits_for_its_link_is_told_of_its_place(bench: Bench) -> None:
+    bench.dispatcher.dispatch([replace(bench.order("t1"), ahead="overlap")])
+    bench.dispatcher.start(StartAttempt("t1", 1, "a"))
+    bench.links.open.set()
+    await eventually(lambda: "a" in bench.links.up and bench.links.up["a"].calls)
+    assert [call.ahead for call in bench.links.up["a"].calls] == [""]
+
+
+async def test_one_sent_ahead_that_is_prepared_is_told_of_its_place_or_taken_back(bench: Bench) -> None:
+    bench.links.open.set()
+    bench.preparation.slow = {"t1", "t2"}
+    bench.dispatcher.dispatch([bench.order("t0")])
+    await eventually(lambda: "a" in bench.links.up)
+    bench.dispatcher.dispatch([replace(bench.order(name), ahead="overlap") for name in ("t1", "t2")])
+    bench.dispatcher.start(StartAttempt("t1", 1, "a"))
+    bench.dispatcher.recall(RecallAttempt("t2", 1, "a"))
+    bench.preparation.done.set()
+    await eventually(lambda: events.AttemptFinished("t2", 1, "cancelled") in bench.posted)
+    await eventually(lambda: len(bench.links.up["a"].calls) == 2)
+    assert [(call.task_id, call.ahead) for call in bench.links.up["a"].calls] == [("t0", ""), ("t1", "")]
