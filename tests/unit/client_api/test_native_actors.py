@@ -9,6 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.native import actor_proxy, here
 from ray_multicluster_scheduler.app.client_api.native.actor_proxy import ActorProxy
+from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
@@ -91,3 +92,41 @@ def test_children_are_ended_too() -> None:
     with pytest.raises(ConfigurationError, match="recursive=False"):
         NativeScheduler().cancel(handle, recursive=False)
     assert ended == [False]
+
+
+class Lingering:
+    """An actor that still answers a few calls after it was told to end, as Ray's may."""
+
+    _actor_id = SimpleNamespace(hex=lambda: "a1")
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.told_to_end = answers, False
+        self.__ray_ready__ = SimpleNamespace(remote=lambda: self)
+
+    def answer(self) -> int:
+        if self.told_to_end:
+            self.answers -= 1
+        if self.answers < 0:
+            raise Lingering.Died
+        return self.answers
+
+    class Died(Exception):
+        """As Ray's RayActorError."""
+
+
+def test_a_kill_is_over_when_nothing_is_answered_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(actor: Lingering, no_restart: bool) -> None:
+        actor.told_to_end = True
+
+    errors = SimpleNamespace(RayActorError=Lingering.Died, GetTimeoutError=TimeoutError)
+    ray = SimpleNamespace(kill=kill, get=lambda actor, timeout: actor.answer(), exceptions=errors)
+    monkeypatch.setattr(here, "connected_ray", lambda: ray)
+    actor = Lingering(answers=3)
+    handle = NativeActorHandle(actor, "lingering", ITEM, {})
+
+    handle.kill(no_restart=False)
+    assert actor.answer() == 2  # it may restart: nothing to wait for
+    handle.kill()
+
+    with pytest.raises(Lingering.Died):
+        actor.answer()
