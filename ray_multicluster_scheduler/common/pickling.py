@@ -41,6 +41,8 @@ class _Unpickler(pickle.Unpickler):
 
 def dumps(value: object) -> bytes:
     """Pickle anything that cloudpickle can; functions and classes that are not importable go by value."""
+    if _is_small_and_plain(value):
+        return pickle.dumps(value, protocol=5)
     writer: Callable[..., bytes] = importlib.import_module(_RAY if _inside_ray() else _LOCAL).dumps
     return writer(value, protocol=5)
 

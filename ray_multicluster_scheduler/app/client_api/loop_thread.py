@@ -36,6 +36,11 @@ class LoopThread:
         return self._over
 
     @property
+    def on_its_loop(self) -> bool:
+        """Does whoever asks run there?"""
+        return threading.get_ident() == self._thread.ident
+
+    @property
     def in_another_process(self) -> bool:
         """Are we in the child of a fork, where this thread does not exist?"""
         return os.getpid() != self._process

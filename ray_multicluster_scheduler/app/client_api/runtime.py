@@ -101,6 +101,8 @@ class Runtime(LoopThread):
                     taken = True
             if watch is not None:
                 watch.begin()
+            if taken and not self.on_its_loop:
+                self.manager.let_catch_up()
             return item
         finally:
             if not taken:

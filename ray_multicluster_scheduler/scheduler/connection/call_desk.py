@@ -147,8 +147,6 @@ class CallDesk:
             if debt is None:
                 continue
             answer = result_from(result, payload, debt)
-            if self._owed.started(key) and "at" in result:
-                self._listener.started(self._cluster, *key, float(result["at"]), str(result["node"]))
             of = debt.actor or key
             self._output(of, result.get("parts", ()))
             if result.get("dropped"):

@@ -97,7 +97,8 @@ class CallResult:
     """How a call ended. ``payload`` is the pickled value, or the pickled exception of user code.
 
     ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
-    it did. ``of_actor`` is set for a call of an actor's method.
+    it did. ``of_actor`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
+    not told before.
     """
 
     task_id: str
@@ -111,6 +112,8 @@ class CallResult:
     traceback: str = ""
     took: float | None = None
     of_actor: str | None = None
+    started_at: float | None = None
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

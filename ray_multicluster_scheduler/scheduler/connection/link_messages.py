@@ -47,6 +47,7 @@ def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:
 def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
     """One entry of FINISHED. Raises KeyError, ValueError for what is none."""
     failure = head.get("failure")
+    starts = "at" in head and not debt.started and debt.actor is None
     return CallResult(
         task_id=head["id"],
         attempt=head["attempt"],
@@ -59,6 +60,8 @@ def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
         traceback=head.get("traceback", ""),
         took=head.get("took"),
         of_actor=_actor_of(debt),
+        started_at=float(head["at"]) if starts else None,
+        node_id=str(head["node"]) if starts else None,
     )
 
 

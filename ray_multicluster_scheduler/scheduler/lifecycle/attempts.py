@@ -42,9 +42,13 @@ class Attempts:
         if record is None or record.accepted:
             return
         record.accepted = True
-        grace = self._patience(record)
-        if grace is not None and record.started_at is None:
-            self._core.out.set_timer(timers.start_key(record.task.id, record.attempt), now + grace)
+        if record.started_at is not None or record.task.kind == "job":  # of jobs only the cluster knows when they do
+            return
+        if record.task.actor is None:
+            self._core.starts.expect(record, now)
+        elif record.task.actor.ready_timeout is not None:
+            key = timers.start_key(record.task.id, record.attempt)
+            self._core.out.set_timer(key, now + record.task.actor.ready_timeout)
 
     def refused(self, event: DispatchRefused, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
@@ -65,22 +69,8 @@ class Attempts:
 
     def started(self, event: Started, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
-        if record is None or record.started_at is not None:
-            return
-        is_actor = record.task.kind == "actor"
-        self._begin(record)
-        self._run(
-            record, event.at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now
-        )
-        state = self._core.registry.find(record.cluster)
-        if state is None:
-            return
-        if event.node_id is not None and record.task.kind != "job":
-            moved = state.ledger.move(record.task.id, event.node_id, now)
-            if moved:
-                self._scheduling.request()
-        if is_actor:
-            self._ready(record, state, now)
+        if record is not None and record.started_at is None:
+            self._start(record, event.at, event.node_id, now)
 
     def place_moved(self, event: PlaceMoved, now: float) -> None:
         """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end."""
@@ -95,6 +85,8 @@ class Attempts:
         record = self._live(event.task_id, event.attempt)
         if record is None:
             return
+        if event.started_at is not None and record.started_at is None:
+            self._start(record, event.started_at, event.node_id, now)
         if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
             self._judge_cluster(record, event.failure, now)
         if record.state is not TaskState.RUNNING and _has_run(event, record):
@@ -124,25 +116,33 @@ class Attempts:
     def run_timeout(self, task_id: str, now: float) -> None:
         self._end(self._core.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now)
 
-    def start_timeout(self, task_id: str, now: float) -> None:
-        """It was sent and did not start: call it back, and look again at what the cluster has. An actor is given up."""
-        record = self._core.records[task_id]
-        if record.task.actor is not None:
-            self._end(record, Ending("ready_timeout", "was not ready within its ready_timeout", True), now)
-            return
+    def ready_timeout(self, task_id: str, now: float) -> None:
+        """An actor was made and is not ready: it is given up."""
+        ending = Ending("ready_timeout", "was not ready within its ready_timeout", True)
+        self._end(self._core.records[task_id], ending, now)
+
+    def start_timeout(self, now: float) -> None:
+        """These were sent and did not start: call them back, and look again at what the cluster has."""
         grace = self._core.settings.start_grace_s
-        sentence = f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
-        self._end(record, Ending("recall", sentence, True), now)
+        for record in self._core.starts.late(now):
+            sentence = f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
+            self._end(record, Ending("recall", sentence, True), now)
 
     def back_off_over(self, task_id: str, now: float) -> None:
         record = self._core.records[task_id]
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
-    def _patience(self, record: TaskRecord) -> float | None:
-        """How long it may take to start. Of jobs only the cluster knows when they do."""
-        if record.task.actor is not None:
-            return record.task.actor.ready_timeout
-        return self._core.settings.start_grace_s if record.task.kind == "task" else None
+    def _start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
+        is_actor = record.task.kind == "actor"
+        self._begin(record)
+        self._run(record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now)
+        state = self._core.registry.find(record.cluster)
+        if state is None:
+            return
+        if node_id is not None and record.task.kind != "job" and state.ledger.move(record.task.id, node_id, now):
+            self._scheduling.request()
+        if is_actor:
+            self._ready(record, state, now)
 
     def _begin(self, record: TaskRecord) -> None:
         """It runs, so it is not taken back any more."""
@@ -163,7 +163,8 @@ class Attempts:
 
     def _run(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
-        self._core.out.clear_timer(timers.start_key(record.task.id, record.attempt))
+        if record.task.actor is not None:
+            self._core.out.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.kind == "actor" else codes.STARTED
         self._core.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:

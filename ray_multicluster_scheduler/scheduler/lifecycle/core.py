@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import StartWatch
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup, TaskQueue
@@ -42,6 +43,7 @@ class Core:
         self.next_fence = first_fence
         self.touched: set[str] = set()
         self.run_times = RunTimes()
+        self.starts = StartWatch(self.records, self.out, settings.start_grace_s)
 
     def transition(
         self,
@@ -75,6 +77,8 @@ class Core:
         record.finished_at = now
         self.transition(record, state, code, message, now)
         self.unfinished -= 1
+        if not self.unfinished:
+            self.starts.clear()
         self.out.put(Complete(record.task.id, state, record.attempt, record.cluster, error, message, next_step))
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
@@ -97,8 +101,10 @@ class Core:
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
-        self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
-        self.out.clear_timer(timers.run_key(record.task.id, record.attempt))
+        if record.task.actor is not None:
+            self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
+        if record.task.run_timeout is not None:
+            self.out.clear_timer(timers.run_key(record.task.id, record.attempt))
         state = self.registry.find(record.cluster)
         if state is None:
             return False

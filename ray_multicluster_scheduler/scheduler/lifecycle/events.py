@@ -154,7 +154,7 @@ class AttemptFinished:
     """The one answer to an accepted attempt; after it nothing of that attempt runs.
 
     ``error_type`` is the class name that `retry_on` matches; ``sentence`` is for people. ``took`` is how long user
-    code ran, where that is known.
+    code ran, where that is known. ``started_at`` and ``node_id`` are those of a Started that did not come.
     """
 
     task_id: str
@@ -165,6 +165,8 @@ class AttemptFinished:
     code: str = ""
     sentence: str = ""
     took: float | None = None
+    started_at: float | None = None
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,9 @@ class SchedulerMachine:
             case ("run", task_id):
                 self._attempts.run_timeout(task_id, now)
             case ("start", task_id):
-                self._attempts.start_timeout(task_id, now)
+                self._attempts.ready_timeout(task_id, now)
+            case (timers.STARTS, _):
+                self._attempts.start_timeout(now)
             case ("lost", cluster):
                 self._fleet.link_silent_for_long(cluster, now)
             case ("ahead", cluster):

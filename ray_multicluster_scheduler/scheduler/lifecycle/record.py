@@ -62,9 +62,9 @@ class TaskRecord:
     @property
     def decision(self) -> SchedulingDecision | None:
         """Why it waits, or why it was placed where it is."""
-        if self.group is not None and self.group.decision is not None:
-            return replace(self.group.decision, task_id=self.task.id)
-        return self.placed
+        group = self.group
+        decision = self.placed if group is None or group.decision is None else group.decision
+        return None if decision is None else replace(decision, task_id=self.task.id)
 
     @property
     def code(self) -> str:

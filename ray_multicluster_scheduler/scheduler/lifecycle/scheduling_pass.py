@@ -122,16 +122,19 @@ class SchedulingPass:
     def _send_ahead(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> set[str]:
         """Send those of the group that are known to be short to where they will soon have a place; returns where."""
         used: set[str] = set()
-        while group and (target := self._ahead.target(group, decision, now)) is not None:
+        takers: dict[str, bool] = {}
+        decisions: dict[str, SchedulingDecision] = {}
+        while group and (target := self._ahead.target(group, decision, now, takers)) is not None:
             cluster, how = target
             record = self._core.records[group.head()[1]]
-            sentence = f"{cluster}: it is short, and sent ahead to where a place is soon free"
-            ahead = replace(decision, task_id=record.task.id, cluster=cluster, code=codes.SENT_AHEAD, sentence=sentence)
+            if cluster not in decisions:  # one for all of them: record.decision puts each one's id into it
+                sentence = f"{cluster}: it is short, and sent ahead to where a place is soon free"
+                decisions[cluster] = replace(decision, cluster=cluster, code=codes.SENT_AHEAD, sentence=sentence)
             state = self._core.registry.state(cluster)
             self._core.leave_queue(record)
             state.places.send_ahead(record.task, now)
             self._ahead.watch(state)
-            self._dispatch(record, ahead, cluster, now, how)
+            self._dispatch(record, decisions[cluster], cluster, now, how)
             used.add(cluster)
         if group:
             self._ahead.make_way(group, now)

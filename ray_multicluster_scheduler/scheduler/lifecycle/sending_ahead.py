@@ -50,14 +50,20 @@ class SendingAhead:
         self._controller = BackpressureController(settings)
         self._cover_s = settings.prefetch_ms / 1000 if settings.execution_mode == "parallel" else 0.0
 
-    def target(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> tuple[str, Ahead] | None:
-        """Where the group's head may be sent although ``decision`` has no place for it, and how; None if nowhere."""
+    def target(
+        self, group: ShapeGroup, decision: SchedulingDecision, now: float, takers: dict[str, bool]
+    ) -> tuple[str, Ahead] | None:
+        """Where the group's head may be sent although ``decision`` has no place for it, and how; None if nowhere.
+
+        ``takers`` is empty for the first of a group, and the same for all that are sent with it: sending ahead does not
+        change who would take them.
+        """
         key, task_id = group.head()
         record = self._core.records[task_id]
         per_place = self._per_place(record)
         if not per_place or record.task.kind != "task" or record.load_bytes > LIGHT_BYTES:
             return None
-        room = {row.cluster: self._room(row, record, per_place, now) for row in decision.candidates}
+        room = {row.cluster: self._room(row, record, per_place, now, takers) for row in decision.candidates}
         rows = [row for row in decision.candidates if room[row.cluster] > 0]
         for row in sorted(rows, key=lambda row: -room[row.cluster]):
             state = self._core.registry.state(row.cluster)
@@ -123,7 +129,9 @@ class SendingAhead:
         expected = self._core.run_times.expected(record.task.function_digest)
         return 0 if expected is None else min(int(self._cover_s / expected), MOST_PER_PLACE)
 
-    def _room(self, row: CandidateReport, record: TaskRecord, per_place: int, now: float) -> int:
+    def _room(
+        self, row: CandidateReport, record: TaskRecord, per_place: int, now: float, takers: dict[str, bool]
+    ) -> int:
         """How many more may be sent there; only where nothing but a lack of room keeps it away."""
         if not lacks_room_only(row):
             return 0
@@ -134,7 +142,11 @@ class SendingAhead:
         most = state.places.short_places(of) * per_place
         others = state.metadata.max_in_flight - len(state.places.held) - len(state.places.ahead)
         room = min(most - state.places.waiting(of), others)
-        return room if room > 0 and self._would_be_taken(row, record, state, now) else 0
+        if room <= 0:
+            return 0
+        if row.cluster not in takers:
+            takers[row.cluster] = self._would_be_taken(row, record, state, now)
+        return room if takers[row.cluster] else 0
 
     def _would_be_taken(self, row: CandidateReport, record: TaskRecord, state: ClusterState, now: float) -> bool:
         """Would it pass the threshold if one of our places were free?"""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import Transi
 
 _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
+_MANY_UNHANDLED, _CATCH_UP_S = 32, 0.05
 _ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt)
 
 
@@ -70,6 +72,7 @@ class TaskLifecycleManager:
         self._hands: Hands | None = None
         self._inbox: deque[Event] = deque()
         self._scheduled = False
+        self._caught_up = threading.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
         self._broken = False
@@ -99,6 +102,15 @@ class TaskLifecycleManager:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._turn)
 
+    def let_catch_up(self) -> None:
+        """From any thread but the loop's: wait a moment if much is unhandled. A thread that posts without end would
+        otherwise keep the interpreter to itself, and nothing of what it posted would start before it is done."""
+        if len(self._inbox) < _MANY_UNHANDLED or self._broken:
+            return
+        self._caught_up.clear()
+        if len(self._inbox) >= _MANY_UNHANDLED:  # else the turn that says so may be over
+            self._caught_up.wait(_CATCH_UP_S)
+
     def stop_timers(self) -> None:
         """The control plane ends."""
         for handle in self._timers.values():
@@ -123,7 +135,9 @@ class TaskLifecycleManager:
             if self._failure is not None:
                 self._failure(error)
             return
-        if self._inbox and not self._scheduled:
+        if not self._inbox:
+            self._caught_up.set()
+        elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 WAKE = "wake"
 """Something that blocks the queue ends at a known time."""
 
+STARTS = "starts"
+"""The oldest attempt that was accepted has had ``start_grace_s`` to start."""
+
 
 def queue_key(task_id: str) -> str:
     """``queue_timeout`` of a waiting item."""
@@ -22,7 +25,7 @@ def run_key(task_id: str, attempt: int) -> str:
 
 
 def start_key(task_id: str, attempt: int) -> str:
-    """``start_grace_s`` of an accepted attempt."""
+    """``ready_timeout`` of an actor that is being made."""
     return f"start:{task_id}:{attempt}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
@@ -42,7 +43,8 @@ class MemoryTransitionLog:
         return list(self._histories.get(task_id, ()))
 
     def decision(self, task_id: str) -> SchedulingDecision | None:
-        return self._decisions.get(task_id)
+        decision = self._decisions.get(task_id)
+        return None if decision is None else replace(decision, task_id=task_id)
 
     def forget(self, task_id: str) -> None:
         self._histories.pop(task_id, None)

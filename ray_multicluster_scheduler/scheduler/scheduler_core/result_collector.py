@@ -79,6 +79,8 @@ class ResultCollector:
                 result.code,
                 result.message,
                 result.took,
+                result.started_at,
+                result.node_id,
             )
         )
 

@@ -219,7 +219,8 @@ def test_inside_a_cluster_the_names_are_mapped_the_other_way(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "cloudpickle.cloudpickle", None)  # a cluster does not have it
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert pickling.loads(here)(1) == 2
-    assert pickling.dumps(1) == b"by ray's copy"
+    assert pickling.dumps(object()) == b"by ray's copy"
+    assert pickle.loads(pickling.dumps([1, "x"])) == [1, "x"]  # needs neither
 
 
 def test_modules_whose_names_only_look_alike_are_left_alone() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -143,7 +143,7 @@ print("lived")
 
 @pytest.mark.parametrize(("kind", "code"), [("plain", 75), ("detached", 0)])
 async def test_an_idle_actor_ends_with_its_lease_unless_it_is_detached(agent: AgentSide, kind: str, code: int) -> None:
-    line = replace(agent.line, lease_s=0.5)
+    line = agent.line._replace(lease_s=0.5)
     agent.server._left_s = lambda: 0.5 if time.monotonic() < until else 0.0
     until = time.monotonic() + 60
     process = await asyncio.create_subprocess_exec(

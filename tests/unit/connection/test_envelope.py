@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack, unpack
+from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack, pack_success, unpack
 
 HEADS = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text()))
 
@@ -20,3 +20,11 @@ def test_the_payload_is_a_view_and_not_a_copy() -> None:
     data = pack({"status": "succeeded"}, b"x" * 1_000_000)
     _, view = unpack(data)
     assert view.obj is data
+
+
+def test_a_plain_success_is_the_same_head_in_fewer_bytes() -> None:
+    head = {"status": "succeeded", "at": 1700000000.25, "node": "ab" * 28, "took": 0.5}
+    data = pack_success(1700000000.25, 0.5, "ab" * 28, b"value")
+    came, view = unpack(data)
+    assert (came, bytes(view)) == (head, b"value")
+    assert len(data) < len(pack(head, b"value"))

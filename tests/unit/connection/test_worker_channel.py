@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -165,7 +165,7 @@ async def test_a_broken_line_is_dialled_again_and_nothing_is_lost(agent: AgentSi
 
 
 async def test_a_process_without_the_secret_is_not_heard_and_starts_nothing(agent: AgentSide) -> None:
-    channel = WorkerChannel(replace(agent.line, secret="guess", lease_s=0.3))
+    channel = WorkerChannel(agent.line._replace(secret="guess", lease_s=0.3))
     with pytest.raises(NoLease, match=f"127.0.0.1:{agent.line.port} granted nothing for 0.3 s"):
         await begin(channel, "t1", 1, "n1")
     assert agent.heard == []
@@ -189,7 +189,7 @@ async def test_the_secret_is_not_sent(agent: AgentSide) -> None:
         writer.close()
 
     between = await asyncio.start_server(relay, "127.0.0.1", 0)
-    channel = WorkerChannel(replace(agent.line, port=between.sockets[0].getsockname()[1]))
+    channel = WorkerChannel(agent.line._replace(port=between.sockets[0].getsockname()[1]))
     await finished(channel, await begin(channel, "t1", 1, "n1"))
     between.close()
     assert b"hello" in sent
@@ -233,7 +233,7 @@ async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict
 
 
 async def test_the_agents_word_renews_the_lease(agent: AgentSide) -> None:
-    channel = WorkerChannel(replace(agent.line, lease_s=1.0))
+    channel = WorkerChannel(agent.line._replace(lease_s=1.0))
     running = await begin(channel, "t1", 1, "n1")
     agent.left_s = 500.0
     await eventually(lambda: channel._lease_until > time.monotonic() + 400)
@@ -267,7 +267,7 @@ async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> No
 
 async def test_no_call_starts_behind_an_agent_that_nobody_counts_on(agent: AgentSide) -> None:
     agent.left_s = -1.0
-    channel = WorkerChannel(replace(agent.line, lease_s=0.5))
+    channel = WorkerChannel(agent.line._replace(lease_s=0.5))
     with pytest.raises(NoLease):
         await begin(channel, "t1", 1, "n1")
     agent.left_s = 30.0
@@ -288,7 +288,7 @@ def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "_channel", None)
     line = Line("127.0.0.1", 1, "s", 30.0)
     assert channel_for(line) is channel_for(Line("127.0.0.1", 1, "s", 30.0))
-    assert channel_for(replace(line, port=2)) is not channel_for(line)
+    assert channel_for(line._replace(port=2)) is not channel_for(line)
 
 
 WORKER = """
@@ -312,7 +312,7 @@ async def worker(line: Line, seconds: float) -> asyncio.subprocess.Process:
 
 async def test_a_worker_whose_agent_is_not_counted_on_any_more_ends_itself(agent: AgentSide) -> None:
     agent.left_s = 0.5
-    process = await worker(replace(agent.line, lease_s=0.5), 30)
+    process = await worker(agent.line._replace(lease_s=0.5), 30)
     await eventually(lambda: agent.of("started"), timeout=15)
     agent.left_s = 0.0
     _, stderr = await asyncio.wait_for(process.communicate(), 15)
@@ -322,7 +322,7 @@ async def test_a_worker_whose_agent_is_not_counted_on_any_more_ends_itself(agent
 
 async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> None:
     agent.left_s = 0.5
-    process = await worker(replace(agent.line, lease_s=0.5), 30)
+    process = await worker(agent.line._replace(lease_s=0.5), 30)
     await eventually(lambda: agent.of("started"), timeout=15)
     await agent.disappear()
     await asyncio.wait_for(process.communicate(), 15)
@@ -332,7 +332,7 @@ async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> Non
 async def test_a_worker_that_was_stopped_for_longer_than_its_lease_ends_when_it_wakes(agent: AgentSide) -> None:
     """Its socket is full of the agent's old words by then."""
     agent.left_s = 1.0
-    process = await worker(replace(agent.line, lease_s=1.0), 3.5)
+    process = await worker(agent.line._replace(lease_s=1.0), 3.5)
     await eventually(lambda: agent.of("started"), timeout=15)
     process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(1.5)
@@ -343,6 +343,6 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_ends_when_it_
 
 async def test_a_worker_whose_lease_is_renewed_runs_to_its_end(agent: AgentSide) -> None:
     agent.left_s = 1.0
-    process = await worker(replace(agent.line, lease_s=1.0), 2.5)
+    process = await worker(agent.line._replace(lease_s=1.0), 2.5)
     stdout, _ = await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, stdout) == (0, b"ran to its end\n")

@@ -144,7 +144,7 @@ def test_a_cancel_wins_over_a_recall() -> None:
     driver = ready(1)
     driver.submit(task("t"))
     driver.accept("t")
-    driver.fire("start:t:1", after=60)
+    driver.fire("starts", after=60)
     driver.cancel("t")
     driver.stopped("t")
     assert_cancelled(driver)

@@ -354,7 +354,7 @@ def test_a_recall_in_vain_does_not_switch_off_the_limits() -> None:
     other.submit(work("t1"))
     other.accept("t1")
     other.fire("ahead:a", after=1.0)
-    other.fire("start:t1:1", after=60)
+    other.fire("starts", after=60)
     assert [one.task_id for one in other.said(CancelAttempt)] == ["t1"]
 
 

@@ -78,7 +78,7 @@ def test_what_does_not_start_in_time_is_called_back_and_placed_again() -> None:
     driver = ready(4, 2, start_grace_s=60)
     driver.submit(task("t"))
     driver.accept("t")
-    driver.fire("start:t:1", after=60)
+    driver.fire("starts", after=60)
     assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
     assert driver.state("t") is TaskState.DISPATCHING
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
@@ -92,7 +92,7 @@ def test_a_start_in_the_last_moment_still_ends_as_asked() -> None:
     driver = ready(4)
     driver.submit(task("t"))
     driver.accept("t")
-    driver.fire("start:t:1", after=60)
+    driver.fire("starts", after=60)
     driver.succeed("t")
     assert driver.end("t").state is TaskState.SUCCEEDED
 
@@ -101,7 +101,7 @@ def test_a_start_that_crossed_the_recall_is_placed_again_without_using_a_budget(
     driver = ready(4)
     driver.submit(task("t", retries=0, crash_retries=0, lost_retries=0))
     driver.accept("t")
-    driver.fire("start:t:1", after=60)
+    driver.fire("starts", after=60)
     driver.start("t")
     driver.stopped("t")
     assert driver.states("t")[-4:] == ["RUNNING", "RETRYING", "QUEUED", "DISPATCHING"]
@@ -113,10 +113,31 @@ def test_the_grace_ends_with_the_start_whatever_came_first() -> None:
     driver.submit(task("t1"))
     driver.accept("t1")
     driver.start("t1")
-    assert driver.machine.timers == frozenset()
     driver.submit(task("t2"))
     driver.start("t2")
     driver.accept("t2")
+    driver.fire("starts", after=60)
+    assert not driver.said(CancelAttempt, ever=True)
+    assert driver.machine.timers == frozenset()
+
+
+def test_each_has_its_own_grace_and_one_timer_serves_all() -> None:
+    driver = ready(4)
+    for name, after in (("t1", 0), ("t2", 10), ("t3", 10)):
+        driver.submit(task(name), after=after)
+        driver.accept(name)
+    driver.start("t2")
+    driver.fire("starts", after=40)  # 60 s after t1 was accepted
+    assert [order.task_id for order in driver.said(CancelAttempt, ever=True)] == ["t1"]
+    driver.fire("starts", after=20)  # t2 has started, so the next one is t3
+    assert [order.task_id for order in driver.said(CancelAttempt, ever=True)] == ["t1", "t3"]
+
+
+def test_no_grace_is_left_when_all_is_done() -> None:
+    driver = ready(4)
+    driver.submit(task("t1"))
+    driver.accept("t1")
+    driver.succeed("t1")
     assert driver.machine.timers == frozenset()
 
 
@@ -126,7 +147,7 @@ def test_jobs_and_what_was_not_accepted_have_no_grace() -> None:
     driver.submit(job("j"))
     driver.accept("j")
     driver.submit(task("t"))
-    assert not any(key.startswith("start:") for key in driver.machine.timers)
+    assert not any(key.startswith("start") for key in driver.machine.timers)
 
 
 def test_odd_ids_do_not_confuse_timers() -> None:

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.failures import cau
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
-from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import ActorOrder
 
 
 class NoSuchActor(Exception):
@@ -98,7 +98,7 @@ class ActorMaker:
     def _order(self, actor: Actor) -> bytes:
         record = actor.record
         item = CurrentItem(*record.key, record.fence, self._cluster)
-        return WorkOrder(self._calls.line, item, record.homes, detached=actor.spec["detached"]).packed()
+        return ActorOrder(self._calls.line, item, record.homes, actor.spec["detached"]).packed()
 
     def _find(self, actor: Actor) -> Any:
         name = actor.spec["ray_name"]

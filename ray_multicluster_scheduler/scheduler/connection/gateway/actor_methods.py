@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.records import Call
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import MethodOrder
 
+_MANY = 16  # calls of one actor that are not answered
 Tell = Callable[[Key, Message], None]
 """Says something to an actor's process."""
 
@@ -109,13 +110,17 @@ class ActorMethods:
     def _submit(self, actor: Actor, handle: Any, record: CallRecord) -> None:
         try:
             name = "" if record.method is None else record.method.name
-            order = MethodOrder(record.key, name, record.homes).packed()
-            objects = [one.argument(ray.put) for one in record.objects]
-            record.ref = handle.run.remote(order, record.arguments, *objects)
+            (_, arguments), beside = record.given(ray.put)
+            order = MethodOrder(record.key, name, record.homes, arguments).packed()
+            record.ref = handle.run.remote(order, *beside)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self._answered, actor, record, None, error))
             return
-        self._hands.watch(record.ref, partial(self._answered, actor, record))
+        told = partial(self._answered, actor, record)
+        if len(actor.open) < _MANY:
+            self._hands.watch(record.ref, told)
+        else:
+            self._hands.watch_with_others(record.ref, told)
 
     def _answered(self, actor: Actor, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
         actor.open.discard(record.key)

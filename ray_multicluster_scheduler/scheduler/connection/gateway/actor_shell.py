@@ -11,7 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import ray
 from ray.exceptions import AsyncioActorExit
@@ -32,11 +32,13 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     succeeded,
     user_error,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes, MethodOrder, WorkOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import ActorOrder, Homes, MethodOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import no_lease, this_node
 
 NAMESPACE = "rmcs"
 """Where our actors have their names in Ray."""
+_MethodCall: TypeAlias = tuple[str, Sequence[Any], dict[str, Any], int]
+"""Its name, its arguments, and how many values it is to return."""
 UNBORN = "unborn"
 """The status of a method that was not called because there is no object: the constructor failed."""
 
@@ -45,7 +47,7 @@ class _Shell:
     """What both kinds share. The constructor does not raise, so that the agent can be told what user code raised."""
 
     def __init__(self, order: bytes, cls: bytes, arguments: bytes, *objects: bytes) -> None:
-        told = WorkOrder.unpacked(order)
+        told = ActorOrder.unpacked(order)
         self._object: Any = None
         self._channel = ActorChannel(told.line, told.item.id, told.item.attempt, detached=told.detached)
         node_id = this_node()
@@ -80,11 +82,25 @@ class _Shell:
         return lambda text: self._channel.write(self._running, stream, text)
 
     def _attend(self, order: bytes) -> bytes:
-        told = WorkOrder.unpacked(order)
+        told = ActorOrder.unpacked(order)
         if self._object is not None:
             set_current(told.item)
             self._channel.attend(told.line, told.item.id, told.item.attempt)
         return self._birth
+
+    def _open(self, order: bytes, beside: Sequence[bytes]) -> bytes | _MethodCall:
+        """What is to be called, or the answer if nothing is."""
+        if self._object is None:
+            return pack({"status": UNBORN})
+        key, method, homes, arguments = MethodOrder.unpacked(order)
+        if not self._channel.called(key):
+            return pack({"status": "cancelled"})
+        if arguments is None:
+            arguments, *beside = beside
+        try:
+            return method, *load_call(homes, arguments, beside)
+        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
+            return self._pack((not_loadable(error), b""))
 
     def _shown(self, method: str) -> str:
         return f"{type(self._object).__qualname__}.{method}"
@@ -118,17 +134,12 @@ class Shell(_Shell):
         """Says how the constructor fared, and from now on belongs to this agent. Also shows that the actor lives."""
         return self._attend(order)
 
-    def run(self, order: bytes, arguments: bytes, *objects: bytes) -> bytes:
+    def run(self, order: bytes, *beside: bytes) -> bytes:
         """Call a method; answer with an envelope."""
-        if self._object is None:
-            return pack({"status": UNBORN})
-        key, method, homes = MethodOrder.unpacked(order)
-        if not self._channel.called(key):
-            return pack({"status": "cancelled"})
-        try:
-            args, kwargs, returns = load_call(homes, arguments, objects)
-        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
-            return self._pack((not_loadable(error), b""))
+        call = self._open(order, beside)
+        if isinstance(call, bytes):
+            return call
+        method, args, kwargs, returns = call
         began = time.monotonic()
         try:
             value = as_many(getattr(self._object, method)(*args, **kwargs), returns, self._shown(method))
@@ -160,17 +171,12 @@ class AsyncShell(_Shell):
         """See :meth:`Shell.attend`."""
         return self._attend(order)
 
-    async def run(self, order: bytes, arguments: bytes, *objects: bytes) -> bytes:
+    async def run(self, order: bytes, *beside: bytes) -> bytes:
         """See :meth:`Shell.run`."""
-        if self._object is None:
-            return pack({"status": UNBORN})
-        key, method, homes = MethodOrder.unpacked(order)
-        if not self._channel.called(key):
-            return pack({"status": "cancelled"})
-        try:
-            args, kwargs, returns = load_call(homes, arguments, objects)
-        except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
-            return self._pack((not_loadable(error), b""))
+        call = self._open(order, beside)
+        if isinstance(call, bytes):
+            return call
+        method, args, kwargs, returns = call
         began = time.monotonic()
         try:
             value = getattr(self._object, method)(*args, **kwargs)

@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe,
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, record_from
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 
 _MANY_CALLS, _GATHER_S = 16, 0.003
@@ -56,7 +57,7 @@ class Agent:
     def __init__(self, join: Join) -> None:
         self._join = join
         self._loop = asyncio.get_running_loop()
-        self._hands = Hands(self._wake_from_any_thread)
+        self._hands = Hands(self._wake_from_any_thread, self._look_later)
         self._calls = Calls(join.cluster, join.own_modules, self._hands, self._wake)
         self._lease = Lease()
         self._workers = WorkerServer(self._hear_worker, self._lease.left_s, self._actor_line)
@@ -75,7 +76,7 @@ class Agent:
         self._results = Results(self, self._reporter, self._calls.read_back)
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._woken = self._collecting = self._telling = False
+        self._woken = self._collecting = self._telling = self._looking = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
         self._secret: str | None = None
@@ -272,6 +273,19 @@ class Agent:
         if not self._woken and not self._collecting:
             self._woken = True
             self._loop.call_soon(self._collect)
+
+    def _look_later(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._loop.call_later(PAUSE_S, self._look)
+
+    def _look(self) -> None:
+        self._looking, self._collecting = False, True
+        try:
+            self._hands.look()
+        finally:
+            self._collecting = False
+        self._tell_ended()
 
     def _collect(self) -> None:
         self._woken, self._collecting = False, True

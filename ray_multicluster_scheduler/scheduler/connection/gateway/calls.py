@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import 
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Shape, Slots, shape_of
-from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import TaskOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import run_call
 
 _FORCE_AFTER_S = 5.0
@@ -150,7 +150,7 @@ class Calls:
                 self._in_a_row += 1
                 self._hands.in_a_row(partial(self._submit_in_a_row, record))
             else:
-                self._submit(record)
+                self._submit(record, on_the_loop=True)
 
     def _submit_in_a_row(self, record: CallRecord) -> None:
         """On a thread of the hands."""
@@ -160,7 +160,7 @@ class Calls:
     def _row_is_shorter(self) -> None:
         self._in_a_row -= 1
 
-    def _submit(self, record: CallRecord) -> None:
+    def _submit(self, record: CallRecord, *, on_the_loop: bool = False) -> None:
         """On any thread."""
         if record.cancelled:
             self._hands.back(partial(self.conclude, record, {"status": "cancelled"}))
@@ -168,15 +168,17 @@ class Calls:
         task_id, attempt = record.key
         try:
             item = CurrentItem(task_id, attempt, record.fence, self._cluster)
-            order = WorkOrder(self.line, item, record.homes, record.digest).packed()
-            function = None if record.function is None else record.function.argument(ray.put)
-            objects = [one.argument(ray.put) for one in record.objects]
-            record.ref = self._remote_of(record).remote(order, function, record.arguments, *objects)
+            inline, beside = record.given(ray.put)
+            order = TaskOrder(self.line, item, record.homes, record.digest, *inline).packed()
+            record.ref = self._remote_of(record).remote(order, *beside)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))
             return
         self._environments.add(_environment(record))
-        self._hands.watch(record.ref, partial(self.complete, record))
+        if on_the_loop and self._slots.is_one_of_many(record.key):
+            self._hands.watch_with_others(record.ref, partial(self.complete, record))
+        else:
+            self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
             self._cancel(record, force=False)
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
@@ -41,8 +41,7 @@ class NoLease(Exception):
     """Nobody vouches for a call that was about to start, so it did not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Where the agent listens for its workers, and how to be let in."""
 
     host: str
@@ -117,6 +116,12 @@ class WorkerChannel:
             else:
                 running.unsent.append((stream, [text]))
             running.unsent_chars += len(text)
+
+    def say(self, stream: str, text: str) -> None:
+        """Output of the call that runs now, if one does."""
+        running = self._running
+        if running is not None:
+            self.write(running, stream, text)
 
     def _wait_for_lease(self) -> None:
         deadline = time.monotonic() + self.line.lease_s
@@ -327,3 +332,9 @@ def channel_for(line: Line) -> WorkerChannel:
     if _channel is None or _channel.line != line:
         _channel = WorkerChannel(line)
     return _channel
+
+
+def say(stream: str, text: str) -> None:
+    """Something was written in this process."""
+    if _channel is not None:
+        _channel.say(stream, text)

@@ -11,16 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+import ray
+
+from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import Sweep, Told
+
 Step: TypeAlias = Callable[[], object]
-Told: TypeAlias = Callable[[bytes | None, BaseException | None], None]
-"""The value of a reference, or why there is none."""
 
 
 class Hands:
-    """``wake`` is called from any thread when :meth:`catch_up` has something to do."""
+    """``wake`` is called from any thread when :meth:`catch_up` has something to do, ``look_later`` when :meth:`look`
+    will have after a while."""
 
-    def __init__(self, wake: Step) -> None:
-        self._wake = wake
+    def __init__(self, wake: Step, look_later: Step) -> None:
+        self._wake, self._look_later = wake, look_later
+        self._sweep = Sweep(ray, self.watch)
         self._back: deque[Step] = deque()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="rmcs-beside")
         self._row = ThreadPoolExecutor(1, thread_name_prefix="rmcs-row")
@@ -41,6 +45,18 @@ class Hands:
     def watch(self, ref: Any, told: Told) -> None:
         """When the reference has a value or an error, tell it on the loop."""
         ref.future().add_done_callback(lambda future: self._told(future, told))
+
+    def watch_with_others(self, ref: Any, told: Told) -> None:
+        """The same for one of many that will not take long. Only on the loop."""
+        self._sweep.add(ref, told)
+        if len(self._sweep) == 1:
+            self._look_later()
+
+    def look(self) -> None:
+        """On the loop: tell of those of the many that are done."""
+        self._sweep.look()
+        if self._sweep:
+            self._look_later()
 
     def catch_up(self) -> None:
         """On the loop: do what came back."""

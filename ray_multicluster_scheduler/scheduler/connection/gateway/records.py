@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,17 @@ class CallRecord:
         """Does giving it to Ray mean to copy something large first?"""
         shared = self.objects if self.function is None else [self.function, *self.objects]
         return len(self.arguments) > _INLINE_BYTES or any(one.not_stored for one in shared)
+
+    def given(self, store: Callable[[bytes], Any]) -> tuple[tuple[bytes | None, bytes | None], list[Any]]:
+        """What to give to Ray: its function and its arguments as far as they are small, and what comes beside them.
+        May block and raise."""
+        shared = self.objects if self.function is None else [self.function, *self.objects]
+        beside = [one.argument(store) for one in shared]
+        function = beside.pop(0) if self.function is not None and isinstance(beside[0], bytes) else None
+        if isinstance(self.arguments, bytes) and len(self.arguments) <= _INLINE_BYTES:
+            return (function, self.arguments), beside
+        beside.insert(int(self.function is not None and function is None), self.arguments)
+        return (function, None), beside
 
 
 def record_from(

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 
-EARLY_S = 0.01
+EARLY_S = 0.02
 """So much work of ours may wait in Ray behind each place; it cannot be taken back from there."""
 OVERHEAD_S = 0.001
-MOST_EARLY = 8
+MOST_EARLY = 16
 _RECENT = 4
 
 Shape: TypeAlias = tuple[tuple[str, float], ...]
@@ -110,6 +110,11 @@ class Slots:
         given += one.refill()
         self._forget(key)
         return heir, given
+
+    def is_one_of_many(self, key: Key) -> bool:
+        """Is it one of several calls, all of them short as far as is known, that wait behind each other?"""
+        one = self._class(key)
+        return one is not None and one.early_per_place() > 1 and len(one.early) + len(one.queue) > 1
 
     def _add(self, key: Key, shape: Shape) -> _Class:
         self._shapes[key] = shape

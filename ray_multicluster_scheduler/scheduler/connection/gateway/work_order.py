@@ -1,7 +1,7 @@
-"""What a worker is told about a call, besides its function and its arguments: one flat byte string.
+"""What a worker is told about a call: one flat byte string.
 
 Ray passes plain ``bytes`` on as they are, and anything else through a pickler of its own, argument by argument. That
-costs more than all the rest of a short call.
+costs more than all the rest of a short call. What is large is not copied into it, but given to Ray beside it.
 """
 
 from __future__ import annotations
@@ -19,33 +19,55 @@ Homes: TypeAlias = tuple[list[str], str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class WorkOrder:
-    """For a task and for a new actor. ``digest`` is that of a task's function."""
+class ActorOrder:
+    """For a new actor."""
 
     line: Line
     item: CurrentItem
-    homes: Homes = None
-    digest: str = ""
-    detached: bool = False
+    homes: Homes
+    detached: bool
 
     def packed(self) -> bytes:
         """For :meth:`unpacked`, in another process of the same cluster."""
         line, item = self.line, self.item
-        parts = (line.host, line.port, line.secret, line.lease_s), (item.id, item.attempt, item.fence, item.cluster)
-        return pickle.dumps((*parts, self.homes, self.digest, self.detached))
+        who = item.id, item.attempt, item.fence, item.cluster
+        return pickle.dumps((tuple(line), who, self.homes, self.detached))
 
     @classmethod
-    def unpacked(cls, data: bytes) -> WorkOrder:
-        line, item, homes, digest, detached = pickle.loads(data)
-        return cls(Line(*line), CurrentItem(*item), homes, digest, detached)
+    def unpacked(cls, data: bytes) -> ActorOrder:
+        line, item, homes, detached = pickle.loads(data)
+        return cls(Line(*line), CurrentItem(*item), homes, detached)
+
+
+class TaskOrder(NamedTuple):
+    """For a task: all of a short one in one argument of Ray's. What is None here comes beside it, in this order."""
+
+    line: Line
+    item: CurrentItem
+    homes: Homes
+    digest: str
+    function: bytes | None
+    arguments: bytes | None
+
+    def packed(self) -> bytes:
+        """For :meth:`unpacked`, in another process of the same cluster."""
+        item = self.item
+        who = item.id, item.attempt, item.fence, item.cluster
+        return pickle.dumps((tuple(self.line), who, self.homes, self.digest, self.function, self.arguments))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> TaskOrder:
+        line, who, *rest = pickle.loads(data)
+        return cls(Line(*line), CurrentItem(*who), *rest)
 
 
 class MethodOrder(NamedTuple):
-    """For a method of an actor, which knows the rest."""
+    """For a method of an actor, which knows the rest. Arguments that are None come beside it."""
 
     key: Key
     method: str
     homes: Homes
+    arguments: bytes | None
 
     def packed(self) -> bytes:
         """For :meth:`unpacked`, in another process of the same cluster."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import ray
 
 from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
     NoLease,
-    Running,
-    WorkerChannel,
     channel_for,
+    say,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack
+from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack, pack_success
 from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     Outcome,
     Tee,
@@ -32,14 +30,15 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
     succeeded,
     user_error,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import WorkOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import TaskOrder
 
 _node_id = ""
+_streams: tuple[Tee, Tee] | None = None
 
 
-def run_call(order: bytes, function: bytes, arguments: bytes, *objects: bytes) -> bytes:
+def run_call(order: bytes, *beside: bytes) -> bytes:
     """One attempt of one task. Returns an envelope, whatever happens to the user's code."""
-    told = WorkOrder.unpacked(order)
+    told = TaskOrder.unpacked(order)
     item, channel = told.item, channel_for(told.line)
     node_id = this_node()
     try:
@@ -47,18 +46,18 @@ def run_call(order: bytes, function: bytes, arguments: bytes, *objects: bytes) -
     except NoLease as error:
         return no_lease(node_id, error)
     set_current(item)
-    head: dict[str, Any] = {"at": running.started_at, "node": running.node_id}
-    payload = b""
+    _listen_to_output()
     try:
-        with _captured(channel, running):
-            outcome, payload = _call(told, function, arguments, objects)
-        head |= outcome
+        head, payload = _call(told, beside)
     except KeyboardInterrupt:
         # This is how ray.cancel() arrives.
-        head |= {"status": "cancelled"}
+        head, payload = {"status": "cancelled"}, b""
     finally:
         set_current(None)
         rest = channel.end(running)
+    if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
+        return pack_success(running.started_at, head["took"], node_id, payload)
+    head["at"], head["node"] = running.started_at, node_id
     if rest:
         head["parts"] = rest
     if running.chunks:
@@ -81,10 +80,15 @@ def no_lease(node_id: str, error: NoLease) -> bytes:
     return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
 
 
-def _call(told: WorkOrder, function: bytes, arguments: bytes, objects: tuple[bytes, ...]) -> Outcome:
+def _call(told: TaskOrder, beside: Sequence[bytes]) -> Outcome:
+    function, arguments = told.function, told.arguments
+    if function is None:
+        function, *beside = beside
+    if arguments is None:
+        arguments, *beside = beside
     try:
         target = load_function(told.digest, function)
-        args, kwargs = load_arguments(told.homes, arguments, objects)
+        args, kwargs = load_arguments(told.homes, arguments, beside)
     except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
         return not_loadable(error), b""
     began = time.monotonic()
@@ -105,13 +109,12 @@ def _call(told: WorkOrder, function: bytes, arguments: bytes, objects: tuple[byt
     return outcome
 
 
-@contextmanager
-def _captured(channel: WorkerChannel, running: Running) -> Iterator[None]:
-    """Send what Python code prints to the channel as well as to the worker's own log."""
-    before = sys.stdout, sys.stderr
-    sys.stdout = Tee(before[0], lambda text: channel.write(running, "stdout", text))
-    sys.stderr = Tee(before[1], lambda text: channel.write(running, "stderr", text))
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+def _listen_to_output() -> None:
+    """Send what Python code prints to the channel as well as to the worker's own log.
+
+    The streams are the same for all calls of a process: a log handler that one call makes works in the next, too.
+    """
+    global _streams  # noqa: PLW0603 - made once per process: its streams are those of all calls
+    if _streams is None:
+        _streams = Tee(sys.stdout, partial(say, "stdout")), Tee(sys.stderr, partial(say, "stderr"))
+    sys.stdout, sys.stderr = _streams
