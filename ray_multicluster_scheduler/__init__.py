@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
-    from ray_multicluster_scheduler.app.client_api.call_handle import ActorCallHandle
-    from ray_multicluster_scheduler.app.client_api.class_methods import method
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.actors.call_handle import ActorCallHandle
+    from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
+    from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.current import current
-    from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
-    from ray_multicluster_scheduler.app.client_api.handle import JobHandle, TaskHandle
+    from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
+    from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
+    from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
-    from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
-    from ray_multicluster_scheduler.app.client_api.ray_shape import (
+    from ray_multicluster_scheduler.app.client_api.ray_shape.ray_shape import (
         available_resources,
         cluster_resources,
         get_runtime_context,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         is_initialized,
         nodes,
     )
-    from ray_multicluster_scheduler.app.client_api.remote import remote
+    from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
     from ray_multicluster_scheduler.app.client_api.submit_actor import (
         get_actor,
         kill,
@@ -163,17 +163,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "app.client_api.actor_handle": "ActorHandle",
-    "app.client_api.actor_pool": "ActorPool",
-    "app.client_api.call_handle": "ActorCallHandle",
-    "app.client_api.class_methods": "method",
+    "app.client_api.actors.actor_handle": "ActorHandle",
+    "app.client_api.executor.actor_pool": "ActorPool",
+    "app.client_api.actors.call_handle": "ActorCallHandle",
+    "app.client_api.actors.class_methods": "method",
     "app.client_api.current": "current",
-    "app.client_api.executor": "FleetExecutor",
-    "app.client_api.handle": "JobHandle TaskHandle",
+    "app.client_api.executor.executor": "FleetExecutor",
+    "app.client_api.handles.handle": "JobHandle TaskHandle",
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",
-    "app.client_api.objects": "ObjectHandle",
-    "app.client_api.ray_shape": ("available_resources cluster_resources get_runtime_context init is_initialized nodes"),
-    "app.client_api.remote": "remote",
+    "app.client_api.arguments.objects": "ObjectHandle",
+    "app.client_api.ray_shape.ray_shape": (
+        "available_resources cluster_resources get_runtime_context init is_initialized nodes"
+    ),
+    "app.client_api.ray_shape.remote": "remote",
     "app.client_api.submit_actor": "get_actor kill list_actors submit_actor submit_actor_async",
     "app.client_api.submit_job": (
         "get_job_info get_job_logs get_job_status list_jobs stop_job submit_job submit_job_async wait_for_all_jobs"

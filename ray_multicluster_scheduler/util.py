@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
+from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
 
 __all__ = ["ActorPool"]

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler import (
     get,
     wait,
 )
-from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.common.exception import ActorDiedError
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.mac_alone import config_of_mac, until

@@ -21,7 +21,7 @@ from ray_multicluster_scheduler import (
     UnifiedScheduler,
     WorkerCrashedError,
 )
-from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
+from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_inside_of_a_task(scheduler: UnifiedScheduler) -> None:
     """The same program runs there as plain Ray tasks of that cluster."""
 
     def program() -> tuple[list[int], int, str, list[int]]:
-        from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
+        from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
 
         def cube(x: int) -> int:
             return x**3

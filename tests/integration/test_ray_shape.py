@@ -181,7 +181,7 @@ def test_wait_as_ray_does() -> None:
 
 
 def test_questions_about_the_fleet() -> None:
-    from ray_multicluster_scheduler.app.client_api import ray_shape
+    from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
 
     assert ray_shape.is_initialized()
     assert {node["Cluster"] for node in ray_shape.nodes()} == {"linux", "mac"}

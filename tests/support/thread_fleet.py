@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskCancelledError, TaskSubmissionError

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from ray_multicluster_scheduler.app.client_api import program as this_program
 from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.shutdown_story import say
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 
 P = ParamSpec("P")
 T = TypeVar("T")

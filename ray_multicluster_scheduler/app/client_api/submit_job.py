@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
-from ray_multicluster_scheduler.app.client_api.job_words import ENDED
-from ray_multicluster_scheduler.app.client_api.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.where import side
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.handle import JobHandle
+    from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle
     from ray_multicluster_scheduler.app.client_api.options import JobOptions
 
 

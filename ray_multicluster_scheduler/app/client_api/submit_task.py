@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ray_multicluster_scheduler.app.client_api.ray_arguments import check_recursive
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive
 from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor, kill
 from ray_multicluster_scheduler.app.client_api.where import inside, side
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.handle import Handle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.options import ItemOptions
 
 H = TypeVar("H", bound="Handle")
@@ -123,6 +123,6 @@ def _collecting() -> Any:
         from ray_multicluster_scheduler.app.client_api.native import collecting as native  # noqa: PLC0415 - needs Ray
 
         return native
-    from ray_multicluster_scheduler.app.client_api import collecting  # noqa: PLC0415 - outside only
+    from ray_multicluster_scheduler.app.client_api.handles import collecting  # noqa: PLC0415 - outside only
 
     return collecting

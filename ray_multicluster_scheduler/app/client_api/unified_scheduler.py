@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ray_multicluster_scheduler.app.client_api import where
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 __all__ = [

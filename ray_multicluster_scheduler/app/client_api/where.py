@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from ray_multicluster_scheduler.common.current_item import cluster_here
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 
 _shared: UnifiedScheduler | None = None
 _lock = threading.Lock()
@@ -65,7 +65,7 @@ def exchange_shared(fresh: UnifiedScheduler | None) -> UnifiedScheduler | None:
 
 def embedded() -> type[UnifiedScheduler]:
     """The class that brings a control plane along; loading it takes what a cluster need not have."""
-    from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler  # noqa: PLC0415 - heavy
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler  # noqa: PLC0415 - heavy
 
     return UnifiedScheduler
 

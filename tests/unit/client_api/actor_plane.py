@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.actor_submission import ActorSubmission
-from ray_multicluster_scheduler.app.client_api.actors import Actors
-from ray_multicluster_scheduler.app.client_api.submission import Submission
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
+from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
+from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actor_calls import MAX_UNANSWERED
-from ray_multicluster_scheduler.app.client_api.handle import Handle
+from ray_multicluster_scheduler.app.client_api.actors.actor_calls import MAX_UNANSWERED
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import actor_handle, actor_reference
-from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.class_methods import method, methods_of
-from ray_multicluster_scheduler.app.client_api.item import Item
+from ray_multicluster_scheduler.app.client_api.actors import actor_handle, actor_reference
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import method, methods_of
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,

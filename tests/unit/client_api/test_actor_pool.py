@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.actor_pool import ActorPool
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.actor_plane import ActorPlane, Counter

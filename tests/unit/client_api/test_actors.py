@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import actors, explanation
-from ray_multicluster_scheduler.app.client_api.remote_class import RemoteClass
+from ray_multicluster_scheduler.app.client_api.actors import actors
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.arguments import Arguments, prepare_arguments
-from ray_multicluster_scheduler.app.client_api.handle import Handle, JobHandle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     QueueFullError,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.argument_watch import ArgumentFailure, ArgumentWatch, Values
-from ray_multicluster_scheduler.app.client_api.arguments import prepare_arguments
-from ray_multicluster_scheduler.app.client_api.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
+from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.chunk_call import Answer, run_rows
+from ray_multicluster_scheduler.app.client_api.executor.chunk_call import Answer, run_rows
 from ray_multicluster_scheduler.common import pickling
 
 

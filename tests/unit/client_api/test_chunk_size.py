@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.app.client_api.chunk_size import (
+from ray_multicluster_scheduler.app.client_api.executor.chunk_size import (
     GROWTH,
     MOST_BYTES,
     MOST_ITEMS,

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import chunked_map
-from ray_multicluster_scheduler.app.client_api import executor as executor_module
-from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
-from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.executor import chunked_map
+from ray_multicluster_scheduler.app.client_api.executor import executor as executor_module
+from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.collecting import get, wait
-from ray_multicluster_scheduler.app.client_api.handle import Handle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.item import Item, Outcome
-from ray_multicluster_scheduler.app.client_api.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.handles.collecting import get, wait
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.errands import Errands
-from ray_multicluster_scheduler.app.client_api.executor import FleetExecutor
-from ray_multicluster_scheduler.app.client_api.fleet_future import FleetFuture
+from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
+from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
+from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskCancelledError, TaskSubmissionError
 from tests.support.thread_fleet import ThreadFleet

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import explanation
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.submit_job import ENDED
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task

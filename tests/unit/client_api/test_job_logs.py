@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import job_logs
+from ray_multicluster_scheduler.app.client_api.embedded import job_logs
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.control_plane import ControlPlane, until

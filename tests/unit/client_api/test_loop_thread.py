@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.loop_thread import LoopThread
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from tests.unit.client_api.control_plane import until
 

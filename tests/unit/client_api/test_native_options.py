@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.options import (
     actor_options,

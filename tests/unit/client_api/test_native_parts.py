@@ -16,7 +16,7 @@ import pytest
 
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.native import here, jobs
 from ray_multicluster_scheduler.app.client_api.native.actor_proxy import rebuild_actor
 from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actor_options import ActorOptions
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, common_fields
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError

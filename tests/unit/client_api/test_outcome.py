@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.item import Outcome
-from ray_multicluster_scheduler.app.client_api.outcome import error_of, value_of
+from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
+from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, value_of
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.ray_options import WITHOUT_END, check_num_returns, task_options
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import WITHOUT_END, check_num_returns, task_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api import ray_shape, where
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import shutdown
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from tests.unit.client_api.control_plane import CLOSED_PORT

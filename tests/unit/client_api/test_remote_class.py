@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.remote_class import (
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import (
     RemoteClass,
     as_remote_class,
     is_class,
@@ -118,7 +118,7 @@ class TestTravel:
 
     def test_one_of_a_module_goes_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "users_actors.py").write_text(
-            "from ray_multicluster_scheduler.app.client_api.remote_class import RemoteClass\n\n"
+            "from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass\n\n"
             "@RemoteClass\nclass Tally:\n    def add(self):\n        return 1\n"
         )
         monkeypatch.syspath_prepend(str(tmp_path))

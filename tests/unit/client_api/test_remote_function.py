@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.embedded_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.app.client_api.handle import PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.remote import remote
-from ray_multicluster_scheduler.app.client_api.remote_class import RemoteClass
-from ray_multicluster_scheduler.app.client_api.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.handles.handle import PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
@@ -234,7 +234,7 @@ class TestPickling:
     def users(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (tmp_path / "users_remote.py").write_text(
             textwrap.dedent("""
-                from ray_multicluster_scheduler.app.client_api.remote import remote
+                from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
 
                 STATE = []
 
@@ -270,8 +270,8 @@ class TestPickling:
         """The standard library and this package: no third-party module is imported by the decorator."""
         program = """
             import sys
-            from ray_multicluster_scheduler.app.client_api.remote import remote
-            from ray_multicluster_scheduler.app.client_api import ray_shape
+            from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
+            from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
 
             f = remote(num_cpus=1)(len)
             f.options(num_gpus=1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import shutdown_story
-from ray_multicluster_scheduler.app.client_api.item import Item
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job

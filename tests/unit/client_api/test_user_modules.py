@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import source_imports
-from ray_multicluster_scheduler.app.client_api.user_modules import modules_to_ship
+from ray_multicluster_scheduler.app.client_api.modules import source_imports
+from ray_multicluster_scheduler.app.client_api.modules.user_modules import modules_to_ship
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from tests.unit.client_api.users_project import running_in, write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.user_modules import with_users_modules
+from ray_multicluster_scheduler.app.client_api.modules.user_modules import with_users_modules
 from tests.unit.client_api.users_project import running_in, write
 
 

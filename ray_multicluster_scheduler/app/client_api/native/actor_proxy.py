@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.actor_reference import restore
+from ray_multicluster_scheduler.app.client_api.actors.actor_reference import restore
 from ray_multicluster_scheduler.app.client_api.native import here
 from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle, as_argument, handles_of
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle

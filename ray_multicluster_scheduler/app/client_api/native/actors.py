@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
 
-from ray_multicluster_scheduler.app.client_api.class_methods import check_num_returns
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import check_num_returns
 from ray_multicluster_scheduler.app.client_api.native import here, last_words
 from ray_multicluster_scheduler.app.client_api.native.errors import translate
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle, NativeTaskHandle, child_story

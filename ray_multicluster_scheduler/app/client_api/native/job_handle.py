@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Self
 
-from ray_multicluster_scheduler.app.client_api.job_words import ENDED, JOB_STATUS
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED, JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.native.handle import child_story
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
 from ray_multicluster_scheduler.common.current_item import CurrentItem

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.job_words import ENDED
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
 from ray_multicluster_scheduler.app.client_api.native import here
 from ray_multicluster_scheduler.app.client_api.native.options import check_place, refuse
 from ray_multicluster_scheduler.common.current_item import CurrentItem

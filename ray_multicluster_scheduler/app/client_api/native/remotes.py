@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.class_methods import methods_of
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import methods_of
 from ray_multicluster_scheduler.app.client_api.native import here, options
 from ray_multicluster_scheduler.app.client_api.native.child import Made, class_of_child, function_of_child
 from ray_multicluster_scheduler.common.current_item import in_environment

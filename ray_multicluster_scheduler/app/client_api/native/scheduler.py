@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ray_multicluster_scheduler.app.client_api.job_words import ENDED
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.native import (
     actor_proxy,
     actors,
@@ -22,8 +23,7 @@ from ray_multicluster_scheduler.app.client_api.native.handle import NativeObject
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.remotes import DETACHED_NAMESPACE, Remotes, own_namespace, refused
-from ray_multicluster_scheduler.app.client_api.ray_arguments import check_namespace, check_recursive
-from ray_multicluster_scheduler.app.client_api.shutdown_story import say
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace, check_recursive
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision

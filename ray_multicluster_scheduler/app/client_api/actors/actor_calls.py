@@ -1,0 +1,176 @@
+"""ActorCalls: one actor as its program sees it, and the calls of its methods in the order they were made."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
+from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.common.home_paths import find_home_paths
+from ray_multicluster_scheduler.common.model import TaskState
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
+
+MAX_UNANSWERED = 1000
+"""So many calls of one actor are with its cluster at most, or twice as many as it runs at once if that is more; the
+others wait here, where they cost little."""
+_ASYNC_CONCURRENCY = 1000
+"""How many calls an asynchronous actor runs at once if it does not say so: Ray's default."""
+_PER_TURN = 500
+_NO_PATHS = frozenset({type(None), bool, int, float, complex, bytes})
+
+
+class ActorCalls:
+    """The queue of one actor. Calls are made from any thread; everything else happens on the loop.
+
+    Calls leave in the order they were made, each once. They wait while one before them waits for an argument, and
+    while the actor is not running: being created, restarted, or out of reach. When it is over they fail.
+    """
+
+    def __init__(self, item: Item, calls: MethodCalls) -> None:
+        self.item = item
+        self.waiting: deque[CallItem] = deque()
+        self.unanswered = 0
+        self.awake = False
+        self._calls = calls
+        self.most_unanswered = max(MAX_UNANSWERED, 2 * _concurrency(item))
+        self._killed = False
+        self._attempt = self._number = 0
+        item.watch_steps(lambda _: calls.wake(self))
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> CallItem:
+        """Make a call. Raises TaskSubmissionError for arguments that cannot be sent, SchedulerError after the end."""
+        calls = self._calls
+        prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
+        call = CallItem(calls.new_id(), self, method, prepared.data, complete=prepared.plain)
+        call.has_paths = _may_hold_paths(args, kwargs) and bool(find_home_paths((args, kwargs), calls.homes, 1))
+        if prepared.plain:
+            calls.put(call)
+            return call
+        call.watch_arguments = ArgumentWatch(
+            prepared, lambda values: self._filled_in(call, values), lambda failure: self._failed(call, failure)
+        )
+        calls.put(call)
+        call.watch_arguments.begin()
+        return call
+
+    def no_more(self) -> None:
+        """Its end was asked for: calls that have not left yet wait for it and fail."""
+        self._killed = True
+
+    def advance(self) -> None:
+        """On the loop: send what can be sent now, or fail what can never be."""
+        if self.item.outcome is not None:
+            self._fail_waiting(self.item.outcome)
+            return
+        target = self._target()
+        if target is None or not self.waiting:
+            return
+        cluster, attempt = target
+        link = self._calls.link(cluster)
+        if link is None:  # its end is known, and will be told of the actor, too
+            return
+        if attempt != self._attempt:
+            self._attempt, self._number = attempt, 0
+        batch = self._next(cluster)
+        if batch:
+            self.unanswered += len(batch)
+            home = self._calls.home_of(cluster)
+            first, self._number = self._number, self._number + len(batch)
+            link.submit(
+                [
+                    call.sent(cluster, attempt, number, self._calls.homes, home)
+                    for number, call in enumerate(batch, start=first)
+                ]
+            )
+            if self.waiting:
+                self._calls.wake(self)
+
+    def why_waiting(self, call: CallItem) -> tuple[str, int]:
+        """On the loop: why a call has no answer yet, and how many of the calls before it have none either."""
+        if call.sent_to is not None:
+            return f"was sent to {call.sent_to}, and is not answered yet", self._calls.before(call)
+        waiting = self._calls.waiting_for(self)
+        before = next((n for n, one in enumerate(waiting) if one is call), 0)
+        if call.watch_arguments is not None and not call.complete:
+            return call.watch_arguments.waits_for, before
+        if self._target() is None:
+            return f"waits for the actor, which is {self.item.state}", before
+        first = next(iter(waiting), call)
+        if first is not call and first.watch_arguments is not None and not first.complete:
+            return f"waits for {first.id} before it, which {first.watch_arguments.waits_for}", before
+        return f"waits for its turn; {self.unanswered} calls are with the actor", before + self.unanswered
+
+    def _target(self) -> tuple[str, int] | None:
+        """Cluster and attempt that take calls now."""
+        step = self.item.transition
+        if step is None or step.state is not TaskState.RUNNING or step.cluster is None or self._killed:
+            return None
+        return step.cluster, step.attempt
+
+    def _next(self, cluster: str) -> list[CallItem]:
+        """Those that may leave now, in order."""
+        batch: list[CallItem] = []
+        room = min(_PER_TURN, self.most_unanswered - self.unanswered)
+        while self.waiting and len(batch) < room:
+            call = self.waiting[0]
+            if call.outcome is None and not call.complete:
+                break
+            self.waiting.popleft()
+            if call.outcome is not None:
+                continue
+            if call.pinned not in (None, cluster):
+                self._refuse(call, "TaskSubmissionError", *_misplaced(call, cluster))
+                continue
+            batch.append(call)
+        return batch
+
+    def _fail_waiting(self, ended: Outcome) -> None:
+        completion = ended.completion
+        what = "was killed" if completion.state is TaskState.CANCELLED else "has ended"
+        if completion.state is TaskState.SUCCEEDED:
+            what = "has left by itself"
+        while self.waiting:
+            call = self.waiting.popleft()
+            message = f"{call.name} ({call.id}) was not sent: actor {self.item.id} {what}. {completion.message}".strip()
+            self._refuse(call, "ActorDiedError", message, "make a new actor and call that", ended)
+
+    def _refuse(
+        self, call: CallItem, error: str, message: str, next_step: str, actor_ended: Outcome | None = None
+    ) -> None:
+        self._calls.close(call)
+        call.ended(call.refused(error, message, next_step, actor_ended=actor_ended))
+
+    def _filled_in(self, call: CallItem, values: Values) -> None:
+        call.filled_in(values)
+        self._calls.wake(self)
+
+    def _failed(self, call: CallItem, failure: ArgumentFailure) -> None:
+        self._calls.close(call)
+        call.ended(call.refused(failure.error, failure.sentence, origin=failure.origin))
+        self._calls.wake(self)
+
+
+def _concurrency(item: Item) -> int:
+    """So many calls it runs at once, as far as we know: one that was found may well be asynchronous."""
+    actor = item.task.actor
+    if actor is None:
+        return 1
+    return actor.max_concurrency or (_ASYNC_CONCURRENCY if actor.asynchronous or actor.adopt else 1)
+
+
+def _misplaced(call: CallItem, cluster: str) -> tuple[str, str]:
+    message = (
+        f"{call.name} ({call.id}) was given an actor that lives on {call.pinned}, but actor {call.actor.item.id} lives "
+        f"on {cluster}: actors of different clusters cannot call each other"
+    )
+    return message, f'make both with preferred_cluster="{cluster}", fallback="wait"'
+
+
+def _may_hold_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Numbers hold no paths, and most calls of many have nothing else."""
+    return any(type(value) not in _NO_PATHS for value in (*args, *kwargs.values()))

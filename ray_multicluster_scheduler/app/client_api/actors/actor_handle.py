@@ -1,0 +1,226 @@
+"""ActorHandle: an actor on some cluster, as the program that made or found it holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from types import FunctionType
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
+from ray_multicluster_scheduler.app.client_api.actors.actor_method import ActorMethod
+from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
+from ray_multicluster_scheduler.common.exception import (
+    ActorDiedError,
+    ConfigurationError,
+    SchedulerError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+)
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
+
+T = TypeVar("T")
+
+
+class _Fact(Generic[T]):
+    """A read-only attribute that gives way to a method of the user's class with the same name."""
+
+    def __init__(self, read: Callable[[ActorHandle], T]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    @overload
+    def __get__(self, handle: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, handle: ActorHandle, owner: type) -> T: ...
+    def __get__(self, handle: ActorHandle | None, owner: type) -> Self | T:
+        return self if handle is None else self._read(handle)
+
+
+class ActorHandle:
+    """``actor.method.remote(x)`` calls a method. Safe from any thread; ``await actor`` waits until it is ready.
+
+    A method of the user's class hides an attribute of this class with the same name: then ``actor.kill.remote()`` is
+    the user's and ``actor.kill()`` still this one, and ``actor.explain()`` tells the state, cluster and so on that are
+    hidden. ``actor.method(name)`` gives any method, also ``__len__`` and the like.
+
+    The actor does not end with its handles: one that is not detached lives until it is killed, leaves by itself or
+    dies, or its program ends.
+    """
+
+    __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
+
+    _rmcs_actor_handle = True
+    _item: Item
+    _rmcs_calls: ActorCalls
+    _rmcs_runtime: Runtime
+    _rmcs_methods: Mapping[str, MethodShape]
+
+    def __init__(self, calls: ActorCalls, runtime: Runtime, methods: Mapping[str, MethodShape]) -> None:
+        """``methods`` is empty for an actor that was found: then any name may be one."""
+        for name, shape in methods.items():
+            own = vars(ActorHandle).get(name)
+            bound = own.__get__(self) if isinstance(own, FunctionType) else None
+            self.__dict__[name] = ActorMethod(calls, runtime, name, shape, bound)
+        self.__dict__.update(_item=calls.item, _rmcs_calls=calls, _rmcs_runtime=runtime, _rmcs_methods=methods)
+
+    @_Fact
+    def id(self) -> str:
+        """One id from submission to the end."""
+        return self._item.id
+
+    @_Fact
+    def name(self) -> str | None:
+        """The name that it was given, by which `get_actor` finds it."""
+        return _description(self).public_name
+
+    @_Fact
+    def state(self) -> TaskState:
+        """RUNNING from when it is ready until its end."""
+        return self._item.state
+
+    @_Fact
+    def cluster(self) -> str | None:
+        """Where it is, or was last; None before it was placed."""
+        return self._item.cluster
+
+    @_Fact
+    def attempt(self) -> int:
+        """1 for the first, one more for each restart; 0 before it was placed."""
+        return self._item.attempt
+
+    def ready(self, timeout: float | None = None) -> Self:
+        """Wait until it takes calls. Raises what its constructor raised, a SchedulerError if it is over for another
+        reason, TaskTimeoutError when it is not ready after ``timeout`` seconds (it goes on)."""
+        item = self._item
+        _check_process(self)
+        if not item.wait_until(lambda: _serves_or_over(item), timeout):
+            reason = explanation.explain_item(self._rmcs_runtime, item.id).get("sentence") or ""
+            raise TaskTimeoutError(
+                f"{item.id} is not ready after {timeout:g} s; it is {item.state}: {reason}",
+                task_id=item.id,
+                cluster=item.cluster,
+                next_step="wait longer, or kill it",
+            )
+        _raise_if_over(item)
+        return self
+
+    def kill(self, *, no_restart: bool = True) -> None:
+        """End it now, without a restart. Calls that it has not answered fail. Nothing happens to one that is over."""
+        if not no_restart:
+            raise ConfigurationError(
+                "no_restart=False is not there: a killed actor stays dead.", next_step="kill it and make a new one"
+            )
+        if self._item.outcome is None:
+            self._rmcs_calls.no_more()
+            self._rmcs_runtime.cancel(self._item.id, "it was killed", force=True)
+
+    def explain(self) -> dict[str, Any]:
+        """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
+        story = explanation.explain_item(self._rmcs_runtime, self._item.id)
+        calls = self._rmcs_calls
+        return {**story, "calls_waiting": len(calls.waiting), "calls_unanswered": calls.unanswered}
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """What it printed since it was last (re)started; ``stream`` is "stdout", "stderr", or None for both."""
+        return self._rmcs_runtime.output.text(self._item.id, self._item.attempt, stream)
+
+    def follow_logs(self) -> Iterator[str]:
+        """Its output as it comes, over restarts, until it is over."""
+        item = self._item
+        return self._rmcs_runtime.output.follow(item.id, lambda: (max(item.attempt, 1), item.outcome is not None))
+
+    def method(self, name: str) -> ActorMethod:
+        """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""
+        known = self.__dict__.get(name)
+        if isinstance(known, ActorMethod):
+            return known
+        methods = self._rmcs_methods
+        if methods and not (name.startswith("__") and name.endswith("__")):
+            close = difflib.get_close_matches(name, methods, 3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(methods) or 'none'}"
+            raise AttributeError(f"{self._item.task.name} has no method {name!r}; {hint}")
+        return ActorMethod(self._rmcs_calls, self._rmcs_runtime, name, MethodShape())
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        # Comes only for what is not there. Python and notebooks look for names of their own at everything.
+        if name.startswith("_") or "_rmcs_calls" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return ActorHandle.method(self, name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(
+            f"{name!r} cannot be set: this is the handle of {self._item.id}, whose attributes are with the actor itself"
+        )
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        _check_process(self)
+        item, loop, moved = self._item, asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(_: Item) -> None:
+            with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+                loop.call_soon_threadsafe(moved.set)
+
+        item.watch_steps(tell)
+        try:
+            while not _serves_or_over(item):
+                moved.clear()
+                if not _serves_or_over(item):  # it may have moved in between
+                    yield from moved.wait().__await__()
+        finally:
+            item.unwatch_steps(tell)
+        _raise_if_over(item)
+        return self
+
+    def __repr__(self) -> str:
+        item, name = self._item, _description(self).public_name
+        where = f" on {item.cluster!r}" if item.cluster else ""
+        return f"<ActorHandle {item.id} {item.task.name}{f' {name!r}' if name else ''} {item.state}{where}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A reference: inside its cluster it becomes a handle that uses Ray, in this program the handle itself."""
+        name, cluster = _description(self).ray_name, self._item.cluster
+        remember(name, cluster, self)
+        return restore, (name, cluster, {name: shape.num_returns for name, shape in self._rmcs_methods.items()})
+
+
+def _serves_or_over(item: Item) -> bool:
+    return item.outcome is not None or item.state is TaskState.RUNNING
+
+
+def _raise_if_over(item: Item) -> None:
+    """Else it was ready a moment ago, even if it is being restarted by now."""
+    if item.outcome is not None:
+        raise error_of(item.outcome) or ActorDiedError(
+            f"{item.id} has left by itself.", task_id=item.id, cluster=item.cluster, next_step="make a new one"
+        )
+
+
+def _check_process(handle: ActorHandle) -> None:
+    item = handle._item
+    if not _serves_or_over(item) and handle._rmcs_runtime.in_another_process:
+        raise SchedulerError(
+            f"{item.id} was submitted by the process that this one was forked from.",
+            task_id=item.id,
+            next_step="wait for it there, or make another one here",
+        )
+
+
+def _description(handle: ActorHandle) -> ActorDescription:
+    actor = handle._item.task.actor
+    if actor is None:
+        raise TaskSubmissionError(f"{handle._item.id} is not an actor.", task_id=handle._item.id)
+    return actor

@@ -1,0 +1,120 @@
+"""From what a user's program gives to the description of an actor: checked, pickled, with an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions, refuse_what_tasks_have
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
+    Arguments,
+    check_arguments,
+    pickled,
+    prepare_arguments,
+)
+from ray_multicluster_scheduler.app.client_api.options import common_fields
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
+from ray_multicluster_scheduler.common.actor_class import is_asynchronous
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.home_paths import find_home_paths
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, parse_resources
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+
+
+@dataclass(frozen=True, slots=True)
+class NewActorItem:
+    """An actor that nothing is wrong with; its payload is not on the shelf yet."""
+
+    task: TaskDescription
+    payload: bytes
+    arguments: Arguments
+
+    def shelved(self, shelf: PayloadShelf) -> TaskDescription:
+        """The description as the brain takes it, with its payload on the shelf."""
+        return replace(
+            self.task, function_digest=shelf.put(self.payload), arguments_digest=shelf.put(self.arguments.data)
+        )
+
+
+class ActorSubmission:
+    """Makes descriptions of actors for one control plane. Safe from any thread."""
+
+    def __init__(self, settings: Settings, clock: Clock, homes: Sequence[str], new_id: Callable[[str], str]) -> None:
+        self._settings, self._clock, self._homes, self._new_id = settings, clock, homes, new_id
+
+    def describe(
+        self,
+        cls: RemoteClass,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        resource_requirements: Mapping[str, Any] | None,
+        tags: Sequence[str] | None,
+        options: Mapping[str, Any],
+    ) -> NewActorItem:
+        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
+        name = cls.__qualname__
+        positional, named = check_arguments(args, kwargs, name)
+        refuse_what_tasks_have(options)
+        fields = common_fields(options, ActorOptions, self._settings, tags)
+        needs = parse_resources(resource_requirements)
+        actor_id = self._new_id("actor")
+        actor = replace(_actor(actor_id, needs, resource_requirements, options), asynchronous=is_asynchronous(cls.cls))
+        payload, modules, captured = pickled(cls.shipped, f"the class {name}")
+        if cls.by_name:
+            modules = {*modules, cls.__module__}
+        arguments = prepare_arguments(positional, named, name, captured)
+        fields["runtime_env"] = arguments.runtime_env(fields["runtime_env"], modules)
+        task = TaskDescription(
+            id=actor_id,
+            kind="actor",
+            name=name,
+            requirements=needs,
+            home_paths=find_home_paths((positional, named), self._homes),
+            actor=actor,
+            submitted_at=self._clock.now(),
+            **{**fields, "retries": 0},
+        )
+        return NewActorItem(task, payload, arguments)
+
+    def adopt(self, name: str, cluster: str) -> NewActorItem:
+        """A detached actor that another program left behind on this cluster."""
+        fields = common_fields({"preferred_cluster": cluster, "fallback": "wait"}, ActorOptions, self._settings, ())
+        task = TaskDescription(
+            id=self._new_id("actor"),
+            kind="actor",
+            name=name,
+            actor=ActorDescription(ray_name=name, public_name=name, lifetime="detached", adopt=True),
+            submitted_at=self._clock.now(),
+            **{**fields, "retries": 0},
+        )
+        return NewActorItem(task, b"", Arguments(b""))
+
+
+def _actor(
+    actor_id: str, needs: Mapping[str, float], given: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> ActorDescription:
+    """As in Ray, one that says nothing of CPUs needs one free to be placed, and holds none."""
+    says_cpu = any(str(key).lower() in ("cpu", "num_cpus") for key in given or ())
+    name, lifetime = options.get("name"), options.get("lifetime")
+    if options.get("get_if_exists") and name is None:
+        raise ConfigurationError("get_if_exists is given, but no name.", next_step="give the actor a name, too")
+    for key in ("max_restarts", "max_concurrency"):
+        value = options.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ConfigurationError(f"{key} is {value!r}.", next_step="give a whole number")
+    timeout = options.get("ready_timeout", 300.0)
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise ConfigurationError(f"ready_timeout is {timeout!r}.", next_step="give seconds, or None for no limit")
+    return ActorDescription(
+        ray_name=name if lifetime == "detached" and name is not None else actor_id,
+        placement=needs if says_cpu else {"CPU": 1.0, **needs},
+        public_name=name,
+        max_restarts=options.get("max_restarts") or 0,
+        restart_elsewhere=bool(options.get("restart_elsewhere", False)),
+        lifetime=lifetime,
+        max_concurrency=options.get("max_concurrency"),
+        ready_timeout=timeout,
+    )

@@ -1,0 +1,1 @@
+"""What is given to tasks and actors: pickled, waited for, shipped once."""

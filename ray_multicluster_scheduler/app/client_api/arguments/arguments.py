@@ -1,0 +1,142 @@
+"""Arguments of a task, an actor or a method: pickled, with handles taken out and replaced by their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.modules.user_modules import with_users_modules
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.object_argument import ObjectArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was given, ready to be sent but for the values of ``sources``.
+
+    ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``;
+    behind them, how many values a method is to return, if not one.
+    ``actors`` are the handles of actors in there: whoever uses them must run where they are.
+    """
+
+    data: bytes
+    modules: Set[str] = frozenset()
+    sources: tuple[Handle, ...] = ()
+    actors: tuple[Any, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Is nothing missing?"""
+        return not self.sources and not self.actors
+
+    def runtime_env(self, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
+        """The caller's, with the user's modules that the values need, and ``modules`` beside them.
+
+        What a result of another task needs is not known before it exists, so that task's own modules go along.
+        """
+        needed = {*self.modules, *modules}
+        env = with_users_modules(given, needed) if needed else dict(given)
+        if not self.sources or ("py_modules" in given and not given["py_modules"]):
+            return env  # nothing to be added, or the caller said that nothing is
+        here = env.get("py_modules", [])
+        more = [place for source in self.sources for place in _py_modules(source) if place not in here]
+        return {**env, "py_modules": [*here, *dict.fromkeys(more)]} if more else env
+
+
+def prepare_arguments(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str,
+    captured: tuple[Any, ...] = (),
+    *,
+    num_returns: int = 1,
+) -> Arguments:
+    """Take the handles out and pickle the rest. ``captured`` are actors that the code itself holds; ``num_returns`` is
+    told to the method of an actor.
+
+    Raises TaskSubmissionError for what cannot be pickled.
+    """
+    sources: list[Handle] = []
+    if any(isinstance(value, Handle) for value in args) or any(isinstance(value, Handle) for value in kwargs.values()):
+        places: dict[str, int] = {}
+
+        def place(value: Any) -> Any:
+            if not isinstance(value, Handle):
+                return value
+            if not value.done():
+                value._check_process()
+            index = places.setdefault(value._item.id, len(sources))
+            if index == len(sources):
+                sources.append(value)
+            return ObjectArgument(index, value.part)
+
+        args = tuple(place(value) for value in args)
+        kwargs = {key: place(value) for key, value in kwargs.items()}
+    data, modules, actors = _pickled_arguments(args, kwargs, name, () if num_returns == 1 else (num_returns,))
+    if captured:
+        actors = (*captured, *actors)
+    for source in sources:
+        if isinstance(source, ObjectHandle):
+            modules = modules | source.modules
+            actors = (*actors, *source.actors)
+    return Arguments(data, modules, tuple(sources), one_of_each(actors))
+
+
+def check_arguments(args: object, kwargs: object, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Are these a sequence and a mapping? Raises ConfigurationError."""
+    if type(args) is tuple and type(kwargs) is dict:
+        return args, kwargs
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise ConfigurationError(
+            f"args of {name} is {type(args).__name__}, not a tuple or list.",
+            next_step="write args=(x,) for one argument",
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ConfigurationError(
+            f"kwargs of {name} is {type(kwargs).__name__}, not a mapping.", next_step='write kwargs={"x": 1}'
+        )
+    return tuple(args), dict(kwargs or {})
+
+
+def pickled(value: object, what: str) -> tuple[bytes, set[str], tuple[Any, ...]]:
+    """The value, the modules that it needs, and the handles of actors in it. Raises TaskSubmissionError."""
+    actors: list[Any] = []
+    try:
+        data, modules = pickling.dumps_with_modules(value, actors)
+    except SchedulerError:
+        raise  # it says itself what to do
+    except Exception as error:
+        raise TaskSubmissionError(
+            f"{what} cannot be pickled: {type(error).__name__}: {error}.",
+            next_step="open files, locks and connections inside the function instead of passing or capturing them",
+        ) from error
+    return data, modules, tuple(actors)
+
+
+def one_of_each(actors: Sequence[Any]) -> tuple[Any, ...]:
+    """Several handles of one actor count once."""
+    return tuple({actor._item.id: actor for actor in actors}.values()) if len(actors) > 1 else tuple(actors)
+
+
+def _pickled_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, more: tuple[int, ...]
+) -> tuple[bytes, set[str], tuple[Any, ...]]:
+    actors: list[Any] = []
+    try:
+        data, modules = pickling.dumps_with_modules((args, kwargs, *more), actors)
+    except Exception:  # noqa: BLE001 - told again below, with the name of the argument
+        # Find the one that is to blame; if each can be pickled by itself, blame all of them.
+        for place, value in [*enumerate(args), *kwargs.items()]:
+            pickled(value, f"argument {place!r} of {name}, a {type(value).__qualname__},")
+        return pickled((args, kwargs), f"the arguments of {name}, taken together,")
+    return data, modules, tuple(actors)
+
+
+def _py_modules(source: Handle) -> list[str]:
+    item = source._item
+    return list(item.task.runtime_env.get("py_modules", ())) if isinstance(item, Item) else []

@@ -1,0 +1,51 @@
+"""put: a value that is pickled once, kept by us, and shipped once to each cluster that needs it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+_numbers = itertools.count(1)
+
+
+class ObjectHandle(Handle):
+    """A value that is there already. Each :meth:`result` is a copy of its own.
+
+    The value lives as long as this handle, or something unfinished that was given it as an argument.
+    """
+
+    __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
+
+    __slots__ = ("actors", "digest", "modules")
+
+    def __init__(self, data: bytes, modules: set[str], actors: tuple[Any, ...], runtime: Runtime) -> None:
+        """``modules`` and ``actors`` are what whoever loads it needs."""
+        promise = Promise(f"object-{runtime.control_plane}-{next(_numbers)}")
+        done = Complete(promise.id, TaskState.SUCCEEDED, 0, None, message="it was put")
+        promise.ended(Outcome(done, CallResult(promise.id, 0, "succeeded", data)))
+        super().__init__(promise, runtime)
+        self.digest, self.modules, self.actors = digest_of(data), modules, actors
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        return self.digest, payload_of(outcome)
+
+    def cancel(self, *, force: bool = False) -> None:
+        """There is nothing to be ended."""
+
+    def explain(self) -> dict[str, Any]:
+        """It is a value, and that is all there is to say."""
+        return {"id": self.id, "kind": "object", "state": str(self.state), "code": "PUT", "sentence": "it was put"}
+
+    def __repr__(self) -> str:
+        return f"<ObjectHandle {self.id}>"

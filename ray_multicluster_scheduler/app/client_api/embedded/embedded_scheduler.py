@@ -1,0 +1,354 @@
+"""The embedded UnifiedScheduler: one object that owns the fleet's connections, in the user's own process.
+
+Users import it from ``unified_scheduler``, which stays light; this module loads the whole control plane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from ray_multicluster_scheduler.app.client_api import program
+from ray_multicluster_scheduler.app.client_api.actors import call_handle
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_verbs import ActorVerbs
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
+from ray_multicluster_scheduler.app.client_api.handles import collecting
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_for
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.model import SchedulingDecision
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, load_config
+from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
+
+H = TypeVar("H", bound=Handle)
+
+
+class UnifiedScheduler(ActorVerbs):
+    """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
+
+    Embedded: the control plane lives in this process, and what was submitted lives and dies with it. Raises
+    ConfigurationError when the configuration is missing or wrong; nothing is contacted before it is needed.
+    """
+
+    def __init__(
+        self, config: ConfigArgument = None, *, clusters: Sequence[ClusterConfig | Mapping[str, Any]] | None = None
+    ) -> None:
+        if config is not None and clusters is not None:
+            raise ConfigurationError("Both config and clusters were given.", next_step="give one of them")
+        self.config: FleetConfig = load_config(clusters if clusters is not None else config)
+        self._lock = threading.Lock()
+        self._runtime: Runtime | None = None
+        self._submission: Submission | None = None
+        self._control_plane: str | None = None
+
+    # Verbs ----------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[ItemOptions],
+    ) -> Any:
+        """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
+        runtime, submission = self._started()
+        template = submission.template(fn, resource_requirements, tags, num_returns, options)
+        task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
+        value = TaskHandle(runtime.submit(task, arguments), runtime).result()
+        return list(value) if template.num_returns > 1 else value
+
+    @overload
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: None = None,
+        **options: Unpack[ItemOptions],
+    ) -> TaskHandle: ...
+    @overload
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None,
+        **options: Unpack[ItemOptions],
+    ) -> Any: ...
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[ItemOptions],
+    ) -> Any:
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None.
+
+        Raises ConfigurationError, TaskSubmissionError for what is wrong at once.
+        """
+        runtime, submission = self._started()
+        said = (resource_requirements, tags, num_returns) != (None, None, None) or options
+        if isinstance(fn, RemoteFunction) and not said:
+            template = submission.template_of(fn)
+        else:
+            template = submission.template(fn, resource_requirements, tags, num_returns, options)
+        task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
+        handle = TaskHandle(runtime.submit(task, arguments), runtime)
+        if template.num_returns == 1:
+            return handle
+        return PartHandle.split(handle, template.num_returns) if template.num_returns else None
+
+    def put(self, value: object) -> ObjectHandle:
+        """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it.
+
+        It is shipped as it is: paths under a home directory are moved in plain arguments only, not in here.
+
+        Raises TaskSubmissionError if it cannot be pickled.
+        """
+        if isinstance(value, Handle):
+            raise ConfigurationError(f"put was given the handle {value.id}.", next_step="pass the handle itself on")
+        runtime, _ = self._started()
+        return ObjectHandle(*pickled(value, f"the value given to put, a {type(value).__qualname__},"), runtime)
+
+    def submit_job(self, entrypoint: str, **options: Unpack[JobOptions]) -> str:
+        """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
+        handle = self.submit_job_async(entrypoint, **options)
+        handle._runtime.settled(handle.id)
+        handle._runtime.ask(lambda: None)  # the turn that accepted it may also have refused it: let it end
+        if handle.done() and handle.attempt == 0 and (error := handle.exception()) is not None:
+            raise error
+        return handle.id
+
+    def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
+        """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
+        runtime, submission = self._started()
+        return JobHandle(runtime.submit(submission.job(entrypoint, **options)), runtime)
+
+    def plan(self, resource_requirements: Mapping[str, Any] | None = None, **options: Any) -> SchedulingDecision:
+        """Where a task like this would go now, and why; nothing is submitted."""
+        runtime, submission = self._started()
+        task, _ = submission.task(_nothing, (), None, resource_requirements, **options)
+        try:
+            runtime.run(runtime.health.check_all())
+            return runtime.ask(lambda: runtime.machine.plan(task, runtime.clock.now()))
+        finally:
+            runtime.shelf.release(task.function_digest)
+            runtime.shelf.release(task.arguments_digest)
+
+    def get(self, handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
+        """The value of one handle, or the values of many in their order; the time is for all of them together.
+
+        Raises the first error as soon as it is known; TaskTimeoutError.
+        """
+        return collecting.get(handles, timeout)
+
+    def wait(self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:
+        """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest)."""
+        return collecting.wait(handles, num_returns, timeout)
+
+    def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
+        """Ask for the end of an item by its id or handle, in whatever state; an actor is killed. Raises
+        UnknownItemError."""
+        check_recursive(recursive)
+        if isinstance(item, Handle):
+            item.cancel(force=force)
+            return
+        if isinstance(item, ActorHandle):
+            ActorHandle.kill(item)
+            return
+        runtime = self._that_knows(item)
+        if runtime.method_calls.was_issued(item):
+            call_handle.cancel_by_id(runtime, item, force=force)
+            return
+        if runtime.item(item) is None:
+            explanation.explain_item(runtime, item)  # raises for an id that was never issued
+        runtime.cancel(item, "cancelled by the caller", force=force)
+
+    def explain(self, item_id: str) -> dict[str, Any]:
+        """Why an item or a call of an actor's method is where it is, as data. Raises UnknownItemError."""
+        runtime = self._that_knows(item_id)
+        if runtime.method_calls.was_issued(item_id):
+            return call_handle.explain_by_id(runtime, item_id)
+        return explanation.explain_item(runtime, item_id)
+
+    # Jobs -----------------------------------------------------------------------------------------------
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        """What is known of a job. Raises UnknownItemError."""
+        return explanation.job_info(self._that_knows(job_id), job_id)
+
+    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
+        """Every job of this control plane, oldest first; of one status if asked."""
+        runtime = self._runtime
+        rows = [] if runtime is None else explanation.job_rows(runtime)
+        return [row for row in rows if status in (None, row["status"])]
+
+    def job_logs(self, job_id: str) -> str:
+        """Output of a job's newest attempt; empty while it waits. Raises ClusterConnectionError."""
+        return job_logs.whole(self._that_knows(job_id), job_id)
+
+    def follow_job_logs(self, job_id: str) -> Iterator[str]:
+        """A job's output as it comes, until the job is over."""
+        return job_logs.follow(self._that_knows(job_id), job_id)
+
+    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
+        """Wait until one of these is over, or the time is."""
+        wait_for([self.handle(job_id)._item for job_id in job_ids], 1, timeout)
+
+    # The fleet ------------------------------------------------------------------------------------------
+
+    def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
+        """One row per cluster; ``refresh`` asks every cluster first, side by side."""
+        runtime, _ = self._started()
+        if refresh:
+            runtime.run(runtime.health.check_all())
+        return explanation.cluster_rows(runtime)
+
+    def cluster_info(self, name: str) -> dict[str, Any]:
+        """One cluster, asked now. Raises ConfigurationError for an unknown name."""
+        runtime, _ = self._started()
+        runtime.machine.registry.get(name)
+        runtime.run(runtime.health.check(name))
+        return next(row for row in self.list_clusters() if row["name"] == name)
+
+    def fleet_resources(self) -> dict[str, dict[str, float]]:
+        """Total and free over all clusters that answer now."""
+        sums: dict[str, dict[str, float]] = {"total": {}, "free": {}}
+        for row in self.list_clusters(refresh=True):
+            for part, amounts in sums.items():
+                for name, amount in (row[part] or {}).items() if row["state"] == "UP" else ():
+                    amounts[name] = amounts.get(name, 0.0) + amount
+        return sums
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node of the clusters that answer now, in Ray's words, with its cluster."""
+        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] == "UP"}
+        runtime, _ = self._started()
+        return runtime.ask(lambda: explanation.node_rows(runtime, up))
+
+    def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
+        """For everything that is submitted from now on, above each cluster's and below each item's own.
+
+        Raises ConfigurationError; also once something was submitted, which has gone without it.
+        """
+        env = absolute_paths(runtime_env)
+        with self._lock:
+            if self._runtime is not None:
+                raise ConfigurationError(
+                    "The runtime_env comes too late: the scheduler is in use.", next_step="give it with init()"
+                )
+            clusters = [
+                one.model_copy(update={"runtime_env": merge_runtime_env(one.runtime_env, env)})
+                for one in self.config.clusters
+            ]
+            self.config = self.config.model_copy(update={"clusters": tuple(clusters)})
+
+    # The program ----------------------------------------------------------------------------------------
+
+    def unfinished(self) -> list[Item]:
+        """What this program submitted and is not over."""
+        runtime = self._runtime
+        return [] if runtime is None else runtime.unfinished()
+
+    def shutdown(self, *, drain: bool = False) -> None:
+        """End it: with ``drain`` after everything is over, else what is unfinished is cancelled. Idempotent.
+
+        What is submitted meanwhile is drained, too, or refused; what is submitted later starts a new control plane.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            return
+        if drain:
+            shutdown_story.drain(runtime)
+        runtime.refuse()
+        shutdown_story.cancel_all(runtime)
+        try:
+            runtime.close()
+        finally:
+            with self._lock:
+                if self._runtime is runtime:
+                    self._runtime = self._submission = self._actors = None
+                    program.ended(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.shutdown(drain=kind is None)
+
+    # Inside ---------------------------------------------------------------------------------------------
+
+    def handle(self, item_id: str) -> TaskHandle | JobHandle | ActorHandle:
+        """The handle of an item in progress. Raises UnknownItemError."""
+        runtime = self._that_knows(item_id)
+        actor = None if self._actors is None else self._actors.find(item_id)
+        if actor is not None:
+            return actor
+        item = runtime.item(item_id)
+        if item is None or item.task.kind == "actor":
+            raise UnknownItemError(f"There is no item {item_id!r} in progress here.", task_id=item_id)
+        return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
+
+    def _that_knows(self, item_id: str) -> Runtime:
+        """Only one that runs can know an item: none is started to find out that it does not."""
+        runtime = self._runtime
+        if runtime is None:
+            raise explanation.unknown_item(item_id)
+        return runtime
+
+    def _started(self) -> tuple[Runtime, Submission]:
+        if program.exiting():
+            raise SchedulerError(
+                "The interpreter is shutting down, so nothing can be submitted any more.",
+                next_step="submit from the program itself, not from an atexit handler",
+            )
+        with self._lock:
+            if self._runtime is None or self._submission is None:
+                # A new id each time: an id that was issued before must never be issued again.
+                self._control_plane = new_control_plane_id()
+                self._runtime = Runtime(self.config, self._control_plane)
+                self._submission = Submission(
+                    self.config.settings,
+                    self._runtime.shelf,
+                    self._runtime.clock,
+                    self._control_plane,
+                    self._runtime.preparation.homes,
+                )
+                program.started(self)
+            return self._runtime, self._submission
+
+    def _forked(self) -> None:
+        """In the child of a fork: the threads stayed in the parent, so the next call makes a new control plane."""
+        self._lock = threading.Lock()
+        self._runtime = self._submission = self._actors = None
+
+
+def _nothing() -> None:
+    """What `plan` pretends to run."""
+
+
+# Pickled by this name, which a worker of a cluster can import: there it is the native one.
+UnifiedScheduler.__module__ = "ray_multicluster_scheduler.app.client_api.unified_scheduler"

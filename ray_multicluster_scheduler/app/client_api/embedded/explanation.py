@@ -1,0 +1,239 @@
+"""`explain` and the look of the fleet, as plain data that can be printed, stored or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.scheduler.cluster.environment import markers
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+ABANDONED = "ABANDONED"
+MASKED = "•••"
+_MARKERS = markers("", "", 0, 0)
+
+
+def explain_item(runtime: Runtime, task_id: str) -> dict[str, Any]:
+    """Everything known of one item. Raises UnknownItemError."""
+    runtime.settled(task_id)
+    return runtime.ask(lambda: _story(runtime, task_id))
+
+
+def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
+    record = find_record(runtime, task_id)
+    if record is None:
+        state, code, sentence = _unrecorded(runtime, task_id)
+        return {"id": task_id, "state": state, "code": code, "sentence": sentence}
+    decision = record.decision
+    prepared = runtime.dispatcher.prepared.get(task_id)
+    abandoned = _abandoned(runtime, record)
+    return {
+        **_of_actor(record),
+        "id": task_id,
+        "kind": record.task.kind,
+        "name": record.task.name,
+        "state": str(abandoned.state if abandoned else record.state),
+        "cluster": record.cluster,
+        "attempt": record.attempt,
+        "code": ABANDONED if abandoned else record.code,
+        "sentence": abandoned.message if abandoned else record.sentence + _but(runtime, record),
+        "unblocked_by": decision.unblocked_by if decision is not None and record.cluster is None else None,
+        "decision": None if decision is None else decision.to_dict(),
+        "runtime_env": _without_secrets(prepared.runtime_env) if prepared else None,
+        "converted_paths": [list(pair) for pair in prepared.converted] if prepared else [],
+        "history": [step.to_dict() for step in runtime.manager.log.history(task_id)],
+    }
+
+
+def _of_actor(record: TaskRecord) -> dict[str, Any]:
+    """What is special about an actor."""
+    actor = record.task.actor
+    if actor is None:
+        return {}
+    holds = record.task.requirements if record.state is TaskState.RUNNING else {}
+    return {
+        "actor": {
+            "name": actor.public_name,
+            "lifetime": actor.lifetime,
+            "max_restarts": actor.max_restarts,
+            "needs_to_start": dict(actor.placement),
+            "holds": dict(holds),
+        }
+    }
+
+
+def _but(runtime: Runtime, record: TaskRecord) -> str:
+    """What is wrong with the cluster that it is on, if anything is."""
+    if record.cluster is None or not record.live:
+        return ""
+    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
+    if trouble is None:
+        return ""
+    after = runtime.config.settings.lost_after_s
+    return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
+
+
+def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
+    """State, code and sentence of an item that the machine has no record of, any more or ever."""
+    item = runtime.item(task_id)
+    if item is None or item.outcome is None:
+        return EXPIRED, EXPIRED, "it ended long ago and was forgotten"
+    return str(item.state), ABANDONED, item.outcome.completion.message
+
+
+def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
+    """The answer that its owner got, where the control plane ended before the item did."""
+    item = runtime.item(record.task.id)
+    outcome = None if item is None else item.outcome
+    # A detached actor is left alone, and only then its link is closed: its owner's answer is the true one.
+    return outcome.completion if outcome is not None and outcome.completion.state is not record.state else None
+
+
+def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
+    shown = dict(runtime_env)
+    if shown.get("env_vars"):
+        shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
+    return shown
+
+
+def find_record(runtime: Runtime, task_id: str) -> TaskRecord | None:
+    """The record; None if it was forgotten, or abandoned before there was one. Raises UnknownItemError for an id
+    that was never issued."""
+    record = runtime.record(task_id)
+    if record is None and runtime.item(task_id) is None and task_id not in runtime.expired:
+        raise unknown_item(task_id)
+    return record
+
+
+def unknown_item(task_id: str) -> UnknownItemError:
+    """Nobody here has heard of it."""
+    return UnknownItemError(
+        f"There is no item {task_id!r} here.",
+        task_id=task_id,
+        next_step="use the id that a submit call of this program returned, before its scheduler is shut down",
+    )
+
+
+def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
+    """A job's face. Raises UnknownItemError."""
+    runtime.settled(job_id)
+    return runtime.ask(lambda: _job_row(runtime, job_id))
+
+
+def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every job that was not forgotten, oldest first."""
+    return runtime.ask(
+        lambda: [_job_row(runtime, one.task.id) for one in runtime.machine.records() if one.task.kind == "job"]
+    )
+
+
+def _job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
+    record = find_record(runtime, job_id)
+    if record is None:
+        state, _, sentence = _unrecorded(runtime, job_id)
+        return {
+            "job_id": job_id,
+            "status": EXPIRED if state == EXPIRED else JOB_STATUS[TaskState(state)],
+            "message": sentence,
+        }
+    if record.task.job is None:
+        raise UnknownItemError(f"{job_id!r} is a {record.task.kind}, not a job.", task_id=job_id)
+    abandoned = _abandoned(runtime, record)
+    return {
+        "job_id": job_id,
+        "status": JOB_STATUS[abandoned.state if abandoned else record.state],
+        "entrypoint": record.task.job.entrypoint,
+        "metadata": dict(record.task.job.metadata),
+        "cluster": record.cluster,
+        "attempt": record.attempt,
+        "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
+        "message": abandoned.message if abandoned else record.sentence,
+        "submitted_at": record.task.submitted_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+    }
+
+
+def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every actor that was not forgotten, oldest first."""
+
+    def row(record: TaskRecord) -> dict[str, Any]:
+        abandoned = _abandoned(runtime, record)
+        return {
+            "id": record.task.id,
+            "name": record.task.actor.public_name if record.task.actor else None,
+            "class": record.task.name,
+            "state": str(abandoned.state if abandoned else record.state),
+            "cluster": record.cluster,
+            "attempt": record.attempt,
+            "lifetime": record.task.actor.lifetime if record.task.actor else None,
+            "message": abandoned.message if abandoned else record.sentence,
+        }
+
+    return runtime.ask(lambda: [row(one) for one in runtime.machine.records() if one.task.kind == "actor"])
+
+
+def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """One row per cluster, None where something is not known."""
+    return runtime.ask(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
+
+
+def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
+    metadata = runtime.machine.registry.get(name)
+    view = runtime.machine.view(name, runtime.clock.now())
+    snapshot = runtime.machine.registry.latest_snapshot(name)
+    link = runtime.links.existing(name)
+    info = link.info if link is not None and link.connected else None
+    trouble = view.trouble
+    return {
+        "name": name,
+        "state": "UP" if trouble is None else trouble.code,
+        "sentence": "" if trouble is None else trouble.sentence,
+        "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
+        "tags": list(metadata.tags),
+        "prefer": metadata.prefer,
+        "weight": metadata.weight,
+        "dashboard": metadata.dashboard,
+        "head_address": metadata.head_address,
+        "nodes": len(snapshot.nodes) if snapshot else None,
+        "total": snapshot.total() if snapshot else None,
+        "free": snapshot.free() if snapshot else None,
+        "ray_version": snapshot.ray_version if snapshot else None,
+        "python_version": info.python_version if info else (snapshot.python_version if snapshot else None),
+        "os": info.os if info else (snapshot.os if snapshot else None),
+        "arch": info.arch if info else (snapshot.arch if snapshot else None),
+    }
+
+
+def decision_table(decision: SchedulingDecision | dict[str, Any]) -> list[tuple[str, str]]:
+    """One line per cluster for people: its name, and why it was or was not chosen."""
+    data = decision if isinstance(decision, dict) else decision.to_dict()
+    lines = []
+    for row in data["candidates"]:
+        if row["rejections"]:
+            said = "; ".join(rejection["sentence"] for rejection in row["rejections"])
+        else:
+            said = ", ".join(f"{name} {score:.3f}" for name, score in row["scores"].items()) or "fits"
+        mark = " (chosen)" if row["cluster"] == data["cluster"] else ""
+        lines.append((row["cluster"] + mark, said))
+    return lines
+
+
+def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:
+    """The nodes of these clusters as they were last seen, with Ray's names for what is known of them."""
+    rows: list[dict[str, Any]] = []
+    for name in clusters:
+        snapshot = runtime.machine.registry.latest_snapshot(name)
+        rows += [
+            {"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name}
+            for node in (snapshot.nodes if snapshot else ())
+        ]
+    return rows

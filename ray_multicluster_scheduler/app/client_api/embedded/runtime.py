@@ -1,0 +1,337 @@
+"""An embedded control plane: the brain, its hands and its loop, on one thread of the user's process."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
+from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, CancelRequested, Event, Submitted
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
+from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
+from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_entry_points
+from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
+
+KEPT_FINISHED = 10_000
+KEPT_EXPIRED = 100_000
+ACCEPT_TIMEOUT_S = 30.0
+
+
+class Runtime(LoopThread):
+    """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
+
+    It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
+    """
+
+    def __init__(self, config: FleetConfig, control_plane: str, *, kept_finished: int = KEPT_FINISHED) -> None:
+        self.config, self.control_plane = config, control_plane
+        self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), OutputStore()
+        self._kept_finished = kept_finished
+        self._lock = threading.Lock()  # over the five below: what is known here, and whether more may come
+        self._live: dict[str, Item] = {}
+        self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
+        self._kept: dict[str, Item] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        self._refusal: str | None = None
+        self._finished: deque[str] = deque()
+        self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
+        self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
+        self._closing = threading.Lock()
+        self.closed = False
+        super().__init__()
+        try:
+            self.run(self._build())
+        except BaseException:
+            self._end()
+            raise
+
+    # From any thread ------------------------------------------------------------------------------------
+
+    def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
+        """Hand an item to the brain; returns at once. A repeated id or key is the first item again.
+
+        It is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
+        ConfigurationError for an id or key that means something else.
+        """
+        taken = False
+        watch = None
+        try:
+            with self._lock:
+                if self._refusal is not None:
+                    raise shut_down(self._refusal)
+                item = self._first(task)
+                if item is None:
+                    item = self._live[task.id] = Item(task)
+                    if task.idempotency_key is not None:
+                        self._keys[task.owner, task.idempotency_key] = task.id
+                    if arguments is not None and not arguments.plain:
+                        watch = self.incomplete.expect(task.id, arguments)
+                    waits_for = watch.waits_for if watch else ""
+                    self.manager.post(Submitted(task, waits_for, self.incomplete.bytes_beside(task.id)))
+                    taken = True
+            if watch is not None:
+                watch.begin()
+            if taken and not self.on_its_loop:
+                self.manager.let_catch_up()
+            return item
+        finally:
+            if not taken:
+                self.shelf.release(task.function_digest)
+                self.shelf.release(task.arguments_digest)
+
+    def item(self, task_id: str) -> Item | None:
+        """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
+        return self._live.get(task_id) or self._ended.get(task_id)
+
+    def settled(self, task_id: str) -> Item | None:
+        """The same, once the brain knows of it, too."""
+        item = self.item(task_id)
+        if item is not None:
+            item.wait_accepted(ACCEPT_TIMEOUT_S)
+        return item
+
+    def record(self, task_id: str) -> TaskRecord | None:
+        """What the machine knows of it, to be read only; None if it was forgotten or is unknown."""
+        try:
+            return self.machine.record(task_id)
+        except KeyError:
+            return None
+
+    def unfinished(self) -> list[Item]:
+        """What is not over, oldest first."""
+        with self._lock:
+            return list(self._live.values())
+
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
+        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end."""
+        with self.gate:
+            self.check_open()
+            self.manager.post(CancelRequested(task_id, reason, force))
+
+    def when_done(self, item: Promise, work: Callable[[], object]) -> None:
+        """Run user code once the item is over, off the loop."""
+        item.watch(lambda _: self._call_back(work))
+
+    def refuse(self, why: str = "was shut down") -> None:
+        """From now on nothing new is taken."""
+        with self._lock:
+            self._refusal = self._refusal or why
+
+    def close(self) -> None:
+        """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
+        with self._closing:
+            if self.loop_over:
+                return
+            self.closed = True
+            self.refuse()
+            self.give_up()
+            try:
+                self.run(self._close())
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        self.end_loop()
+        self._callbacks.shutdown(wait=False)
+
+    def _first(self, task: TaskDescription) -> Item | None:
+        """Under the lock: the item that was submitted before with the same key or id, if any."""
+        by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
+        known = self.item(by_key or task.id)
+        if known is not None and known.task.kind == task.kind:
+            return known
+        there = known or self.record(task.id)
+        if there is None:
+            return None
+        kind = there.task.kind
+        raise ConfigurationError(
+            f"{task.kind} {task.name} was given an id or a key that {'an' if kind == 'actor' else 'a'} {kind} has.",
+            task_id=task.id,
+            next_step="use another submission_id or idempotency_key",
+        )
+
+    def _call_back(self, work: Callable[[], object]) -> None:
+        try:
+            self._callbacks.submit(_guarded, work)
+        except RuntimeError:  # after the end there is no pool any more
+            threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
+
+    # On the loop ----------------------------------------------------------------------------------------
+
+    def _post(self, event: Event) -> None:
+        """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
+        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
+            self.packages.report_missing(event.sentence)
+        self.manager.post(event)
+
+    async def _build(self) -> None:
+        """The one place where the parts of an embedded control plane are put together."""
+        settings = self.config.settings
+        clusters = {cluster.name: cluster for cluster in self.config.clusters}
+        catalog = PolicyCatalog()
+        load_entry_points(catalog)
+        self.machine = SchedulerMachine(
+            settings,
+            [cluster.metadata() for cluster in self.config.clusters],
+            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
+        )
+        self.manager = TaskLifecycleManager(self.machine, MemoryTransitionLog(), self.clock, self)
+        self.packages = PackageCache()
+        post = self._post
+        self.incomplete = IncompleteItems(self.shelf, post, self.soon)
+        self.collector = ResultCollector(post, self.output)
+        self.clients = JobClientPool(clusters)
+        self.links = RayClientPool(
+            clusters, settings, self.clients, self.collector, self.clock, self.control_plane, self.packages
+        )
+        self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
+        self.preparation.update(clusters)
+        monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
+        self.health = HealthChecker(monitor, lambda: list(clusters))
+        self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
+        self.dispatcher = Dispatcher(
+            self._describe,
+            post,
+            self.shelf,
+            self.links,
+            self.jobs,
+            monitor,
+            self.preparation,
+            platform.python_version(),
+        )
+        self.method_calls = MethodCalls(
+            self.control_plane, self.links.existing, self.preparation.homes, self.preparation.home_of, self._defect
+        )
+        self.collector.route_methods(self.method_calls.answered)
+        self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
+        self.manager.use(self.dispatcher, self._defect)
+
+    async def _close(self) -> None:
+        self.manager.stop_timers()
+        self._leave_detached()
+        try:
+            await self.connections.close()
+            await self.dispatcher.close()
+            await self.jobs.close()
+            await self.links.close()
+            await self.clients.close()
+            await asyncio.to_thread(self.packages.close)
+            await asyncio.sleep(0)  # let the last answers of the links reach the machine
+        finally:
+            self._end_abandoned("TaskCancelledError", "the scheduler was shut down before it was over")
+
+    def _describe(self, task_id: str) -> TaskDescription:
+        return self.machine.record(task_id).task
+
+    # Audience of the lifecycle manager --------------------------------------------------------------------
+
+    def transition(self, transition: Transition) -> None:
+        item = self._live.get(transition.task_id)
+        if item is not None:
+            before = item.attempt
+            item.moved(transition)
+            if item.attempt != before:
+                self.output.wake()
+
+    def completed(self, completion: Complete) -> None:
+        """The item is over: its payload goes, its answer stays with whoever holds the handle."""
+        item = self._live.get(completion.task_id)
+        if item is None:
+            return
+        self._answer(item, completion)
+        self._finished.append(item.id)
+        while len(self._finished) > self._kept_finished:
+            self._forget(self._finished.popleft())
+
+    def _answer(self, item: Item, completion: Complete) -> None:
+        result = self.collector.result(item.id)
+        self.collector.forget(item.id)
+        self.output.close(item.id, completion.attempt)
+        with self._lock:
+            if item.task.kind == "job" or item.task.idempotency_key is not None:
+                self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
+            self._ended[item.id] = item
+            del self._live[item.id]
+        origin = self.incomplete.over(item.id)
+        if origin is not None and completion.state is TaskState.FAILED:
+            item.ended(Outcome(completion, origin.result, origin))
+        else:
+            item.ended(Outcome(completion, result))
+        self.output.wake()
+        self.shelf.release(item.task.function_digest)
+        self.shelf.release(item.task.arguments_digest)
+
+    def _forget(self, task_id: str) -> None:
+        """Retention is over: id and key are free again, here and in the machine."""
+        task = self._describe(task_id)
+        with self._lock:
+            self.machine.forget(task_id)
+            self._kept.pop(task_id, None)
+            self._ended.pop(task_id, None)
+            self._keys.pop((task.owner, task.idempotency_key or ""), None)
+        self.manager.log.forget(task_id)
+        self.dispatcher.forget(task_id)
+        self.output.forget(task_id)
+        self.expired.append(task_id)
+
+    def _defect(self, error: BaseException) -> None:
+        self.refuse(f"has a defect and stopped: {error!r}")
+        self._end_abandoned("SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
+
+    def _leave_detached(self) -> None:
+        """Detached actors live on without us."""
+        for item in self.unfinished():
+            actor = item.task.actor
+            if actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING):
+                message = (
+                    f"actor {item.id} is detached and lives on on {item.cluster}, while its scheduler was shut down; "
+                    f"get_actor({actor.public_name!r}) finds it again"
+                )
+                state, kind = TaskState.CANCELLED, "TaskCancelledError"
+                self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+
+    def _end_abandoned(self, kind: str, why: str) -> None:
+        """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
+        state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
+        self.method_calls.end(self._refusal or "was shut down", kind, why)
+        for item in self.unfinished():
+            message = f"{item.id} did not end by itself: {why}."
+            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+
+
+def _guarded(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - user code: shown as an error of any thread is, and others go on
+        report = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(report))

@@ -1,0 +1,124 @@
+"""How a program's work ends with the program, told item by item."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise, wait_for
+from ray_multicluster_scheduler.common.model import TaskState
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+_SAY_AGAIN_S = 10.0
+_LOOK_AGAIN_S = 0.1
+STOP_PATIENCE_S = 15.0
+FORCE_PATIENCE_S = 5.0
+
+
+def say(text: str) -> None:
+    """A word to the person at the terminal; never on stdout, which belongs to the program."""
+    print(f"rmcs: {text}", file=sys.stderr, flush=True)
+
+
+def drain(runtime: Runtime) -> None:
+    """Wait until everything is over but living actors, which end with the program or outlive it, and calls that were
+    sent to detached ones, which go on without us. Ctrl+C cancels what is left instead."""
+    try:
+        say_at = time.monotonic()
+        while waiting := _work(runtime):
+            if time.monotonic() >= say_at:
+                say(f"waiting for {_list(waiting)} to end (Ctrl+C cancels)")
+                say_at = time.monotonic() + _SAY_AGAIN_S
+            # A detached actor need only be ready, and its calls be sent, which is not their end: look again soon.
+            leaving = any(_of_detached(one) for one in waiting)
+            wait_for(waiting, len(waiting), _LOOK_AGAIN_S if leaving else _SAY_AGAIN_S)
+    except KeyboardInterrupt:
+        stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None])
+
+
+def cancel_all(runtime: Runtime) -> None:
+    """Cancel what is left, without a word if there is nothing; only detached actors are left alone."""
+    items = runtime.unfinished()
+    left = [item for item in items if item.task.actor is None]
+    if left:
+        stop(runtime, left)
+    detached = [item for item in items if _lives_on(item)]
+    if detached:
+        say(f"detached, so left alone: {_actors(detached)}")
+    calls = [call for call in runtime.method_calls.unanswered() if _goes_on(call)]
+    if calls:
+        say(f"not waited for, they go on there: {_some([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}")
+    actors = [item for item in items if item.task.actor is not None and item not in detached]
+    if actors:
+        say(f"ended with the program: {_actors(actors)}")
+        for item in actors:
+            runtime.cancel(item.id, "its program has ended", force=True)
+        wait_for(actors, len(actors), STOP_PATIENCE_S)
+
+
+def stop(runtime: Runtime, items: Iterable[Item]) -> None:
+    """Cancel these and say of each what became of it; Ctrl+C while waiting forces."""
+    chosen = [item for item in items if not item.done()]
+    before = {item.id: (item.state, item.cluster) for item in chosen}
+    for item in chosen:
+        runtime.cancel(item.id, "the program that submitted it was interrupted", force=False)
+    forced = False
+    try:
+        wait_for(chosen, len(chosen), STOP_PATIENCE_S)
+    except KeyboardInterrupt:
+        forced = True
+    left = [item for item in chosen if not item.done()]
+    if left:
+        say(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
+        for item in left:
+            runtime.cancel(item.id, "the program that submitted it was interrupted", force=True)
+        wait_for(left, len(left), FORCE_PATIENCE_S)
+    for item in chosen:
+        state, cluster = before[item.id]
+        where = f" on {cluster}" if cluster else ""
+        ended = str(item.state) if item.done() else "not known to have ended"
+        say(f"{item.id} was {state}{where}: {ended}")
+
+
+def _work(runtime: Runtime) -> list[Promise]:
+    """What is worth waiting for: tasks, jobs, calls, and detached actors that are still being made."""
+    items = [item for item in runtime.unfinished() if item.task.actor is None or _is_being_left(item)]
+    return [*items, *(call for call in runtime.method_calls.unanswered() if not _goes_on(call))]
+
+
+def _of_detached(work: Promise) -> bool:
+    item = work.actor.item if isinstance(work, CallItem) else work
+    return isinstance(item, Item) and item.task.actor is not None and item.task.actor.detached
+
+
+def _goes_on(call: CallItem) -> bool:
+    """It may never end, and the actor answers it whether we are there or not."""
+    return call.sent_to is not None and _of_detached(call)
+
+
+def _is_being_left(item: Item) -> bool:
+    actor = item.task.actor
+    return actor is not None and actor.detached and not _lives_on(item)
+
+
+def _lives_on(item: Item) -> bool:
+    actor = item.task.actor
+    return actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING)
+
+
+def _actors(items: Sequence[Item]) -> str:
+    return _some([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
+
+
+def _list(items: Sequence[Promise]) -> str:
+    return _some([f"{item.id} ({item.state})" for item in items])
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,163 @@
+"""From what a user's program gives to a TaskDescription: checked, pickled, with an id."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Unpack
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, check_arguments, prepare_arguments
+from ray_multicluster_scheduler.app.client_api.embedded.task_template import TaskTemplate, make_template
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, common_fields
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.home_paths import find_home_paths
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
+
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_NEVER_PATHS = frozenset({type(None), bool, int, float, complex, bytes})
+
+
+class Submission:
+    """Makes descriptions for one control plane. Safe from any thread."""
+
+    def __init__(
+        self, settings: Settings, shelf: PayloadShelf, clock: Clock, control_plane: str, homes: Sequence[str]
+    ) -> None:
+        self._settings, self._shelf, self._clock = settings, shelf, clock
+        self._control_plane, self._homes = control_plane, homes
+        self._numbers = itertools.count(1)
+
+    def task(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **options: Unpack[ItemOptions],
+    ) -> tuple[TaskDescription, Arguments]:
+        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled.
+
+        Code and arguments are on the shelf then; whoever does not submit the task has to release them.
+        """
+        template = self.template(fn, resource_requirements, tags, num_returns, options)
+        return self.of(template, *check_arguments(args, kwargs, template.name))
+
+    def template(
+        self,
+        fn: Callable[..., Any],
+        resource_requirements: Mapping[str, Any] | None,
+        tags: Sequence[str] | None,
+        num_returns: int | None,
+        options: Mapping[str, Any],
+    ) -> TaskTemplate:
+        """All that does not depend on the arguments. Raises ConfigurationError, TaskSubmissionError."""
+        return make_template(fn, resource_requirements, tags, num_returns, options, self._settings)
+
+    def template_of(self, fn: RemoteFunction) -> TaskTemplate:
+        """The same for a RemoteFunction, which is looked at once."""
+        known = fn.template
+        if known is None or known[0] is not self._settings:
+            known = fn.template = (self._settings, self.template(fn, None, None, None, {}))
+        template: TaskTemplate = known[1]
+        return template
+
+    def of(
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[TaskDescription, Arguments]:
+        """One task like this with these arguments. Raises TaskSubmissionError for what cannot be pickled."""
+        function = template.function
+        arguments = prepare_arguments(args, kwargs, template.name, function.actors)
+        digest = digest_of(arguments.data)
+        task = TaskDescription(
+            id=self.new_id("task"),
+            preferred_cluster=template.preferred_cluster or ClusterContextManager.get(),
+            runtime_env=arguments.runtime_env(template.runtime_env, function.modules),
+            function_digest=function.digest,
+            arguments_digest=digest,
+            arguments_bytes=len(arguments.data),
+            home_paths=self._home_paths(args, kwargs),
+            submitted_at=self._clock.now(),
+            **template.fields,
+        )
+        # Only now that nothing can be refused any more: nobody would take it off the shelf.
+        self._shelf.hold(function.digest, function.data)
+        self._shelf.hold(digest, arguments.data)
+        return task, arguments
+
+    def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:
+        """Raises ConfigurationError for a wrong argument."""
+        if not isinstance(entrypoint, str) or not entrypoint.strip() or "\0" in entrypoint:
+            raise ConfigurationError(
+                f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
+            )
+        fields = common_fields(options, JobOptions, self._settings, options.get("tags"))
+        submission_id = options.get("submission_id")
+        job = JobDescription(
+            entrypoint=entrypoint,
+            metadata=_check_metadata(options.get("metadata")),
+            entrypoint_resources=parse_resources(options.get("entrypoint_resources"), what="entrypoint_resources"),
+        )
+        return TaskDescription(
+            id=_check_job_id(submission_id) if submission_id is not None else self.new_id("job"),
+            kind="job",
+            name=options.get("name") or entrypoint,
+            requirements=parse_resources(options.get("resource_requirements")),
+            job=job,
+            submitted_at=self._clock.now(),
+            **fields,
+        )
+
+    def new_id(self, kind: str) -> str:
+        """One that was never given before, also not by another control plane."""
+        return f"{kind}-{self._control_plane}-{next(self._numbers)}"
+
+    def _home_paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+        """Most arguments cannot hold a path, which is seen at once."""
+        if all(_holds_no_path(value) for value in args) and all(_holds_no_path(value) for value in kwargs.values()):
+            return ()
+        return find_home_paths((args, kwargs), self._homes)
+
+
+def new_control_plane_id() -> str:
+    """Short enough to type, long enough not to meet another one on the same cluster."""
+    return secrets.token_hex(4)
+
+
+def _holds_no_path(value: object) -> bool:
+    kind = type(value)
+    if kind in _NEVER_PATHS:
+        return True
+    if kind is str:
+        return "/" not in value  # type: ignore[operator]  # it is a str
+    return kind not in (list, tuple, dict) and not isinstance(value, PurePath)
+
+
+def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ConfigurationError(f"metadata is {metadata!r}.", next_step='give a mapping such as {"team": "weather"}')
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ConfigurationError(
+                f"metadata[{key!r}] is {value!r}.", next_step="Ray keeps text only: give str keys and str values"
+            )
+    return dict(metadata or {})
+
+
+def _check_job_id(submission_id: object) -> str:
+    if not isinstance(submission_id, str) or not _JOB_ID.fullmatch(submission_id):
+        raise ConfigurationError(
+            f"submission_id is {submission_id!r}.",
+            next_step="use letters, digits, '_', '-' and '.', at most 128 of them",
+        )
+    return submission_id

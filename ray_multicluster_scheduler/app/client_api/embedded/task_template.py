@@ -1,0 +1,121 @@
+"""All of a task but its arguments, checked and pickled: what `f.remote(x)` needs not do again for each x."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
+from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import check_num_returns
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import parse_resources
+from ray_multicluster_scheduler.common.several_returns import SeveralReturns
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
+
+_EVERYWHERE = frozenset({"builtins", "cloudpickle", "ray_multicluster_scheduler"})
+"""What every pickled function needs and no user has to ship."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickledFunction:
+    """``actors`` are those that it captured."""
+
+    data: bytes
+    digest: str
+    modules: frozenset[str]
+    actors: tuple[Any, ...]
+
+
+_steady: SteadyFunctions[PickledFunction] = SteadyFunctions()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTemplate:
+    """``fields`` are those of the TaskDescription that are the same for every call."""
+
+    name: str
+    function: PickledFunction
+    fields: Mapping[str, Any]
+    preferred_cluster: str | None
+    runtime_env: Mapping[str, Any]
+    num_returns: int
+
+
+def make_template(
+    fn: Callable[..., Any],
+    resource_requirements: Mapping[str, Any] | None,
+    tags: Sequence[str] | None,
+    num_returns: int | None,
+    options: Mapping[str, Any],
+    settings: Settings,
+) -> TaskTemplate:
+    """Raises ConfigurationError for what is wrong, TaskSubmissionError for what cannot be pickled."""
+    fn = as_remote_function(fn)
+    if isinstance(fn, RemoteFunction):
+        own = dict(fn.submit_options)
+        needs, labels, number = (own.pop(key, None) for key in ("resource_requirements", "tags", "num_returns"))
+        resource_requirements = resource_requirements if resource_requirements is not None else needs
+        tags = tags if tags is not None else labels
+        num_returns = num_returns if num_returns is not None else number
+        options = {**own, **options}
+    number = check_num_returns(num_returns)
+    name = _check_function(fn, options.get("name"))
+    fields = common_fields(options, ItemOptions, settings, tags)
+    amounts = parse_resources(resource_requirements)
+    if not _mentions_cpu(resource_requirements):
+        amounts = {"CPU": 1.0, **amounts}
+    preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
+    del fields["preferred_cluster"]  # may be another one at each call
+    fields |= {"kind": "task", "name": name, "requirements": amounts}
+    return TaskTemplate(name, _pickled_function(fn, name, number), fields, preferred, runtime_env, number)
+
+
+def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> PickledFunction:
+    """A RemoteFunction is pickled when it is first called, and then no more, as in Ray; others if they can differ."""
+    if not isinstance(fn, RemoteFunction):
+        if number != 1:
+            return _pickle_now(fn, name, number)
+        return _steady.get(fn, lambda: _pickle_now(fn, name, number))
+    known = fn.pickled.get(number)
+    if known is None:
+        known = fn.pickled[number] = _pickle_now(fn.shipped, name, number)
+    return known
+
+
+def _pickle_now(shipped: Callable[..., Any], name: str, number: int) -> PickledFunction:
+    if number != 1:
+        shipped = SeveralReturns(shipped, number)
+    data, modules, actors = pickled(shipped, f"the function {name}")
+    needed = (module for module in modules if module.partition(".")[0] not in _EVERYWHERE)
+    return PickledFunction(data, digest_of(data), frozenset(needed), actors)
+
+
+def _check_function(fn: object, name: str | None) -> str:
+    if not callable(fn):
+        raise ConfigurationError(
+            f"submit_task was given {fn!r} ({type(fn).__name__}), which is not a function.",
+            next_step="pass the function itself: submit_task(f, args=(1, 2)), not submit_task(f(1, 2))",
+        )
+    plain = fn.function if isinstance(fn, RemoteFunction) else fn
+    shown = name or getattr(plain, "__qualname__", None) or type(plain).__qualname__
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise ConfigurationError(
+            f"{shown} is a generator; its values cannot be streamed across clusters.",
+            next_step="return a list, or submit one task per piece",
+        )
+    if inspect.iscoroutinefunction(plain):
+        raise ConfigurationError(
+            f"{shown} is an async function; a Ray task is a plain one.",
+            next_step="wrap it: def run(): return asyncio.run(f())",
+        )
+    return str(shown)
+
+
+def _mentions_cpu(given: Mapping[str, Any] | None) -> bool:
+    return any(str(key).lower() in ("cpu", "num_cpus") for key in given or ())

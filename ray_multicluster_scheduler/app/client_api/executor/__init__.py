@@ -1,0 +1,1 @@
+"""``concurrent.futures`` over the fleet: FleetExecutor, its packed map, and ActorPool."""

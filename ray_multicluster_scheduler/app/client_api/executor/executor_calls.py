@@ -1,0 +1,124 @@
+"""How the calls of an executor reach a scheduler: singly, or many of them as one task."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.executor.chunk_call import run_rows
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields, names_of, refuse_unknown
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import parse_resources
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+
+
+class CallOptions:
+    """What calls have in common."""
+
+    def __init__(self, needs: Mapping[str, Any] | None, tags: Sequence[str] | None, options: Mapping[str, Any]) -> None:
+        self._needs, self._tags, self.given = needs, tags, dict(options)
+
+    def check(self, scheduler: UnifiedScheduler | None) -> Mapping[str, Any]:
+        """The options as an item has them. Raises ConfigurationError for what no call could be submitted with."""
+        refuse_unknown(self.given, names_of(ItemOptions))
+        if self.given.get("idempotency_key") is not None:
+            raise ConfigurationError(
+                "An idempotency_key means one item, and an executor runs many.",
+                next_step="leave it out here, and give it to submit_task_async",
+            )
+        parse_resources(self._needs)
+        if where.inside():
+            return self.given  # Ray looks at them, call by call
+        from ray_multicluster_scheduler.control_plane.config import Settings  # noqa: PLC0415 - heavy, and outside only
+
+        settings = Settings() if scheduler is None else scheduler.config.settings
+        return common_fields(self.given, ItemOptions, settings, self._tags)
+
+    def over(self, fn: RemoteFunction) -> CallOptions:
+        """These, and where they say nothing the function's own."""
+        own = {key: value for key, value in fn.submit_options.items() if key != "num_returns"}
+        needs, tags = own.pop("resource_requirements", None), own.pop("tags", None)
+        return CallOptions(
+            needs if self._needs is None else self._needs,
+            tags if self._tags is None else self._tags,
+            {**own, **self.given},
+        )
+
+    def submit(
+        self,
+        scheduler: UnifiedScheduler,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        **changed: Any,
+    ) -> TaskHandle:
+        """One item, with these options or what is ``changed`` of them. Raises SchedulerError."""
+        options: Any = {**self.given, **changed}
+        handle: TaskHandle = scheduler.submit_task_async(
+            fn, args, kwargs, self._needs, self._tags, num_returns=1, **options
+        )
+        return handle
+
+
+class ChunkCalls:
+    """The calls of one map. The function is pickled once, when the first chunk is sent."""
+
+    def __init__(
+        self, scheduler: UnifiedScheduler, options: CallOptions, fn: Callable[..., Any], *, spread: bool
+    ) -> None:
+        """Raises ConfigurationError, TaskSubmissionError for a function that cannot be used."""
+        known = as_remote_function(fn)
+        if isinstance(known, RemoteFunction):
+            options, fn = options.over(known), known.shipped
+        self._scheduler, self._options, self._fn, self._spread = scheduler, options, fn, spread
+        self._name = options.given.get("name") or getattr(fn, "__qualname__", None) or type(fn).__qualname__
+        self._limits = options.check(scheduler)
+        _check_function(known.function if isinstance(known, RemoteFunction) else fn, self._name)
+        self._rows_of_it = RemoteFunction(functools.partial(run_rows, fn, spread))
+
+    def submit(self, rows: list[Any]) -> TaskHandle:
+        """Send a chunk. Raises SchedulerError."""
+        limit = self._limits.get("run_timeout")
+        # A chunk's own retries are for its worker and cluster: an exception belongs to one call of it.
+        changed = {"retries": 0} if limit is None else {"retries": 0, "run_timeout": limit * len(rows)}
+        return self._options.submit(self._scheduler, self._rows_of_it, (rows,), name=self._name, **changed)
+
+    def again(self, row: Any, error_type: str) -> TaskHandle | None:
+        """Repeat one call that raised, as a task of its own; None if it is not to be. Raises SchedulerError."""
+        retries, only = self._limits.get("retries") or 0, self._limits.get("retry_on")
+        never = self._limits.get("no_retry_on") or ()
+        if retries < 1 or error_type in never or (only is not None and error_type not in only):
+            return None
+        args = row if self._spread else (row,)
+        return self._options.submit(self._scheduler, self._fn, args, name=self._name, retries=retries - 1)
+
+
+def _check_function(fn: object, name: str) -> None:
+    """Before anything is sent; what the clusters would say, they would say for every call."""
+    if not callable(fn):
+        raise ConfigurationError(
+            f"map was given {fn!r} ({type(fn).__name__}), which is not a function.",
+            next_step="pass the function first, then what it is to be called with: map(f, items)",
+        )
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(
+            f"{name} is a generator or an async function; a map calls plain ones.",
+            next_step="return a list, or wrap it: def run(x): return asyncio.run(f(x))",
+        )
+    try:
+        pickling.dumps(fn)
+    except SchedulerError:
+        raise  # it says itself what to do
+    except Exception as error:
+        raise TaskSubmissionError(
+            f"the function {name} cannot be pickled: {type(error).__name__}: {error}.",
+            next_step="open files, locks and connections inside the function instead of capturing them",
+        ) from error

@@ -1,0 +1,1 @@
+"""What a submission gives back, and how one waits for it."""

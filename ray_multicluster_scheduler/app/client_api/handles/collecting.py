@@ -1,0 +1,85 @@
+"""get and wait over handles of the embedded control plane. However many there are, the caller sleeps once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+H = TypeVar("H", bound=Handle)
+
+
+def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
+    """The value of one handle, or the values of many in their order.
+
+    Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError.
+    """
+    timeout = _seconds(timeout)
+    if isinstance(handles, Handle):
+        return handles.result(timeout)
+    many = _checked(handles, "get")
+    began = time.monotonic()
+    missing = next((one for one in many if not one.done()), None)
+    if missing is not None:
+        missing._check_process()
+    wait_for([one._item for one in many], len(many), timeout, or_failure=True)
+    for one in many:  # a failure may have ended the wait before all are over
+        if one._item.outcome is not None and not one._item.outcome.succeeded:
+            one.result(0)
+    left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+    return [one.result(left) for one in many]
+
+
+def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:
+    """Wait until ``num_returns`` of them are over, or the time is; returns (over, the rest), in their order.
+
+    As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
+    """
+    unique = list(dict.fromkeys(_checked(handles, "wait")))
+    if isinstance(num_returns, bool) or not isinstance(num_returns, int):
+        raise ConfigurationError(f"num_returns is {num_returns!r}.", next_step="give a whole number")
+    if not 1 <= num_returns <= max(1, len(unique)):
+        raise ConfigurationError(
+            f"num_returns is {num_returns}, with {len(unique)} handles.", next_step="give 1 up to their number"
+        )
+    wait_for([one._item for one in unique], num_returns, _seconds(timeout))
+    over: list[H] = []
+    rest: list[H] = []
+    for one in unique:
+        (over if len(over) < num_returns and one.done() else rest).append(one)
+    return over, rest
+
+
+def _checked(handles: Iterable[H], verb: str) -> list[H]:
+    if isinstance(handles, Handle):
+        raise ConfigurationError(
+            f"{verb} was given one handle, {handles.id}, not a list.", next_step=f"write {verb}([handle])"
+        )
+    if isinstance(handles, (str, bytes)) or not isinstance(handles, Iterable):
+        raise _no_handle(handles)
+    many = list(handles)
+    for one in many:
+        if not isinstance(one, Handle):
+            raise _no_handle(one)
+    return many
+
+
+def _no_handle(given: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{given!r} is not a handle.",
+        next_step="pass what .remote(), put, submit_task_async or submit_job_async returned, or a list of those",
+    )
+
+
+def _seconds(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ConfigurationError(
+            f"timeout is {timeout!r}.", next_step="give seconds, or None to wait as long as it takes"
+        )
+    return float(timeout)

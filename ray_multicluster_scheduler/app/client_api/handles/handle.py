@@ -1,0 +1,237 @@
+"""TaskHandle and JobHandle: what the async verbs return."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs
+from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.several_returns import wrong_number
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+
+RESULT = "result-"
+"""What the name of an object begins with that is the value of an item."""
+
+
+class Handle:
+    """An item in progress or over. Safe from any thread; awaitable.
+
+    Given as an argument of a task, an actor or a method it stands for its value, which that one waits for. It stays
+    with the control plane that took the item: after that one's end it tells what was known, and starts nothing. The
+    item does not end with it: one whose handles were all dropped goes on. A copy of a handle is the handle itself.
+    """
+
+    __slots__ = ("__weakref__", "_item", "_runtime")
+
+    part: int | None = None
+    """Which part of the item's value it stands for, if not for all of it."""
+
+    def __init__(self, item: Promise, runtime: Runtime) -> None:
+        self._item = item
+        self._runtime = runtime
+
+    @property
+    def id(self) -> str:
+        """One id from submission to the end."""
+        return self._item.id
+
+    @property
+    def accepted(self) -> bool:
+        """Has the control plane recorded it?"""
+        return self._item.accepted
+
+    @property
+    def state(self) -> TaskState:
+        return self._item.state
+
+    @property
+    def cluster(self) -> str | None:
+        """Where it is, or was last; None before it was placed."""
+        return self._item.cluster
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; 0 before it was placed."""
+        return self._item.attempt
+
+    def done(self) -> bool:
+        """Is it over, one way or another?"""
+        return self._item.outcome is not None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
+        TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
+        return self._value(self._wait(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return what :meth:`result` would raise. Raises TaskTimeoutError."""
+        return error_of(self._wait(timeout))
+
+    def cancel(self, *, force: bool = False) -> None:
+        """Ask for its end, in whatever state it is; an item that is over stays as it is."""
+        if not self.done():
+            self._runtime.cancel(self._item.id, "cancelled by the caller", force=force)
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call ``callback(handle)`` when it is over, on a thread of its own kind; at once if it is over."""
+        self._runtime.when_done(self._item, lambda: callback(self))
+
+    def explain(self) -> dict[str, Any]:
+        """Why it is where it is: state, reason, decision table, history."""
+        return explanation.explain_item(self._runtime, self._item.id)
+
+    def _value(self, outcome: Outcome) -> Any:
+        return value_of(outcome)
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        """A name, and the pickled value of the whole item, for whoever takes it as an argument."""
+        return f"{RESULT}{self._item.id}", payload_of(outcome)
+
+    def _wait(self, timeout: float | None) -> Outcome:
+        outcome = self._item.outcome
+        if outcome is None:
+            self._check_process()
+            outcome = self._item.wait(timeout)
+        if outcome is None:
+            raise self._still_going(timeout)
+        return outcome
+
+    def _check_process(self) -> None:
+        if self._runtime.in_another_process:
+            raise SchedulerError(
+                f"{self.id} was submitted by the process that this one was forked from.",
+                task_id=self.id,
+                next_step="wait for it there, or submit it again here",
+            )
+
+    def _still_going(self, timeout: float | None) -> TaskTimeoutError:
+        reason = self.explain().get("sentence") or ""
+        return TaskTimeoutError(
+            f"{self.id} is not over after {timeout:g} s; it is {self.state}: {reason}",
+            task_id=self.id,
+            cluster=self.cluster,
+            next_step="wait longer, or cancel it",
+        )
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            self._check_process()
+            loop = asyncio.get_running_loop()
+            over = asyncio.Event()
+
+            def tell(_: Promise) -> None:
+                with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+                    loop.call_soon_threadsafe(over.set)
+
+            self._item.watch(tell)
+            try:
+                yield from over.wait().__await__()
+            finally:
+                self._item.unwatch(tell)
+        return self.result()
+
+    def __repr__(self) -> str:
+        where = f" on {self.cluster!r}" if self.cluster else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{where}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TaskSubmissionError(
+            f"The handle of {self.id} is inside of something else (a list, a closure, another object), so it cannot be "
+            "replaced by its value; and it means nothing in another process.",
+            task_id=self.id,
+            next_step="give it as an argument of its own, f(a, b) or f(*handles) instead of f([a, b]), "
+            "or wait for its result and pass that",
+        )
+
+
+class TaskHandle(Handle):
+    """A task."""
+
+    __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
+
+    __slots__ = ()
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """What the newest attempt printed; ``stream`` is "stdout", "stderr", or None for both in order."""
+        return self._runtime.output.text(self._item.id, self.attempt, stream)
+
+    def follow_logs(self) -> Iterator[str]:
+        """Its output as it comes, from the newest attempt on, until it is over."""
+        return self._runtime.output.follow(self._item.id, lambda: (max(self.attempt, 1), self.done()))
+
+
+class PartHandle(TaskHandle):
+    """One of the values of an item with ``num_returns``. All its parts begin, end and are cancelled together."""
+
+    __slots__ = ("_of", "part")
+
+    part: int
+
+    def __init__(self, item: Promise, runtime: Runtime, part: int, of: int) -> None:
+        super().__init__(item, runtime)
+        self.part, self._of = part, of
+
+    @classmethod
+    def split(cls, handle: Handle, number: int) -> list[PartHandle]:
+        """The parts of an item that returns ``number`` values."""
+        return [cls(handle._item, handle._runtime, part, number) for part in range(number)]
+
+    @property
+    def id(self) -> str:
+        """The item's, and which part of it."""
+        return f"{self._item.id}.{self.part}"
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        outcome = self._wait(timeout)
+        return error_of(outcome) or wrong_number(value_of(outcome), self._of, self._item.id)
+
+    def _value(self, outcome: Outcome) -> Any:
+        whole = value_of(outcome)
+        wrong = wrong_number(whole, self._of, self._item.id)
+        if wrong is not None:
+            raise wrong
+        return list(whole)[self.part]
+
+
+class JobHandle(Handle):
+    """A Ray job; its value is its last status word."""
+
+    __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
+
+    __slots__ = ()
+
+    def logs(self) -> str:
+        """Output of its newest attempt, as the cluster has it. Raises ClusterConnectionError; SchedulerError after
+        the scheduler's end."""
+        return job_logs.whole(self._runtime, self.id)
+
+    def follow_logs(self) -> Iterator[str]:
+        """Its output as it comes, over all attempts, until it is over."""
+        return job_logs.follow(self._runtime, self.id)
+
+    def _value(self, outcome: Outcome) -> Any:
+        error = error_of(outcome)
+        if error is not None:
+            raise error
+        return str(outcome.completion.state)
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        data = pickle.dumps(str(outcome.completion.state))
+        return digest_of(data), data  # not by its id, which may be given again

@@ -1,0 +1,1 @@
+"""Users' own modules: which of them a function needs, and where they lie."""

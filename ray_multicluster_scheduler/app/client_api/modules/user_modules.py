@@ -1,0 +1,153 @@
+"""Which of the user's own modules a task needs on a cluster, and how they get into its runtime_env."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.modules.module_places import own_places, tell_once
+from ray_multicluster_scheduler.app.client_api.modules.source_imports import imports_of
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+
+_FRESH_S = 0.25
+_KEPT_ANSWERS = 1_000
+
+
+def with_users_modules(runtime_env: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
+    """The runtime_env with the user's own modules among its ``py_modules``, but for those that it ships already.
+
+    What the caller names comes first, so that it is found first. An empty list of ``py_modules`` means: add nothing.
+    Raises TaskSubmissionError for a module that cannot work on a cluster.
+    """
+    env = dict(runtime_env)
+    given: list[str] = list(env.get("py_modules", ()))
+    if "py_modules" in env and not given:
+        return env
+    places = modules_to_ship(modules)
+    if not places:
+        return env
+    working_dir = env.get("working_dir")
+    wanted = [str(place) for place in places if not _is_in_folder(place, working_dir) and not _is_among(place, given)]
+    if wanted:
+        env["py_modules"] = [*given, *wanted]
+    return env
+
+
+def modules_to_ship(modules: Iterable[str]) -> list[Path]:
+    """The user's own top-level packages and modules among these, and those that their sources import in turn."""
+    tops = frozenset(name.partition(".")[0] for name in modules)
+    key = (tops, tuple(sys.path))
+    answer = _answers.get(key)
+    if answer is None or not answer.still_good():
+        answer = _look(tops)
+        if len(_answers) >= _KEPT_ANSWERS:
+            _answers.clear()
+        _answers[key] = answer
+    return list(answer.places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Kept for a moment, since a program that submits one task mostly submits many, and a look goes over all files."""
+
+    places: tuple[Path, ...]
+    until: float
+    loaded: tuple[tuple[str, object, object], ...]
+
+    def still_good(self) -> bool:
+        """Not if a module was reloaded or exchanged: that is done to have the new one run at once."""
+        return time.monotonic() < self.until and all(
+            sys.modules.get(name) is module and getattr(module, "__spec__", None) is spec
+            for name, module, spec in self.loaded
+        )
+
+
+_answers: dict[tuple[frozenset[str], tuple[str, ...]], _Answer] = {}
+
+
+def _look(tops: frozenset[str]) -> _Answer:
+    places: list[Path] = []
+    own: set[str] = set()
+    seen = set(tops)
+    pending = sorted(tops)
+    while pending:
+        top = pending.pop(0)
+        for place in _places(top, named_by_task=top in tops):
+            imports = imports_of(place)
+            if imports is None:
+                continue  # some folder that happens to be called like what is imported
+            own.add(top)
+            places.append(place)
+            tell_once(logging.INFO, ("shipped", str(place)), "%s is shipped to the clusters that run code of it", place)
+            pending += sorted(imports - seen)
+            seen |= imports
+    return _Answer(tuple(sorted(places)), time.monotonic() + _FRESH_S, _loaded(own) if own else ())
+
+
+def _loaded(tops: set[str]) -> tuple[tuple[str, object, object], ...]:
+    """What is imported of these now; of one that is not, that it is not."""
+    names = tops.union(name for name in list(sys.modules) if name.partition(".")[0] in tops)
+    modules = [(name, sys.modules.get(name)) for name in names]
+    return tuple((name, module, getattr(module, "__spec__", None)) for name, module in modules)
+
+
+def _places(top: str, *, named_by_task: bool) -> tuple[Path, ...]:
+    try:
+        return own_places(top)
+    except TaskSubmissionError as error:
+        if named_by_task:
+            raise
+        tell_once(logging.WARNING, ("double", top), "%s", error)
+        return ()
+
+
+def _is_in_folder(place: Path, working_dir: object) -> bool:
+    """Will ``import`` find it, or another of its name, at the top of the working_dir?
+
+    A working_dir that cannot be looked into counts as holding everything: a module beside it would be found first,
+    and hide what the caller has put there.
+    """
+    if not isinstance(working_dir, str):
+        return False
+    if "://" in working_dir:
+        return True
+    if working_dir.endswith(".zip"):
+        return _is_in_archive(place, working_dir)
+    return any(_stands_for(Path(working_dir, name), place) for name in (_top(place), f"{_top(place)}.py"))
+
+
+def _is_in_archive(place: Path, archive: str) -> bool:
+    try:
+        with zipfile.ZipFile(archive) as file:
+            tops = {name.partition("/")[0] for name in file.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return True  # it is refused, with its name, when it is packed
+    return place.name in tops
+
+
+def _is_among(place: Path, given: Iterable[str]) -> bool:
+    """Does one of the caller's own modules have its name? Then that one is meant."""
+    return any("://" not in item and _stands_for(Path(item), place) for item in given)
+
+
+def _stands_for(other: Path, place: Path) -> bool:
+    """Is it the same, or one that is found instead of it? Folders without `__init__` only add up."""
+    if os.path.realpath(other) == os.path.realpath(place):
+        return True
+    return _top(other) == _top(place) and _is_module(other) and _is_module(place)
+
+
+def _is_module(path: Path) -> bool:
+    return (path / "__init__.py").is_file() if path.is_dir() else path.is_file() and path.suffix != ".whl"
+
+
+def _top(path: Path) -> str:
+    """What is imported: the name without `.py` or `.cpython-311-x86_64-linux-gnu.so`."""
+    return os.path.basename(os.path.abspath(path)).partition(".")[0]

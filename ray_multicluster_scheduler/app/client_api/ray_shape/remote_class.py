@@ -1,0 +1,130 @@
+"""RemoteClass: what ``@remote`` makes of a class.
+
+Light to import: a decorated class is also loaded inside a cluster, where its actors are plain Ray actors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import actor_options
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+
+class RemoteClass:
+    """A class with options; ``C.remote(x)`` makes an actor of it on the best cluster and returns its handle at once.
+
+    ``class D(C)`` inherits from the class itself, and D is a plain class; ``isinstance(x, C)`` asks for it, too. Can be
+    pickled, and used inside of tasks and actors.
+    """
+
+    def __init__(self, cls: type, **options: Any) -> None:
+        """Raises ConfigurationError for what is no class, or an option that does not exist."""
+        if not isinstance(cls, type):
+            raise ConfigurationError(
+                f"{cls!r} ({type(cls).__name__}) is not a class.",
+                next_step="pass the class itself, and the arguments of its constructor as args",
+            )
+        self.cls = cls
+        self.given_options = dict(options)
+        self.submit_options = actor_options(options)
+        self._base: RemoteClass | None = None
+        self.__module__, self.__doc__ = cls.__module__, cls.__doc__
+        self.__name__, self.__qualname__ = cls.__name__, cls.__qualname__
+        self.__wrapped__ = cls
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Make an actor with these arguments; returns its handle, which takes calls at once.
+
+        Raises ConfigurationError, TaskSubmissionError.
+        """
+        return where.side().submit_actor_async(self, args, kwargs)
+
+    def options(self, **options: Any) -> RemoteClass:
+        """The same class with other options. Raises ConfigurationError."""
+        view = RemoteClass(self.cls, **{**self.given_options, **options})
+        view._base = self._base or self
+        return view
+
+    @property
+    def by_name(self) -> bool:
+        """Can a cluster that has its module import it?"""
+        base = self._base or self
+        if base.__module__ in ("__main__", "__mp_main__"):
+            return False
+        found: Any = sys.modules.get(base.__module__)
+        for name in base.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is base
+
+    @property
+    def shipped(self) -> Any:
+        """What goes to a cluster: where this object can be imported there, its name; else the class by value."""
+        return _ClassOf(self._base or self) if self.by_name else self.cls
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        name = self.__name__
+        raise TypeError(f"{name} is a remote class: make an actor with {name}.remote(…), an object with {name}.cls(…).")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (self.cls,)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self.cls)
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return issubclass(subclass, self.cls)
+
+    def __repr__(self) -> str:
+        return f"<RemoteClass {self.__module__}.{self.__qualname__}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._base is not None:
+            return _view, (self._base, self.given_options)
+        if self.by_name:
+            return self.__qualname__  # as its module does with classes that are not decorated
+        return super().__reduce_ex__(protocol)
+
+
+class _ClassOf:
+    """Is pickled as the name of a RemoteClass, and comes out as the class in it."""
+
+    def __init__(self, remote_class: RemoteClass) -> None:
+        self._remote_class = remote_class
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _class_of, (self._remote_class,)
+
+
+def _class_of(remote_class: RemoteClass) -> type:
+    return remote_class.cls
+
+
+def _view(base: RemoteClass, options: dict[str, Any]) -> RemoteClass:
+    return base.options(**options)
+
+
+def is_class(target: object) -> bool:
+    """Is it a class, or what somebody made of one?"""
+    return isinstance(as_remote_class(target), (type, RemoteClass))
+
+
+def make_remote_class(target: Any, options: Mapping[str, Any]) -> RemoteClass:
+    """What ``@remote`` makes of a class; options win over those that it has. Raises ConfigurationError."""
+    target = as_remote_class(target)
+    if isinstance(target, RemoteClass):
+        return target.options(**options) if options else target
+    return RemoteClass(target, **options)
+
+
+def as_remote_class(cls: Any) -> Any:
+    """Ours for one of Ray's, with its options; anything else as it is. Ray is not imported to find out."""
+    theirs = getattr(sys.modules.get("ray.actor"), "ActorClass", None)
+    if theirs is None or not isinstance(cls, theirs):
+        return cls
+    modified = cls.__ray_metadata__.modified_class
+    plain = getattr(modified, "__ray_actor_class__", modified)
+    return RemoteClass(plain, **{key: value for key, value in cls._default_options.items() if value is not None})

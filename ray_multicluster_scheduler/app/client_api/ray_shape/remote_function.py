@@ -1,0 +1,120 @@
+"""RemoteFunction: what ``@remote`` makes of a function.
+
+Light to import: a decorated function is also loaded inside a cluster, where its calls are plain Ray calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import task_options
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+
+class RemoteFunction:
+    """A function with options; ``f.remote(x)`` runs it on the best cluster and returns a handle.
+
+    With ``num_returns=n`` it returns n handles, with 0 None. The function is pickled when it is first called, and no
+    more after that. Can itself be pickled, and used inside of tasks.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        """Raises ConfigurationError for what is no function, or an option that does not exist."""
+        if not callable(function) or isinstance(function, type):
+            raise ConfigurationError(
+                f"remote was given {function!r} ({type(function).__name__}), which is neither a function nor a class.",
+                next_step="decorate a function or a class; options are keywords: @remote(num_cpus=2)",
+            )
+        self.function = function
+        self.given_options = dict(options)
+        self.submit_options = task_options(options)
+        self.pickled: dict[int, Any] = {}
+        """The function by number of returns, and below all but the arguments, kept by whoever sends it."""
+        self.template: tuple[object, Any] | None = None
+        self._base: RemoteFunction | None = None
+        self.__module__ = getattr(function, "__module__", None) or "__main__"
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__wrapped__ = function
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it with these arguments; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
+        return where.side().submit_task_async(self, args, kwargs)
+
+    def options(self, **options: Any) -> RemoteFunction:
+        """The same function with other options. Raises ConfigurationError."""
+        view = RemoteFunction(self.function, **{**self.given_options, **options})
+        view._base = self._base or self
+        view.pickled = self.pickled
+        return view
+
+    @property
+    def shipped(self) -> Callable[..., Any]:
+        """What goes to a cluster: where this object can be imported there, its name; else the function by value."""
+        base = self._base or self
+        return _FunctionOf(base) if base._importable() else self.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self.__name__
+        raise TypeError(f"{name} is a remote function: call {name}.remote(…), or {name}.function(…) to run it here.")
+
+    def __repr__(self) -> str:
+        return f"<RemoteFunction {self.__module__}.{self.__qualname__}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._base is not None:
+            return _view, (self._base, self.given_options)
+        if self._importable():
+            return self.__qualname__  # by name, as its module does with functions that are not decorated
+        return super().__reduce_ex__(protocol)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # With its names, although the function has them: on the other side that one may be half built yet, if it
+        # mentions this very object.
+        return {**self.__dict__, "pickled": {}, "template": None}
+
+    def _importable(self) -> bool:
+        if self.__module__ in ("__main__", "__mp_main__"):
+            return False
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is self
+
+
+class _FunctionOf:
+    """Is pickled as the name of a RemoteFunction, and comes out as the function in it."""
+
+    def __init__(self, remote_function: RemoteFunction) -> None:
+        self._remote_function = remote_function
+        self.__qualname__ = remote_function.__qualname__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._remote_function.function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _function_of, (self._remote_function,)
+
+
+def _function_of(remote_function: RemoteFunction) -> Callable[..., Any]:
+    return remote_function.function
+
+
+def _view(base: RemoteFunction, options: dict[str, Any]) -> RemoteFunction:
+    return base.options(**options)
+
+
+def as_remote_function(fn: Any) -> Any:
+    """Ours for one of Ray's, with its options; anything else as it is. Ray is not imported to find out."""
+    module = sys.modules.get("ray.remote_function")
+    theirs = getattr(module, "RemoteFunction", None)
+    if theirs is None or not isinstance(fn, theirs):
+        return fn
+    options = dict(fn._default_options)
+    if options.get("num_gpus"):
+        options.pop("max_calls", None)  # Ray says it for every function that needs a GPU
+    return RemoteFunction(fn._function, **options)
