@@ -10,6 +10,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.resources import Resources
 
 Lifetime = Literal["detached"]
+ACTOR_NAMESPACE = "rmcs"
+"""Ray's namespace of every actor of ours that was made outside of its cluster."""
 
 
 @dataclass(frozen=True, slots=True)

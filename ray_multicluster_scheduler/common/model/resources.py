@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 Resources: TypeAlias = Mapping[str, float]
 """Name to amount. ``CPU``, ``GPU``, ``memory`` (bytes) and custom names; zero amounts are left out."""
+ResourceShape: TypeAlias = tuple[tuple[str, float], ...]
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGTP", start=1):
@@ -95,6 +96,11 @@ def minus(left: Resources, right: Resources) -> dict[str, float]:
     for name, amount in right.items():
         rest[name] = max(0.0, rest.get(name, 0.0) - amount)
     return rest
+
+
+def shape_of(resources: Resources) -> ResourceShape:
+    """Equal amounts, equal shape: items of one shape can take each other's places."""
+    return tuple(sorted(resources.items()))
 
 
 def describe(resources: Resources) -> str:

@@ -1,21 +1,16 @@
-"""Places: who of ours has room on a cluster, and who was sent there before there is any."""
+"""Places: who of ours has room on a cluster, and who was sent there before there is any.
+
+A place that is freed can be taken over by an attempt of the same shape.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from ray_multicluster_scheduler.common.model import Resources, TaskDescription
-
-PlaceClass: TypeAlias = tuple[tuple[str, float], ...]
-"""What a place holds: one that is freed can be taken over by an attempt of the same class."""
-
-
-def place_class(resources: Resources) -> PlaceClass:
-    """Equal amounts, equal class."""
-    return tuple(sorted(resources.items()))
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
 
 
 @dataclass(slots=True)
@@ -23,7 +18,7 @@ class Place:
     """An attempt that has room there. ``short``: it is expected to end within ``prefetch_ms``."""
 
     kind: str
-    of: PlaceClass
+    of: ResourceShape
     short: bool
     ready: bool = False
 
@@ -32,7 +27,7 @@ class Place:
 class Waiting:
     """An attempt that was sent ahead."""
 
-    of: PlaceClass
+    of: ResourceShape
     priority: int
     since: float
 
@@ -43,14 +38,14 @@ class Places:
     def __init__(self) -> None:
         self.held: dict[str, Place] = {}
         self.ahead: dict[str, Waiting] = {}
-        self._short: Counter[PlaceClass] = Counter()
-        self._waiting: Counter[PlaceClass] = Counter()
+        self._short: Counter[ResourceShape] = Counter()
+        self._waiting: Counter[ResourceShape] = Counter()
         self.running_jobs = 0
         self.ready_actors = 0
 
     def take(self, task: TaskDescription, *, short: bool = False) -> None:
         """It has a place."""
-        place = self.held[task.id] = Place(task.kind, place_class(task.requirements), short)
+        place = self.held[task.id] = Place(task.kind, shape_of(task.requirements), short)
         self._short[place.of] += short
         self.running_jobs += place.kind == "job"
 
@@ -71,7 +66,7 @@ class Places:
 
     def send_ahead(self, task: TaskDescription, now: float) -> None:
         """It waits there for a place."""
-        of = place_class(task.requirements)
+        of = shape_of(task.requirements)
         self.ahead[task.id] = Waiting(of, task.priority, now)
         self._waiting[of] += 1
 
@@ -82,15 +77,15 @@ class Places:
             self._waiting[waiting.of] -= 1
         return waiting
 
-    def short_places(self, of: PlaceClass) -> int:
+    def short_places(self, of: ResourceShape) -> int:
         """Places of this class that will soon be free."""
         return self._short[of]
 
-    def waiting(self, of: PlaceClass) -> int:
+    def waiting(self, of: ResourceShape) -> int:
         """How many of this class were sent ahead."""
         return self._waiting[of]
 
-    def oldest_ahead(self, of: PlaceClass) -> Iterable[str]:
+    def oldest_ahead(self, of: ResourceShape) -> Iterable[str]:
         """Those of this class in the order in which they were sent."""
         if not self._waiting[of]:
             return ()

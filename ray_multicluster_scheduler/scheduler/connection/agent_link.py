@@ -54,6 +54,8 @@ class AgentLink:
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
         self._snapshot_came = asyncio.Event()
+        self._at_rest: asyncio.StreamWriter | None = None
+        """Of the connection, while it has nothing to write: what is small need not wait for the next round."""
         self._pongs: dict[float, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None
@@ -202,7 +204,11 @@ class AgentLink:
                 await writer.drain()
             self._can_send.clear()
             if not outbox:
-                await self._can_send.wait()
+                self._at_rest = writer
+                try:
+                    await self._can_send.wait()
+                finally:
+                    self._at_rest = None
 
     async def _beat(self) -> None:
         while True:
@@ -304,6 +310,8 @@ class AgentLink:
         in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             asyncio.get_running_loop().call_later(m.LAZY_S, self._can_send.set)
+        elif self._at_rest is not None and self._outbox.pending_bytes <= m.AT_ONCE_BYTES:
+            self._at_rest.write(self._outbox.take())
         else:
             self._can_send.set()
         return in_order

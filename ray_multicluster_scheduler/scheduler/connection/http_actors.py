@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-ACTOR_NAMESPACE = "rmcs"
-"""Ray's namespace of every actor of ours."""
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 
 _OVER = "DEAD"
 

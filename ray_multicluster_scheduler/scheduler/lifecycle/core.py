@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.places import PlaceClass
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Complete,
@@ -123,7 +123,7 @@ class Core:
             self.out.clear_timer(timers.lost_key(state.name))
         return True
 
-    def _heirs(self, state: ClusterState, of: PlaceClass) -> Iterator[TaskRecord]:
+    def _heirs(self, state: ClusterState, of: ResourceShape) -> Iterator[TaskRecord]:
         """Who was sent ahead for such a place and came too late to get it over there; nobody who is asked back."""
         waiting = (self.records[task_id] for task_id in state.places.oldest_ahead(of))
         return (record for record in waiting if record.ending is None)

@@ -54,6 +54,7 @@ class SchedulingPass:
             return  # nothing has changed for anybody
         # 1. the fleet as it is now
         views = self._core.views(now) if self._walk or (self._again and self._core.queue) else {}
+        changed: set[str] = set()
         for _ in range(MAX_DECISIONS):
             # 2. the first in order of those not looked at yet; equal items are looked at once
             picked = self._next()
@@ -61,7 +62,9 @@ class SchedulingPass:
                 break
             task_id, group = picked
             record = self._core.records[task_id]
-            # 3. decide
+            # 3. decide, by what those before it have left
+            views |= {name: self._core.view(self._core.registry.state(name), now) for name in changed}
+            changed.clear()
             decision = self._decide(record, list(views.values()), now)
             if decision is None:
                 self._walk.offer(group)
@@ -70,14 +73,13 @@ class SchedulingPass:
             # 4. place it, and look at the next of the same shape
             if decision.cluster is not None:
                 self._place(record, decision, decision.cluster, now)
-                views[decision.cluster] = self._core.view(self._core.registry.state(decision.cluster), now)
+                changed.add(decision.cluster)
                 self._walk.offer(group)
             # 5. or let it wait, with all of its shape, for a reason that can be read
             elif outcome is Verdict.WAIT or self._may_still_answer(record, decision, now):
                 self._wait(record, group, decision, now)
                 used = self._send_ahead(group, decision, now)
-                for cluster in used:
-                    views[cluster] = self._core.view(self._core.registry.state(cluster), now)
+                changed |= used
                 if used:
                     self._walk.offer(group)  # its next one may go when those before it have gone
             # 6. or end it, when waiting is pointless

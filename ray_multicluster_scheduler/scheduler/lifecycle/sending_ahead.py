@@ -16,10 +16,9 @@ from ray_multicluster_scheduler.common.model import (
     SchedulingDecision,
     TaskDescription,
 )
-from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
-from ray_multicluster_scheduler.scheduler.cluster.places import place_class
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Ahead, RecallAttempt
@@ -84,7 +83,7 @@ class SendingAhead:
         state = self._core.registry.find(cluster)
         if state is None:
             return False
-        of = place_class(record.task.requirements)
+        of = shape_of(record.task.requirements)
         most = state.places.short_places(of) * self._per_place(record)
         return state.places.waiting(of) * 2 < most
 
@@ -138,7 +137,7 @@ class SendingAhead:
         state = self._core.registry.find(row.cluster)
         if state is None or state.link != "up" or state.cordoned:
             return 0
-        of = place_class(record.task.requirements)
+        of = shape_of(record.task.requirements)
         most = state.places.short_places(of) * per_place
         others = state.metadata.max_in_flight - len(state.places.held) - len(state.places.ahead)
         room = min(most - state.places.waiting(of), others)

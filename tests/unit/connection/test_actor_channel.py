@@ -136,15 +136,15 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel impor
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
 host, port, secret, lease_s, detached = sys.argv[1:]
 ActorChannel(Line(host, int(port), secret, float(lease_s)), "a1", 2, detached=detached == "detached").live("n1")
-time.sleep(3)
+time.sleep(4)
 print("lived")
 """
 
 
 @pytest.mark.parametrize(("kind", "code"), [("plain", 75), ("detached", 0)])
 async def test_an_idle_actor_ends_with_its_lease_unless_it_is_detached(agent: AgentSide, kind: str, code: int) -> None:
-    line = agent.line._replace(lease_s=0.5)
-    agent.server._left_s = lambda: 0.5 if time.monotonic() < until else 0.0
+    line = agent.line._replace(lease_s=1.5)
+    agent.server._left_s = lambda: 1.5 if time.monotonic() < until else 0.0
     until = time.monotonic() + 60
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-c", ACTOR, line.host, str(line.port), line.secret, str(line.lease_s), kind],

@@ -11,9 +11,7 @@ from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorH
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, UnknownItemError
-
-NAMESPACE = "rmcs"
-"""Where the shells of our actors are, under their ``ray_name``."""
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 
 
 class ActorProxy(NativeActorHandle):
@@ -50,7 +48,7 @@ def rebuild_actor(ray_name: str, cluster: str | None, methods: Mapping[str, int]
             next_step=f'submit what uses it with preferred_cluster="{cluster}", fallback="wait"',
         )
     try:
-        shell = here.connected_ray().get_actor(ray_name, namespace=NAMESPACE)
+        shell = here.connected_ray().get_actor(ray_name, namespace=ACTOR_NAMESPACE)
     except ValueError as error:
         raise ActorDiedError(
             f"Actor {ray_name!r} is not on cluster {item.cluster!r} any more: {error}.",
@@ -65,7 +63,7 @@ def find(name: str) -> ActorProxy:
     """A detached actor of ours on this cluster, by its public name. Raises UnknownItemError."""
     item = here.item()
     try:
-        return ActorProxy(here.connected_ray().get_actor(name, namespace=NAMESPACE), name, item, {}, item.cluster)
+        return ActorProxy(here.connected_ray().get_actor(name, namespace=ACTOR_NAMESPACE), name, item, {}, item.cluster)
     except ValueError:
         raise UnknownItemError(
             f"No living actor {name!r} can be found on cluster {item.cluster!r}.",

@@ -26,10 +26,10 @@ def main() -> NoReturn:
         import ray  # noqa: PLC0415 - its absence is an answer of its own
     except ImportError as error:
         _end(3, f"{m.NO_RAY} {sys.executable} cannot import ray: {error}")
+    from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE  # noqa: PLC0415 - old Pythons
     from ray_multicluster_scheduler.scheduler.connection.gateway import agent, dial  # noqa: PLC0415 - needs ray
-    from ray_multicluster_scheduler.scheduler.connection.gateway.actor_shell import NAMESPACE  # noqa: PLC0415 - too
 
-    ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="auto", namespace=ACTOR_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     join = dial.Join.from_dict(json.loads(text))
 
     async def serve() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import ray
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_shell import NAMESPACE, AsyncShell, Shell
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_shell import AsyncShell, Shell
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Calls
 from ray_multicluster_scheduler.scheduler.connection.gateway.failures import cause_of
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import actor_options
@@ -103,9 +104,9 @@ class ActorMaker:
     def _find(self, actor: Actor) -> Any:
         name = actor.spec["ray_name"]
         try:
-            return ray.get_actor(name, namespace=NAMESPACE)
+            return ray.get_actor(name, namespace=ACTOR_NAMESPACE)
         except ValueError:
-            raise NoSuchActor(f"there is no actor {name!r} in namespace {NAMESPACE!r} of this cluster") from None
+            raise NoSuchActor(f"there is no actor {name!r} in namespace {ACTOR_NAMESPACE!r} of this cluster") from None
 
 
 def end(handle: Any) -> None:

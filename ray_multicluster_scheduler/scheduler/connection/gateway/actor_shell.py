@@ -35,8 +35,6 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import (
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import ActorOrder, Homes, MethodOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import no_lease, this_node
 
-NAMESPACE = "rmcs"
-"""Where our actors have their names in Ray."""
 _MethodCall: TypeAlias = tuple[str, Sequence[Any], dict[str, Any], int]
 """Its name, its arguments, and how many values it is to return."""
 UNBORN = "unborn"

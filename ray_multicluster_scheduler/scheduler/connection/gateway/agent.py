@@ -76,6 +76,8 @@ class Agent:
         self._results = Results(self, self._reporter, self._calls.read_back)
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
+        self._at_rest: asyncio.StreamWriter | None = None
+        """Of the connection, while it has nothing to write: what is small need not wait for the next round."""
         self._woken = self._collecting = self._telling = self._looking = False
         self._last_contact = time.monotonic()
         self._heartbeat_s = 0.0
@@ -153,7 +155,11 @@ class Agent:
                 self._reporter.drained()
             self._can_send.clear()
             if not self._outbox:
-                await self._can_send.wait()
+                self._at_rest = writer
+                try:
+                    await self._can_send.wait()
+                finally:
+                    self._at_rest = None
 
     async def _beat(self) -> None:
         while True:
@@ -333,6 +339,8 @@ class Agent:
         self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             self._loop.call_later(m.LAZY_S, self._can_send.set)
+        elif self._at_rest is not None and self._outbox.pending_bytes <= m.AT_ONCE_BYTES:
+            self._at_rest.write(self._outbox.take())
         else:
             self._can_send.set()
 

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
 from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import unpack
@@ -18,15 +19,13 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.failures import des
 from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import task_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
-from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Shape, Slots, shape_of
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Move
+from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import TaskOrder
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker import run_call
 
 _FORCE_AFTER_S = 5.0
 _KEPT_KINDS = 1000
-
-Move = tuple[Key, Key]
 
 
 class Calls:
@@ -41,7 +40,7 @@ class Calls:
         """Those that ended, in the order in which they did."""
         self._slots = Slots()
         self._wrapper = ray.remote(run_call)
-        self._remotes: dict[tuple[str, Shape, str], Any] = {}
+        self._remotes: dict[tuple[str, ResourceShape, str], Any] = {}
         self._environments: set[str] = set()
         """Those that Ray took a call for, so that the next will not block it."""
         self._in_a_row = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_shell import NAMESPACE
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
 
 _NAMED = ("CPU", "GPU", "memory")
@@ -24,7 +24,7 @@ def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[s
     """Without CPUs of its own, an actor needs one to be placed and holds none, as is Ray's default."""
     options: dict[str, Any] = {
         "name": actor["ray_name"],
-        "namespace": NAMESPACE,
+        "namespace": ACTOR_NAMESPACE,
         "max_restarts": 0,
         "max_task_retries": 0,
         **_common(record, own_modules),

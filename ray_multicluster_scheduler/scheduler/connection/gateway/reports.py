@@ -10,6 +10,8 @@ from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 
 Key: TypeAlias = tuple[str, int]
+Move: TypeAlias = tuple[Key, Key]
+"""Whose place was handed on, and to whom."""
 Parts: TypeAlias = list[tuple[str, str]]
 
 KEPT_CHARS = 200_000

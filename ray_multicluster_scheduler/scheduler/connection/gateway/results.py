@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Move
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Move, Reporter
 
 _BATCH_BYTES = 1024 * 1024
 _BATCH_RESULTS = 256
@@ -24,7 +23,7 @@ _ROOM_FOR_HEADS = 16 * 1024 * 1024
 class Line(Protocol):
     """The connection to the control plane, while there is one."""
 
-    def send(self, kind: str, head: dict[str, Any], blobs: Any = ()) -> None: ...
+    def send(self, kind: str, head: dict[str, Any], blobs: Any = (), *, lazy: bool = False) -> None: ...
 
     def backlog(self) -> int | None:
         """The bytes that wait to be sent; None without a connection."""
@@ -52,7 +51,7 @@ class Results:
         """In small messages, which no result can overtake."""
         for start in range(0, len(moves), _BATCH_MOVES):
             slots = [[*ended, *begun] for ended, begun in moves[start : start + _BATCH_MOVES]]
-            self._line.send(m.MOVED, {"slots": slots})
+            self._line.send(m.MOVED, {"slots": slots}, lazy=True)  # the results of those that ended are next
 
     def add(self, ended: Iterable[CallRecord]) -> None:
         """These calls ended just now."""
@@ -61,7 +60,7 @@ class Results:
                 # Output and result come by different ways; the last of the output may still be under way.
                 record.waits_for_output = True
                 self._waiting[record.key] = record
-                asyncio.get_running_loop().call_later(_OUTPUT_PATIENCE_S, self._release, record)
+                asyncio.get_running_loop().call_later(_OUTPUT_PATIENCE_S, self._give_up_output, record)
             else:
                 self._ready.append(record)
         self.send()
@@ -71,6 +70,12 @@ class Results:
         for record in list(self._waiting.values()):
             if record.report.chunks >= (record.head or {}).get("chunks", 0):
                 self._release(record)
+
+    def _give_up_output(self, record: CallRecord) -> None:
+        """What did not come by now is lost; later answers of the same actor do not wait for it again."""
+        if record.waits_for_output:
+            record.report.chunks = max(record.report.chunks, (record.head or {}).get("chunks", 0))
+            self.output_came()
 
     def _release(self, record: CallRecord) -> None:
         if self._waiting.pop(record.key, None) is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
+from ray_multicluster_scheduler.common.model.resources import ResourceShape
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 
 EARLY_S = 0.02
@@ -14,13 +13,6 @@ EARLY_S = 0.02
 OVERHEAD_S = 0.001
 MOST_EARLY = 16
 _RECENT = 4
-
-Shape: TypeAlias = tuple[tuple[str, float], ...]
-
-
-def shape_of(resources: Mapping[str, float]) -> Shape:
-    """Calls of equal shape can take each other's places."""
-    return tuple(sorted(resources.items()))
 
 
 @dataclass(slots=True)
@@ -54,16 +46,16 @@ class Slots:
     """Every method that returns a list says which calls are to be given to Ray now, in this order."""
 
     def __init__(self) -> None:
-        self._classes: dict[Shape, _Class] = {}
-        self._shapes: dict[Key, Shape] = {}
+        self._classes: dict[ResourceShape, _Class] = {}
+        self._shapes: dict[Key, ResourceShape] = {}
 
-    def hold(self, key: Key, shape: Shape) -> list[Key]:
+    def hold(self, key: Key, shape: ResourceShape) -> list[Key]:
         """A call that came with a place of its own."""
         one = self._add(key, shape)
         one.holders.add(key)
         return [key, *one.refill()]
 
-    def wait(self, key: Key, shape: Shape, *, overlap: bool) -> list[Key]:
+    def wait(self, key: Key, shape: ResourceShape, *, overlap: bool) -> list[Key]:
         """A call that was sent ahead."""
         one = self._add(key, shape)
         one.queue[key] = overlap
@@ -116,7 +108,7 @@ class Slots:
         one = self._class(key)
         return one is not None and one.early_per_place() > 1 and len(one.early) + len(one.queue) > 1
 
-    def _add(self, key: Key, shape: Shape) -> _Class:
+    def _add(self, key: Key, shape: ResourceShape) -> _Class:
         self._shapes[key] = shape
         return self._classes.setdefault(shape, _Class())
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-PAUSE_S = 0.003
-"""Between two looks."""
+PAUSE_S = 0.008
+"""Between two looks: less than what waits in Ray takes (EARLY_S of slots), and enough for several to be done."""
 WINDOW = 128
 """So many are looked at; the others wait behind them."""
 PATIENCE = 10

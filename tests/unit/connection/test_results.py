@@ -1,0 +1,90 @@
+"""Telling how calls ended, with a stand-in for the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, Method
+from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Report, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
+
+ACTOR = ("actor", 1)
+
+
+class Line:
+    """Writes down what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, kind: str, head: dict[str, Any], blobs: Any = (), *, lazy: bool = False) -> None:
+        self.sent.append((kind, head))
+
+    def backlog(self) -> int | None:
+        return 0
+
+    def connection(self) -> object:
+        return self
+
+    def answered(self) -> list[str]:
+        return [one["id"] for kind, head in self.sent if kind == m.FINISHED for one in head["results"]]
+
+
+def nothing_to_read(record: CallRecord) -> Future[bytes]:
+    raise AssertionError(f"{record.key} is not big")
+
+
+def answer(name: str, report: Report, chunks: int) -> CallRecord:
+    """The answer of a method whose actor has printed so many chunks by then."""
+    record = CallRecord((name, 1), method=Method(ACTOR, "f", 0), report=report)
+    record.head, record.payload = {"status": "succeeded", "chunks": chunks}, b"x"
+    return record
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def results(line: Line) -> Results:
+    return Results(line, Reporter(line.send, line.backlog), nothing_to_read)
+
+
+async def test_an_answer_waits_for_the_output_that_came_before_it(line: Line, results: Results) -> None:
+    report = Report()
+    results.add([answer("a", report, chunks=1)])
+    assert line.answered() == []
+    report.chunks += 1
+    results.output_came()
+    assert line.answered() == ["a"]
+
+
+async def test_output_that_is_lost_is_waited_for_once(
+    line: Line, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "_OUTPUT_PATIENCE_S", 0.05)
+    report = Report()
+    results.add([answer("a", report, chunks=1), answer("b", report, chunks=1)])
+    async with asyncio.timeout(5):
+        while len(line.answered()) < 2:
+            await asyncio.sleep(0.01)
+    assert line.answered() == ["a", "b"]
+    results.add([answer("c", report, chunks=1)])
+    assert line.answered() == ["a", "b", "c"]  # at once: nobody waits a second time for what is lost
+    report.chunks += 1
+    results.add([answer("d", report, chunks=2)])
+    assert line.answered()[3:] == ["d"]
+
+
+async def test_places_that_were_handed_on_are_told_before_the_results(line: Line, results: Results) -> None:
+    results.moved([(("a", 1), ("b", 1))])
+    results.add([answer("a", Report(), chunks=0)])
+    assert line.sent[0] == (m.MOVED, {"slots": [["a", 1, "b", 1]]})
+    assert line.answered() == ["a"]
