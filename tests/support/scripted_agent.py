@@ -119,7 +119,8 @@ class ScriptedAgent:
                 self._hear(message)
             while data := await connection.reader.read(1 << 18):
                 for message in connection.frames.feed(data):
-                    self._hear(message)
+                    if connection is self._connection:  # one that was given up is not listened to
+                        self._hear(message)
         finally:
             connection.writer.close()
 

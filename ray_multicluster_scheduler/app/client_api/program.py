@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - it ends its pools before whoever registered earlier: see below
 import os
 import sys
 import threading
@@ -70,7 +71,8 @@ def _shut_down_all(*, drain: bool) -> None:
 
 
 def _before_threads_end(work: Callable[[], None]) -> None:
-    """Plain atexit comes too late: by then no thread pool takes work, and name look-ups need one."""
+    """Plain atexit comes too late: by then no thread pool takes work, and name look-ups need one. Who registers last is
+    called first, so the thread pools must have registered before us."""
     getattr(threading, "_register_atexit", atexit.register)(work)
 
 

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.agent_listener import Admit
 from ray_multicluster_scheduler.scheduler.connection.call_desk import CallDesk
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 from ray_multicluster_scheduler.scheduler.connection.link_messages import info_from, snapshot_from
 
 _log = get_logger(__name__)
@@ -54,6 +55,7 @@ class AgentLink:
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
         self._snapshot_came = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._at_rest: asyncio.StreamWriter | None = None
         """Of the connection, while it has nothing to write: what is small need not wait for the next round."""
         self._pongs: dict[float, asyncio.Future[None]] = {}
@@ -129,8 +131,7 @@ class AgentLink:
             self._send(m.CLOSE, {"sentence": sentence})
             try:
                 async with asyncio.timeout(_CLOSE_PATIENCE_S):
-                    while self.connected:
-                        await asyncio.sleep(0.02)
+                    await self._disconnected.wait()
                 self.hung_up = True
             except TimeoutError:
                 _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
@@ -161,6 +162,8 @@ class AgentLink:
 
     async def _serve(self, connection: Admitted, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
+        self._disconnected.clear()
+        self._at_rest = None  # that of another connection, which this one takes the place of
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
@@ -185,6 +188,7 @@ class AgentLink:
             connection.writer.transport.abort()  # nothing that waits in a buffer may still arrive
             if self._outbox is outbox:
                 self._outbox = None
+                self._disconnected.set()
                 self._calls.disconnected()
         if not self.over.is_set():
             self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
@@ -208,7 +212,8 @@ class AgentLink:
                 try:
                     await self._can_send.wait()
                 finally:
-                    self._at_rest = None
+                    if self._at_rest is writer:
+                        self._at_rest = None
 
     async def _beat(self) -> None:
         while True:
@@ -310,9 +315,7 @@ class AgentLink:
         in_order = self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             asyncio.get_running_loop().call_later(m.LAZY_S, self._can_send.set)
-        elif self._at_rest is not None and self._outbox.pending_bytes <= m.AT_ONCE_BYTES:
-            self._at_rest.write(self._outbox.take())
-        else:
+        elif not write_at_once(self._at_rest, self._outbox):
             self._can_send.set()
         return in_order
 

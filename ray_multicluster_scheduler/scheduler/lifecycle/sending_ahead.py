@@ -92,7 +92,9 @@ class SendingAhead:
         key = timers.ahead_key(state.name)
         if key in self._core.out.timer_keys:
             return
-        waiting = (record.task.id for record in self._waiting(state) if record.ending is None)
+        waiting = (
+            record.task.id for record in self._waiting(state) if record.ending is None and record.started_at is None
+        )
         oldest = next(waiting, None)
         if oldest is not None:
             self._core.out.set_timer(key, state.places.ahead[oldest].since + PATIENCE_S)
@@ -104,7 +106,7 @@ class SendingAhead:
             return
         for record in self._waiting(state):
             since = state.places.ahead[record.task.id].since
-            if since + PATIENCE_S <= now:
+            if since + PATIENCE_S <= now and record.started_at is None:  # Ray may have begun before its turn
                 self._core.run_times.forget(record.task.function_digest)
                 self._recall(record, f"waited longer than {PATIENCE_S:g} s for a place on {cluster}", now)
         self.watch(state)

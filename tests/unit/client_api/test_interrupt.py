@@ -143,3 +143,26 @@ def test_a_program_that_ends_waits_for_its_work_also_if_it_holds_no_scheduler(tm
     assert done.returncode == 0, done.stderr
     assert "waiting for job-" in done.stderr
     assert done.stdout == "CANCELLED\n"
+
+
+def test_at_its_end_a_program_still_has_thread_pools() -> None:
+    """Whoever is imported first: work that is drained then needs them."""
+    program = """
+        from ray_multicluster_scheduler.app.client_api import program
+        from concurrent.futures import ThreadPoolExecutor
+
+        class Scheduler:
+            def shutdown(self, drain):
+                print(ThreadPoolExecutor(1).submit(lambda: "drained").result())
+
+        program.started(Scheduler())
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("drained\n", "")

@@ -279,7 +279,7 @@ async def test_a_snapshot_is_asked_for_and_told_to_the_listener(plane: Plane) ->
 
 
 async def test_pings_go_both_ways(plane: Plane) -> None:
-    _, agent = await plane.pair(heartbeat_s=0.05)
+    _, agent = await plane.pair(heartbeat_s=0.3)
     await agent.until(m.PING, 3)
     agent.say(m.PING, {"t": 77})
     await agent.until(m.PONG)

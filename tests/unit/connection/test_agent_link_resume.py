@@ -130,8 +130,9 @@ async def test_an_agent_may_dial_again_before_we_noticed_the_break(plane: Plane)
     """A half-open connection: the agent gave it up, we did not hear of it yet."""
     link, agent = await plane.pair()
     link.submit([call("t1")])
+    await agent.until(m.CALLS)
     old = agent._reading
-    await come_back(plane, link, agent)
+    assert await come_back(plane, link, agent) == [["t1", 1]]  # nobody listens to the old connection any more
     agent.accept(T1)
     agent.finish(T1)
     await plane.heard.until("finished")

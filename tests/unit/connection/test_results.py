@@ -88,3 +88,26 @@ async def test_places_that_were_handed_on_are_told_before_the_results(line: Line
     results.add([answer("a", Report(), chunks=0)])
     assert line.sent[0] == (m.MOVED, {"slots": [["a", 1, "b", 1]]})
     assert line.answered() == ["a"]
+
+
+async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_module, "_READ_AT_ONCE", 100)
+    being_read: dict[str, Future[bytes]] = {}
+
+    def read_back(record: CallRecord) -> Future[bytes]:
+        return being_read.setdefault(record.key[0], Future())
+
+    def big(name: str) -> CallRecord:
+        record = CallRecord((name, 1), ref=object(), big_bytes=60)
+        record.head = {"status": "succeeded"}
+        return record
+
+    results = Results(line, Reporter(line.send, line.backlog), read_back)
+    results.add([big(name) for name in ("a", "b", "c", "d")])
+    await asyncio.sleep(0)
+    assert list(being_read) == ["a", "b"]
+    for expected in (["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]):
+        being_read[expected[-1]].set_result(b"x" * 60)
+        async with asyncio.timeout(5):
+            while line.answered() != expected or len(being_read) < min(len(expected) + 2, 4):
+                await asyncio.sleep(0.001)

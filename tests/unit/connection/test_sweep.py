@@ -96,6 +96,18 @@ def test_whoever_is_told_may_add_the_next(desk: Desk) -> None:
     assert desk.told == [("a", b"1", ""), ("b", b"2", "")]
 
 
+def test_a_defect_in_one_answer_costs_the_others_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    def defect(value: bytes | None, error: BaseException | None) -> None:
+        raise RuntimeError("a defect of ours")
+
+    desk.sweep.add("a", defect)
+    desk.add("b")
+    desk.store.values |= {"a": b"1", "b": b"2"}
+    desk.sweep.look()
+    assert desk.told == [("b", b"2", "")]
+    assert "a defect of ours" in capsys.readouterr().err
+
+
 def test_nothing_is_forgotten_when_ray_cannot_be_asked(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     desk.add("a", "b")
     desk.store.down = True

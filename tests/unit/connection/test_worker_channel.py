@@ -252,17 +252,28 @@ async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> No
             for message in incoming.feed(data):
                 if message.kind == "lease":
                     await asyncio.sleep(0.6)
-                    frames.put(Message("lease", {"t": message.head["t"], "left_s": 1.0}))
+                    frames.put(Message("lease", {"t": message.head["t"], "left_s": 20.0}))
                     writer.write(frames.take())
         writer.close()
 
     server = await asyncio.start_server(slow, "127.0.0.1", 0)
     channel = WorkerChannel(Line("127.0.0.1", server.sockets[0].getsockname()[1], "s", 100.0))
     running = await begin(channel, "t1", 1, "n1")
-    assert channel._lease_until - running.began <= 0.4
+    assert channel._lease_until - running.began <= 19.4
     channel.end(running)
     await eventually(lambda: channel._socket is None)
     server.close()
+
+
+async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: AgentSide) -> None:
+    """The lease could end before it is renewed, and the process with it, though nothing is wrong."""
+    channel = WorkerChannel(agent.line._replace(lease_s=10.0))
+    await finished(channel, await begin(channel, "t1", 1, "n1"))
+    channel._lease_until = time.monotonic() + 0.5
+    channel._asked_at = 0.0
+    running = await begin(channel, "t2", 1, "n1")
+    assert channel._lease_until - running.began > 1.0
+    await finished(channel, running)
 
 
 async def test_no_call_starts_behind_an_agent_that_nobody_counts_on(agent: AgentSide) -> None:

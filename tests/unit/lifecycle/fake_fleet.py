@@ -64,6 +64,8 @@ class FakeFleet:
     last_state: dict[str, TaskState] = field(default_factory=dict)
     fences: list[int] = field(default_factory=list)
     lines: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+    """How often some rare things happened, so that a test can tell that they do."""
 
     # ---- carrying out instructions
 
@@ -120,6 +122,7 @@ class FakeFleet:
         assert record.placed is not None
         row = next(row for row in record.placed.candidates if row.cluster == one.cluster)
         assert row.feasible != bool(one.ahead)
+        self.met["sent ahead"] += bool(one.ahead)
         live = Live(record.task, one.attempt, one.cluster, row.node_id, ahead=bool(one.ahead))
         self.live[one.task_id, one.attempt] = live
 
@@ -133,7 +136,10 @@ class FakeFleet:
     def _recall(self, one: out.RecallAttempt) -> None:
         live = self.live.get((one.task_id, one.attempt))
         if live is not None and live.ahead and not live.with_ray:
+            self.met["taken back"] += 1
             self._end(live, "cancelled", None)
+        else:
+            self.met["taken back in vain"] += 1
 
     def _end(self, one: Live, status: Any, failure: FailureClass | None) -> None:
         """It is over; the oldest of its class that was sent ahead and has arrived takes over its place."""
@@ -142,6 +148,8 @@ class FakeFleet:
         if not one.ahead:
             heir = next((other for other in self.live.values() if self._inherits(one, other)), None)
             if heir is not None:
+                self.met["place taken over"] += 1
+                self.met["place taken over by one that runs"] += heir.started
                 heir.ahead, heir.node = False, one.node
                 self.post(events.PlaceMoved(key, (heir.task.id, heir.attempt)), delay=0)
         took = self.chance.choice([0.0, 0.004, 0.02]) if status != "cancelled" else None
@@ -237,6 +245,7 @@ class FakeFleet:
             self.post(events.DispatchAccepted(*key))
         elif status == "started" and not one.started and (one.with_ray or not one.ahead):
             one.accepted = one.started = True
+            self.met["started before its turn"] += one.ahead
             self.post(events.Started(*key, self.now, one.node))
         elif status == "refused" and not one.accepted:
             del self.live[key]

@@ -358,6 +358,23 @@ def test_a_recall_in_vain_does_not_switch_off_the_limits() -> None:
     assert [one.task_id for one in other.said(CancelAttempt)] == ["t1"]
 
 
+def test_one_that_ray_has_started_before_its_turn_is_left_alone() -> None:
+    driver = knowing(1)
+    driver.submit(work("t0"))
+    driver.submit(work("early"))
+    driver.accept("early")
+    driver.start("early", "n1")  # somebody else left a CPU to Ray
+    driver.fire("ahead:a", after=1.0)
+    assert taken_back(driver) == []
+    assert "ahead:a" not in driver.machine.timers  # it would fire at once, again and again
+    driver.submit(work("t2"))
+    driver.fire("ahead:a", after=1.0)
+    assert taken_back(driver) == ["t2"]
+    driver.move("t0", "early")
+    driver.succeed("t0", SHORT_S)
+    assert list(driver.machine.registry.state("a").places.held) == ["early"]
+
+
 def test_the_place_of_a_job_goes_to_no_task_that_was_sent_ahead() -> None:
     driver = Driver(cluster("a", max_running_jobs=1))
     driver.link_up("a", 2)

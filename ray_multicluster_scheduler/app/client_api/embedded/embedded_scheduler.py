@@ -117,6 +117,7 @@ class UnifiedScheduler(ActorVerbs):
             template = submission.template(fn, resource_requirements, tags, num_returns, options)
         task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
         handle = TaskHandle(runtime.submit(task, arguments), runtime)
+        runtime.let_catch_up()
         if template.num_returns == 1:
             return handle
         return PartHandle.split(handle, template.num_returns) if template.num_returns else None

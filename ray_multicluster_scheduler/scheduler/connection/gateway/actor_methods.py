@@ -71,12 +71,22 @@ class ActorMethods:
         if record.ref is None and record.key not in actor.open:
             self._calls.conclude(record, {"status": "cancelled"})
             return
-        self._tell(actor.record.key, Message(CANCEL, {"id": record.key[0], "attempt": record.key[1]}))
+        self._tell_cancelled(actor, record)
         if actor.spec["asynchronous"] and record.ref is not None:
             try:
                 ray.cancel(record.ref)
             except Exception as error:  # noqa: BLE001 - it ends this wish, not the agent with all its other calls
                 print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
+
+    def tell_cancelled(self, actor: Actor) -> None:
+        """There is a line to its process: say again what may not have got through."""
+        for key in actor.open:
+            record = self._calls.records.get(key)
+            if record is not None and record.cancelled:
+                self._tell_cancelled(actor, record)
+
+    def _tell_cancelled(self, actor: Actor, record: CallRecord) -> None:
+        self._tell(actor.record.key, Message(CANCEL, {"id": record.key[0], "attempt": record.key[1]}))
 
     def _store(self, actor: Actor, record: CallRecord) -> None:
         """On a thread of the hands: what is large goes first, and then the call is small."""
@@ -113,6 +123,7 @@ class ActorMethods:
             (_, arguments), beside = record.given(ray.put)
             order = MethodOrder(record.key, name, record.homes, arguments).packed()
             record.ref = handle.run.remote(order, *beside)
+            record.arguments, record.objects = b"", []  # Ray has them
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self._answered, actor, record, None, error))
             return

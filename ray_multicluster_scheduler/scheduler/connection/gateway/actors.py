@@ -82,6 +82,7 @@ class Actors:
 
     def _made(self, actor: Actor, handle: Any) -> None:
         actor.handle = handle
+        actor.record.arguments, actor.record.function, actor.record.objects = b"", None, []  # Ray has them
         if actor.record.cancelled:
             self._kill(actor)
         self._methods.advance(actor)
@@ -124,7 +125,9 @@ class Actors:
         """Its process can be heard from now on; or not any more, so it may be dead."""
         if key in self._actors:
             self._actors[key].on_line = is_open
-            if not is_open:
+            if is_open:
+                self._methods.tell_cancelled(self._actors[key])
+            else:
                 self.look_after(key)
 
     def look_after(self, key: Key) -> None:

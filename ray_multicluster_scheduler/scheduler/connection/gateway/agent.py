@@ -36,6 +36,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key,
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
+from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 
 _MANY_CALLS, _GATHER_S = 16, 0.003
 _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
@@ -116,6 +117,7 @@ class Agent:
             asyncio.create_task(self._write(connection.writer)),
             asyncio.create_task(self._beat()),
         ]
+        self._calls.collect()  # what ended meanwhile is among the unacknowledged
         self._results.resume(self._calls.moves(), self._calls.unacknowledged.values())
         if self._snapshot is not None:
             self.send(m.SNAPSHOT, self._snapshot)
@@ -339,9 +341,7 @@ class Agent:
         self._outbox.put(Message(kind, head, blobs), urgent=urgent)
         if lazy:
             self._loop.call_later(m.LAZY_S, self._can_send.set)
-        elif self._at_rest is not None and self._outbox.pending_bytes <= m.AT_ONCE_BYTES:
-            self._at_rest.write(self._outbox.take())
-        else:
+        elif not write_at_once(self._at_rest, self._outbox):
             self._can_send.set()
 
 

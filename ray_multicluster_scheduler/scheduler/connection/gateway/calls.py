@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -69,7 +69,7 @@ class Calls:
 
     def cancel(self, record: CallRecord, force: bool) -> None:
         """End a call: an interrupt first, and the worker's death if that does not help."""
-        record.cancelled = True
+        record.cancelled, record.force = True, record.force or force
         if self._slots.take_back(record.key):
             self.conclude(record, {"status": "cancelled"})
         elif record.ref is not None:
@@ -111,6 +111,7 @@ class Calls:
         if len(payload) <= BIG_BYTES:
             self.conclude(record, head, bytes(payload))
         else:
+            record.big_bytes = len(payload)
             self.conclude(record, head, None)
 
     def conclude(self, record: CallRecord, head: dict[str, Any], payload: bytes | None = b"") -> None:
@@ -173,13 +174,14 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))
             return
+        record.arguments, record.function, record.objects = b"", None, []  # Ray has them
         self._environments.add(_environment(record))
         if on_the_loop and self._slots.is_one_of_many(record.key):
             self._hands.watch_with_others(record.ref, partial(self.complete, record))
         else:
             self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
-            self._cancel(record, force=False)
+            self._cancel(record, record.force)
 
     def _remote_of(self, record: CallRecord) -> Any:
         """Our wrapper with the options of this call; the options of one kind are built once."""
@@ -200,10 +202,12 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - it ends this wish, not the agent with all its other calls
             print(f"rmcs agent: {record.name} ({record.key[0]}) cannot be cancelled: {error!r}", flush=True)
         if not force:
-            timer = threading.Timer(_FORCE_AFTER_S, self._cancel, (record, True))
-            timer.daemon = True
-            record.timers.append(timer)
-            timer.start()
+            self._hands.back(partial(self._force_later, record))
+
+    def _force_later(self, record: CallRecord) -> None:
+        if record.head is None:
+            later = asyncio.get_running_loop().call_later(_FORCE_AFTER_S, self._cancel, record, True)
+            record.timers.append(later)
 
 
 def _environment(record: CallRecord) -> str:

@@ -87,7 +87,7 @@ class WorkerChannel:
 
     def begin(self, task_id: str, attempt: int, node_id: str) -> Running:
         """A call begins on this process, as soon as it is known to be wanted. Raises NoLease."""
-        if self._lease_is_needed() and time.monotonic() >= self._lease_until:
+        if self._lease_is_needed() and time.monotonic() >= self._lease_until - self._margin():
             self._wait_for_lease()
         running = Running(task_id, attempt, node_id, time.time(), time.monotonic())
         with self._lock:
@@ -123,12 +123,16 @@ class WorkerChannel:
         if running is not None:
             self.write(running, stream, text)
 
+    def _margin(self) -> float:
+        """A call begins only with time left to renew the lease behind it; else a healthy process would end itself."""
+        return self.line.lease_s * _ASK_AGAIN_AFTER
+
     def _wait_for_lease(self) -> None:
         deadline = time.monotonic() + self.line.lease_s
         self._waiting = True
         self._wake.set()
         try:
-            while time.monotonic() >= self._lease_until:
+            while time.monotonic() >= self._lease_until - self._margin():
                 if time.monotonic() > deadline:
                     raise NoLease(
                         f"the agent at {self.line.host}:{self.line.port} granted nothing for {self.line.lease_s:g} s, "

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import ray
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import Sweep, Told
+from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import Sweep, Told, do
 
 Step: TypeAlias = Callable[[], object]
 
@@ -49,8 +49,7 @@ class Hands:
     def watch_with_others(self, ref: Any, told: Told) -> None:
         """The same for one of many that will not take long. Only on the loop."""
         self._sweep.add(ref, told)
-        if len(self._sweep) == 1:
-            self._look_later()
+        self._look_later()
 
     def look(self) -> None:
         """On the loop: tell of those of the many that are done."""
@@ -61,7 +60,7 @@ class Hands:
     def catch_up(self) -> None:
         """On the loop: do what came back."""
         while self._back:
-            self._back.popleft()()
+            do(self._back.popleft())
 
     def _told(self, future: Future[Any], told: Told) -> None:
         error = future.exception()

@@ -83,8 +83,6 @@ ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
 LAZY_S = 0.01
 """ACCEPTED and ACK wait so long for other messages to travel with: to wake the other side for them alone would cost
 more than a short call does."""
-AT_ONCE_BYTES = 64 * 1024
-"""So much is written as soon as it is said, if nothing else is being written."""
 RECALLED, NOT_SENDABLE = "RECALLED", "NOT_SENDABLE"
 """Codes of results that both ends give."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,13 +46,17 @@ class CallRecord:
     method: Method | None = None
     ref: Any = None
     cancelled: bool = False
+    force: bool = False
+    """Is it to be ended without asking its code?"""
     report: Report = field(default_factory=Report)
     head: dict[str, Any] | None = None
     payload: bytes | None = None
+    big_bytes: int = 0
+    """Of a result that stays in the object store until it is sent."""
     moved_to: Key | None = None
     waits_for_output: bool = False
     being_stored: bool = False
-    timers: list[threading.Timer] = field(default_factory=list)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
     def big(self) -> bool:

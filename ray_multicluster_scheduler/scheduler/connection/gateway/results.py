@@ -14,6 +14,8 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.records import Call
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Move, Reporter
 
 _BATCH_BYTES = 1024 * 1024
+_READ_AT_ONCE = 64 * 1024 * 1024
+"""So much of large results is copied out of the object store at a time, or one of them if it is larger."""
 _BATCH_RESULTS = 256
 _BATCH_MOVES = 500
 _OUTPUT_PATIENCE_S = 2.0
@@ -39,7 +41,7 @@ class Results:
         self._line, self._reporter, self._read_back = line, reporter, read_back
         self._ready: deque[CallRecord] = deque()
         self._waiting: dict[Key, CallRecord] = {}
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading: dict[asyncio.Task[None], int] = {}
 
     def resume(self, moves: list[Move], ended: Iterable[CallRecord]) -> None:
         """A new connection: everything that was not acknowledged is told again."""
@@ -93,7 +95,7 @@ class Results:
                 self._reporter.flush(record.output_key, record.report)
                 if record.big:
                     self._send_big(record)
-                    continue
+                    break  # is there still room?
                 batch.append(record)
                 size += len(record.payload or b"")
             if batch:
@@ -102,7 +104,7 @@ class Results:
 
     def _room(self) -> bool:
         backlog = self._line.backlog()
-        return backlog is not None and backlog < BACKLOG_HIGH
+        return backlog is not None and backlog < BACKLOG_HIGH and sum(self._reading.values()) < _READ_AT_ONCE
 
     def _send_big(self, record: CallRecord) -> None:
         connection = self._line.connection()
@@ -123,8 +125,12 @@ class Results:
                 self._line.send(m.FINISHED, {"results": [_result(record)]}, [payload])
 
         task = asyncio.create_task(read_and_send())
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        self._reading[task] = record.big_bytes
+        task.add_done_callback(self._was_read)
+
+    def _was_read(self, task: asyncio.Task[None]) -> None:
+        del self._reading[task]
+        self.send()
 
 
 def _result(record: CallRecord) -> dict[str, Any]:

@@ -7,9 +7,11 @@ those together. What is not done after some looks was not short, and its end is 
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 PAUSE_S = 0.008
@@ -21,6 +23,14 @@ PATIENCE = 10
 
 Told: TypeAlias = Callable[[bytes | None, BaseException | None], None]
 """The value of a reference, or why there is none."""
+
+
+def do(step: Callable[[], object]) -> None:
+    """One step of many: a defect in it is told, and costs the others nothing."""
+    try:
+        step()
+    except Exception:  # noqa: BLE001 - a defect of ours; in the log of the agent's job it can be found
+        traceback.print_exc()
 
 
 class Ray(Protocol):
@@ -72,7 +82,7 @@ class Sweep:
                 self._look_again(one)
         for one in window:
             if one.ref in answers:
-                one.told(*answers[one.ref])
+                do(partial(one.told, *answers[one.ref]))
 
     def _look_again(self, one: _Watched) -> None:
         one.looks += 1
