@@ -44,8 +44,8 @@ class SchedulerError(Exception):
     def __str__(self) -> str:
         if not self.next_step:
             return self.message
-        text = self.message.rstrip()
-        text = text.rstrip(".") + "." if not text.endswith(("!", "?", ":")) else text
+        text = self.message.rstrip().rstrip(".")
+        text = text if text.endswith(("!", "?", ":")) else f"{text}."
         # Below a table, the advice is about all of it, not about its last line.
         return f"{text}{chr(10) if chr(10) in text else ' '}What to do: {self.next_step}"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 _BEFORE = r"(?:^|(?<=[\s'\"`=:,;|&<>()\[\]{}]))"
 _AFTER = r"(?=$|[/\s'\"`=:,;|&<>()\[\]{}\\])"
 _REST = r"(?:/[^\s'\"`=:,;|&<>()\[\]{}\\]*)?"
+
+_CONTAINERS = frozenset({list, tuple, dict})
 
 Changes = list[tuple[str, str]]
 
@@ -36,6 +38,22 @@ def find_home_paths(value: Any, homes: Sequence[str], limit: int = 20) -> tuple[
     return tuple(old for old, _ in changes[:limit])
 
 
+def find_in_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], homes: Sequence[str], limit: int = 20
+) -> tuple[str, ...]:
+    """The same for the arguments of a call. Most of them cannot hold a path, which is seen at once."""
+    if not any(map(_may_hold_path, args)) and not any(map(_may_hold_path, kwargs.values())):
+        return ()
+    return find_home_paths((tuple(args), dict(kwargs)), homes, limit)
+
+
+def _may_hold_path(value: object) -> bool:
+    """False for what the mover leaves alone, and for text that is no path."""
+    if type(value) is str:
+        return "/" in value
+    return type(value) in _CONTAINERS or isinstance(value, PurePath)
+
+
 class _Mover:
     """One conversion; remembers what it changed, and where it is, so that a list inside itself ends."""
 
@@ -55,7 +73,7 @@ class _Mover:
         if isinstance(value, PurePath):
             text = self._text(str(value))
             return value if text == str(value) else type(value)(text)
-        if type(value) in (list, tuple, dict) and id(value) not in self._inside:
+        if type(value) in _CONTAINERS and id(value) not in self._inside:
             self._inside.add(id(value))
             try:
                 return self._container(value)

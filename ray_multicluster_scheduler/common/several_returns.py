@@ -1,9 +1,24 @@
-"""Functions and methods that return several values, each of which has a handle of its own. Runs in the worker."""
+"""Functions and methods that return several values, each of which has a handle of its own. A worker loads it, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+
+def check_num_returns(number: object) -> int:
+    """How many values it has; None is 1. Raises ConfigurationError."""
+    if number is None:
+        return 1
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        streamed = number in ("dynamic", "streaming")
+        raise ConfigurationError(
+            f"num_returns is {number!r}{': values cannot be streamed across clusters' if streamed else ''}.",
+            next_step="return a list, or make one call per piece" if streamed else "give a whole number, 0 or more",
+        )
+    return number
 
 
 class SeveralReturns:

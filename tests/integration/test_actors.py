@@ -12,6 +12,7 @@ import pytest
 from ray_multicluster_scheduler import (
     ClusterLostError,
     ConfigurationError,
+    RemoteError,
     TaskState,
     TaskTimeoutError,
     UnifiedScheduler,
@@ -213,6 +214,23 @@ class TestCalls:
         assert [len(one) for one in actor.everything.remote().result(60)] == [5_000_000]
         shared = scheduler.put(big)
         assert get([actor.add.remote(shared) for _ in range(3)], timeout=60) == [2, 3, 4]
+
+    def test_an_error_of_asyncio_is_the_methods_own_and_not_the_actors_end(self, made: Any) -> None:
+        class Hasty:
+            async def give_up(self) -> None:
+                import asyncio
+
+                inner = asyncio.ensure_future(asyncio.sleep(10))
+                inner.cancel()
+                await inner
+
+            async def count(self) -> int:
+                return 1
+
+        actor = made(Hasty)
+        with pytest.raises(RemoteError, match="CancelledError"):
+            actor.give_up.remote().result(30)
+        assert actor.count.remote().result(30) == 1
 
 
 class TestPlaces:

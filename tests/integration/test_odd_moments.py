@@ -48,11 +48,24 @@ AT_EXIT = """
 """
 
 
-def run(program: str, fleet: LocalFleet, folder: Path) -> str:
+UNSENT = """
+    import sys
+    from ray_multicluster_scheduler import initialize_scheduler_environment, submit_task_async
+
+    def note(path):
+        with open(path, "a") as file:
+            file.write("x")
+
+    initialize_scheduler_environment(sys.argv[1])
+    handles = [submit_task_async(note, (sys.argv[2],)) for _ in range(4)]
+"""
+
+
+def run(program: str, fleet: LocalFleet, folder: Path, *more: str) -> str:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     done = subprocess.run(
-        [sys.executable, str(path), str(fleet.config_path)], capture_output=True, text=True, timeout=90
+        [sys.executable, str(path), str(fleet.config_path), *more], capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -70,3 +83,10 @@ def test_a_forked_child_gets_a_control_plane_of_its_own(fleet: LocalFleet, tmp_p
 def test_submitting_at_exit_is_refused_in_words(fleet: LocalFleet, tmp_path: Path) -> None:
     out = run(AT_EXIT, fleet, tmp_path)
     assert out.startswith("3\nlate: The interpreter is shutting down")
+
+
+def test_what_was_not_sent_yet_when_the_program_ends_is_run(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Whatever names it imported, and in whatever order: not even a link was made by then."""
+    notes = tmp_path / "notes"
+    run(UNSENT, fleet, tmp_path, str(notes))
+    assert notes.read_text() == "xxxx"

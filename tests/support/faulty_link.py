@@ -218,6 +218,9 @@ class _FaultyListener:
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self._faults.pass_on("output", task_id, lambda: self._listener.output(cluster, task_id, attempt, stream, text))
 
+    def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
+        self._listener.dropped(cluster, task_id, attempt, characters)
+
     def finished(self, cluster: str, result: CallResult) -> None:
         self._faults.pass_on("finished", result.task_id, lambda: self._listener.finished(cluster, result))
 

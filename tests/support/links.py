@@ -65,6 +65,9 @@ class Heard:
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self.events.append(("output", task_id, attempt, stream, text))
 
+    def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
+        self.events.append(("dropped", task_id, attempt, characters))
+
     def finished(self, cluster: str, result: CallResult) -> None:
         self.events.append(("finished", result.task_id, result.attempt, result))
 

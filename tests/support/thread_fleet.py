@@ -192,10 +192,13 @@ class ThreadFleet:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.refusal = self.refusal or SchedulerError("the fleet was shut down")
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self.gate.set()
         for thread in self._threads:
             thread.join()
+        for handle in list(self._queue):  # as a scheduler does at its end: nobody is left waiting
+            self.cancel(handle)
         self.callbacks.shutdown()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import Settings
 
 _LONGEST_S = 100 * 365 * 86400.0
+_MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster"}
+"""What people write, and what it is called: not always the most similar name."""
 
 
 class ItemOptions(TypedDict, total=False):
@@ -102,7 +104,7 @@ def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     try:
         env = normalise_runtime_env({key: _as_text(value) for key, value in runtime_env.items()})
     except ValueError as error:
-        raise ConfigurationError(f"The runtime_env {error}.", next_step="correct it and submit again") from None
+        raise ConfigurationError(f"The runtime_env {error}", next_step="correct it and submit again") from None
     if isinstance(env.get("working_dir"), (str, Path)):
         env["working_dir"] = _absolute(env["working_dir"])
     if isinstance(env.get("py_modules"), (list, tuple)):
@@ -138,7 +140,7 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raises ConfigurationError with the name that was probably meant."""
     for key in options:
         if key not in names:
-            close = difflib.get_close_matches(key, names, 1)
+            close = [_MEANT[key]] if key in _MEANT else difflib.get_close_matches(key, names, 1)
             hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _running: set[UnifiedScheduler] = set()
 """Those with a control plane. Held here, or one that nobody else holds would take its work along unfinished."""
 _interrupted = threading.Event()
+_stopping = threading.Event()
 _exiting = threading.Event()
 
 
@@ -36,8 +37,18 @@ def exiting() -> bool:
 
 
 def stop_all() -> None:
-    """Cancel what any scheduler of this program has in progress, and end them; each can be used again."""
-    _shut_down_all(drain=False)
+    """After an interrupt: cancel what any scheduler of this program has in progress, and end them; each can be used
+    again."""
+    _stopping.set()
+    try:
+        _shut_down_all(drain=False)
+    finally:
+        _stopping.clear()
+
+
+def interrupted() -> bool:
+    """Is the program being ended by Ctrl+C or SIGTERM?"""
+    return _interrupted.is_set() or _stopping.is_set()
 
 
 def end_without_draining() -> None:
@@ -47,8 +58,9 @@ def end_without_draining() -> None:
 
 def _end_with_the_program() -> None:
     """Work lives and dies with the program: finish it, unless the program was interrupted."""
-    interrupted = _interrupted.is_set() or getattr(sys, "last_type", None) is KeyboardInterrupt
-    _shut_down_all(drain=not interrupted)
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        _interrupted.set()
+    _shut_down_all(drain=not _interrupted.is_set())
 
 
 def _at_exit() -> None:

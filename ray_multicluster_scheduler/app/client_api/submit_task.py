@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor, kill
 from ray_multicluster_scheduler.app.client_api.where import inside, side
 
@@ -104,11 +104,13 @@ def wait(
 
 
 def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
-    """End an item by its id or handle, in whatever state; an actor is killed. Raises UnknownItemError.
+    """End an item by its id or handle, in whatever state; an actor is killed. Raises UnknownItemError,
+    ConfigurationError for what is neither.
 
     ``recursive`` is Ray's, and only True is taken: what the item has submitted inside its cluster ends with it.
     """
     check_recursive(recursive)
+    check_what_to_cancel(item)
     if isinstance(item, str):
         side().cancel(item, force=force)
     elif is_actor(item):

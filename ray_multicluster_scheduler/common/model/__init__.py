@@ -4,7 +4,7 @@ from ray_multicluster_scheduler.common.model.actor_description import ActorDescr
 from ray_multicluster_scheduler.common.model.cluster_metadata import ClusterMetadata
 from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
-from ray_multicluster_scheduler.common.model.resources import Resources, parse_resources
+from ray_multicluster_scheduler.common.model.resources import Resources, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.model.snapshot import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.common.model.states import FailureClass, TaskState
 from ray_multicluster_scheduler.common.model.task_description import TaskDescription
@@ -22,5 +22,6 @@ __all__ = [
     "SchedulingDecision",
     "TaskDescription",
     "TaskState",
+    "mentions_cpu",
     "parse_resources",
 ]

@@ -57,6 +57,11 @@ def parse_resources(given: Mapping[str, object] | None, *, what: str = "resource
     return amounts
 
 
+def mentions_cpu(given: Mapping[str, object] | None) -> bool:
+    """Does what a user gave say anything of CPUs, be it that none is needed?"""
+    return any(_CANONICAL.get(str(key).lower()) == "CPU" for key in given or ())
+
+
 def _amount(name: str, key: str, value: object, what: str) -> float:
     if isinstance(value, str) and name == "memory":
         return math.ceil(parse_size(value))

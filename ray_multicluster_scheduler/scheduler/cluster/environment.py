@@ -21,7 +21,7 @@ def merge_runtime_env(cluster_env: Mapping[str, Any], caller_env: Mapping[str, A
         ours, theirs = normalise_runtime_env(cluster_env), normalise_runtime_env(caller_env)
     except ValueError as error:
         raise ConfigurationError(
-            f"runtime_env: {error}.", next_step="correct the runtime_env that was given with the item"
+            f"runtime_env: {error}", next_step="correct the runtime_env that was given with the item"
         ) from None
     if any(key in theirs for key in _INSTALLERS):
         ours = {key: value for key, value in ours.items() if key not in _INSTALLERS or key in theirs}

@@ -150,7 +150,7 @@ class CallDesk:
             of = debt.actor or key
             self._output(of, result.get("parts", ()))
             if result.get("dropped"):
-                self._output(of, [("stderr", f"\n[{result['dropped']} characters of output were dropped here]\n")])
+                self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))
             self._owed.settle(key)
             self._listener.finished(self._cluster, answer)
         self._send(m.ACK, {"keys": keys}, lazy=True)

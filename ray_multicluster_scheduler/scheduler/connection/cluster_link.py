@@ -88,6 +88,8 @@ class Call:
     target_home: str | None = None
     objects: Sequence[SharedObject] = ()
     ahead: Ahead = ""
+    short: bool = False
+    """Known to be short: its start may be told with its end. Of all others it is told as soon as they start."""
     actor: NewActor | None = None
     method: MethodCall | None = None
 
@@ -149,6 +151,9 @@ class LinkListener(Protocol):
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         """What methods of an actor print is the actor's."""
+
+    def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
+        """So much of its output was too much for the way here."""
 
     def finished(self, cluster: str, result: CallResult) -> None: ...
 

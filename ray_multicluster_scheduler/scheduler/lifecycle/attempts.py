@@ -108,7 +108,7 @@ class Attempts:
             failure = event.failure or FailureClass.USER
             self._failed(record, failure, event.error_type, event.code, event.sentence, now, refused=False)
         elif ending is not None:
-            self._recalled(record, ending, now)
+            self._recalled(record, ending, event.code == codes.KILLED, now)
         else:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
@@ -126,7 +126,7 @@ class Attempts:
         grace = self._core.settings.start_grace_s
         for record in self._core.starts.late(now):
             sentence = f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
-            self._end(record, Ending("recall", sentence, True), now)
+            self._end(record, Ending("recall", sentence, False), now)
 
     def back_off_over(self, task_id: str, now: float) -> None:
         record = self._core.records[task_id]
@@ -242,11 +242,13 @@ class Attempts:
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
         return again, failures[failure]
 
-    def _recalled(self, record: TaskRecord, ending: Ending, now: float) -> None:
-        """We called it back, so no budget is used; it may have started in the last moment."""
+    def _recalled(self, record: TaskRecord, ending: Ending, killed: bool, now: float) -> None:
+        """We called it back, so no budget is used, unless it had begun after all: then our call was its crash."""
         code = _ENDING_CODES[ending.kind]
-        if record.state is TaskState.RUNNING:
-            self._core.transition(record, TaskState.RETRYING, code, ending.sentence, now)
+        if record.started_at is not None or killed:
+            sentence = f"{ending.sentence}; it {'had to be killed and may have' if killed else 'had'} begun by then"
+            self._failed(record, FailureClass.CRASH, None, code, sentence, now, refused=False)
+            return
         self._scheduling.enqueue(record, code, ending.sentence, now)
 
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:

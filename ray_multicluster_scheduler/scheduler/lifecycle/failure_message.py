@@ -9,7 +9,20 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 def failure_message(
     record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
 ) -> tuple[str | None, str, str]:
-    """Class of the error tree (None: the user's own exception), message, next step."""
+    """Class of the error tree (None: the user's own exception), message, next step.
+
+    A sentence that says itself what to do, as the text of an error of ours does, knows better than we do here.
+    """
+    what, advice, own_step = sentence.partition("What to do: ")
+    if not advice or failure is FailureClass.USER:
+        return _of_class(record, failure, sentence, refused=refused)
+    error, message, _ = _of_class(record, failure, what.rstrip(), refused=refused)
+    return error, message, own_step
+
+
+def _of_class(
+    record: TaskRecord, failure: FailureClass, sentence: str, *, refused: bool
+) -> tuple[str | None, str, str]:
     task = record.task
     attempts = "1 attempt" if record.attempt == 1 else f"{record.attempt} attempts"
     message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"

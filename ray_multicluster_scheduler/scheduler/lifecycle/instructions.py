@@ -55,7 +55,8 @@ class Dispatch:
     """Send this attempt to this cluster. ``fence`` only grows, over all items.
 
     One that is sent ``ahead`` has no place there yet (see Call.ahead): it gets that of another one that ends
-    (PlaceMoved), or StartAttempt says that there is one.
+    (PlaceMoved), or StartAttempt says that there is one. Of one that is known to be ``short``, the start may be told
+    with the end.
     """
 
     task_id: str
@@ -63,6 +64,7 @@ class Dispatch:
     fence: int
     cluster: str
     ahead: Ahead = ""
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

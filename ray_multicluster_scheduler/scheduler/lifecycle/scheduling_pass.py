@@ -116,10 +116,11 @@ class SchedulingPass:
     def _place(self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float) -> None:
         core, task = self._core, record.task
         core.leave_queue(record)
-        core.registry.state(cluster).take(task, now, short=self._ahead.is_short(record))
+        short = self._ahead.is_short(record)
+        core.registry.state(cluster).take(task, now, short=short)
         core.submissions.record(task, cluster, now, retry=record.retry)
         core.touched.add(cluster)
-        self._dispatch(record, decision, cluster, now)
+        self._dispatch(record, decision, cluster, now, short=short)
 
     def _send_ahead(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> set[str]:
         """Send those of the group that are known to be short to where they will soon have a place; returns where."""
@@ -136,14 +137,21 @@ class SchedulingPass:
             self._core.leave_queue(record)
             state.places.send_ahead(record.task, now)
             self._ahead.watch(state)
-            self._dispatch(record, decisions[cluster], cluster, now, how)
+            self._dispatch(record, decisions[cluster], cluster, now, how, short=True)
             used.add(cluster)
         if group:
             self._ahead.make_way(group, now)
         return used
 
     def _dispatch(
-        self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float, ahead: Ahead = ""
+        self,
+        record: TaskRecord,
+        decision: SchedulingDecision,
+        cluster: str,
+        now: float,
+        ahead: Ahead = "",
+        *,
+        short: bool,
     ) -> None:
         core = self._core
         core.engine.note_placed(cluster)
@@ -152,7 +160,7 @@ class SchedulingPass:
         record.fence, core.next_fence = core.next_fence, core.next_fence + 1
         record.accepted, record.ending, record.started_at = False, None, None
         core.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        core.out.put(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead))
+        core.out.put(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """All of the shape wait for this. Only the head's history is told, and only of another reason."""

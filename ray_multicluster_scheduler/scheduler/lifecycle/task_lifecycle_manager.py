@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import Transi
 
 _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
-_MANY_UNHANDLED, _CATCH_UP_S = 32, 0.05
+_PAUSE_AFTER, _PAUSE_S = 32, 0.01
 _ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt)
 
 
@@ -73,6 +73,7 @@ class TaskLifecycleManager:
         self._inbox: deque[Event] = deque()
         self._scheduled = False
         self._caught_up = threading.Event()
+        self._since_pause = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
         self._broken = False
@@ -103,13 +104,16 @@ class TaskLifecycleManager:
             self._loop.call_soon_threadsafe(self._turn)
 
     def let_catch_up(self) -> None:
-        """From any thread but the loop's: wait a moment if much is unhandled. A thread that posts without end would
-        otherwise keep the interpreter to itself, and nothing of what it posted would start before it is done."""
-        if len(self._inbox) < _MANY_UNHANDLED or self._broken:
+        """From any thread but the loop's, after each of many: wait a moment now and then if much is unhandled. A thread
+        that posts without end would otherwise keep the interpreter to itself, and nothing of what it posted would start
+        before it is done. It is a pause, not a limit: the next ones go at full speed, however much is unhandled."""
+        self._since_pause += 1
+        if self._since_pause < _PAUSE_AFTER or len(self._inbox) < _PAUSE_AFTER or self._broken:
             return
+        self._since_pause = 0
         self._caught_up.clear()
-        if len(self._inbox) >= _MANY_UNHANDLED:  # else the turn that says so may be over
-            self._caught_up.wait(_CATCH_UP_S)
+        if self._inbox:  # else the turn that says so may be over
+            self._caught_up.wait(_PAUSE_S)
 
     def stop_timers(self) -> None:
         """The control plane ends."""

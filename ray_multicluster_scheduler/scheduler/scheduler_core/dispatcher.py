@@ -214,6 +214,7 @@ class Dispatcher:
             target_home=home,
             objects=[SharedObject(*one) for one in self._shelf.objects_of(task.id)],
             ahead=order.ahead,
+            short=order.short,
             actor=None if task.actor is None else _new_actor(task.actor),
         )
 

@@ -44,6 +44,11 @@ class OutputStore:
             if late:
                 self._closed[task_id, attempt] = True
 
+    def count_dropped(self, task_id: str, attempt: int, characters: int) -> None:
+        """So much was printed and dropped before it got here."""
+        with self._changed:
+            self._outputs.setdefault(task_id, {}).setdefault(attempt, _Output()).dropped += characters
+
     def close(self, task_id: str, attempt: int) -> None:
         """This attempt and those before it print no more."""
         with self._changed:

@@ -62,6 +62,9 @@ class ResultCollector:
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
         self._output.write(task_id, attempt, stream, text)
 
+    def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
+        self._output.count_dropped(task_id, attempt, characters)
+
     def finished(self, cluster: str, result: CallResult) -> None:
         if result.of_actor is not None:
             if self._hear_method is not None:

@@ -152,10 +152,17 @@ class TestTheSchedulerEnds:
             with pytest.raises(TaskCancelledError, match="the scheduler was shut down"):
                 handle.result(0)
             assert handle.explain()["state"] == "CANCELLED"
-        with pytest.raises(SchedulerError, match="was shut down"):
+        with pytest.raises(SchedulerError, match="was shut down, and actor .* ended with it.*make a new") as caught:
             actor.add.remote(2)
+        assert "use this one again" not in str(caught.value)
         sent.cancel()
         assert plane.runtime.method_calls.unanswered() == []
+
+    def test_a_detached_actor_can_be_found_again(self) -> None:
+        with ActorPlane() as plane:
+            actor = plane.actor(name="tally", lifetime="detached")
+        with pytest.raises(SchedulerError, match=r"lives on.*get_actor\('tally'\)"):
+            actor.add.remote(1)
 
     def test_many_threads_call_while_it_ends(self) -> None:
         plane = ActorPlane()

@@ -7,16 +7,19 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.executor.actor_deaths import when_settled
 from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,
     RemoteTraceback,
+    TaskSubmissionError,
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
@@ -166,6 +169,31 @@ def test_an_error_is_raised_at_its_turn_and_the_actor_goes_on(make: Callable[[],
 
 
 @pytest.mark.parametrize("unordered", [False, True])
+def test_a_stop_iteration_of_a_call_does_not_end_the_map(make: Callable[[], Actor], unordered: bool) -> None:
+    pool = ActorPool([make()])
+
+    def stop_at_two(actor: Actor, value: int) -> Call:
+        call = actor.double.remote(value)
+        if value == 2:
+            call = Call()
+            call.future.set_exception(StopIteration("mine"))
+        return call
+
+    results = (pool.map_unordered if unordered else pool.map)(stop_at_two, [1, 2, 3])
+    assert next(results) == 2
+    with pytest.raises(RuntimeError, match="a call of the actor pool raised StopIteration") as caught:
+        next(results)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert list(results) == [6]
+
+
+@pytest.mark.parametrize("wrong", [5, None, "actors"])
+def test_only_lists_of_actors(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"not a list of actors.*ActorPool\(\["):
+        ActorPool(wrong)
+
+
+@pytest.mark.parametrize("unordered", [False, True])
 def test_timeout(make: Callable[[], Actor], unordered: bool) -> None:
     pool, slow = ActorPool([make()]), threading.Event()
     get = pool.get_next_unordered if unordered else pool.get_next
@@ -276,6 +304,109 @@ def test_when_no_actor_is_left_the_error_says_so(make: Callable[[], Actor]) -> N
     pool.push(make())
     pool.submit(double, 3)
     assert pool.get_next(10) == 6
+
+
+class Hesitating(ActorPool[Actor]):
+    """Between the end of a call and what follows from it there is time to look."""
+
+    go_on: threading.Event
+
+    def _give_out(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.go_on.wait(20)
+        super()._give_out()
+
+
+def test_who_reads_just_when_the_last_one_died_hears_of_that(make: Callable[[], Actor]) -> None:
+    pool = Hesitating([make()])
+    pool.go_on = threading.Event()
+    pool.submit(double, "die")
+    pool.submit(double, 1)
+    with pytest.raises(ActorDiedError, match="died"):
+        pool.get_next(10)
+    until(lambda: not pool._busy)
+    threading.Timer(0.1, pool.go_on.set).start()
+    with pytest.raises(ActorDiedError, match="No actor is left"):
+        pool.get_next(10)
+
+
+class TestInterrupts:
+    """Ctrl+C while the caller's function runs on the caller's thread."""
+
+    def test_the_caller_gets_it_and_the_actor_is_free_again(self, make: Callable[[], Actor]) -> None:
+        actor = make()
+        pool = ActorPool([actor])
+
+        def interrupted(_: Actor, value: object) -> Call:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(interrupted, 1)
+        with pytest.raises(TaskSubmissionError, match="KeyboardInterrupt"):
+            pool.get_next(10)
+        pool.submit(double, 4)
+        assert pool.get_next(10) == 8
+        until(pool.has_free)
+        assert pool.pop_idle() is actor
+        assert pool.pop_idle() is None
+
+    def test_a_call_that_was_made_goes_on_and_its_actor_is_freed_once(self, make: Callable[[], Actor]) -> None:
+        actor, slow = make(), threading.Event()
+        pool = ActorPool([actor])
+
+        class Interrupted(Call):
+            times = 0
+
+            def add_done_callback(self, callback: Callable[[Call], object]) -> None:
+                super().add_done_callback(callback)
+                self.times += 1
+                if self.times == 1:
+                    raise KeyboardInterrupt
+
+        def call(actor: Actor, value: Any) -> Call:
+            made = Interrupted()
+            actor.calls.put((made, value))
+            return made
+
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(call, slow)
+        pool.submit(double, 1)
+        assert pool._busy == [actor], "it is not given a second call"
+        assert not pool.has_free()
+        slow.set()
+        assert [pool.get_next(10), pool.get_next(10)] == [42, 2]
+        until(pool.has_free)
+        assert list(pool._idle) == [actor]
+
+    @pytest.mark.filterwarnings("ignore:Exception in thread rmcs-actor-pool")
+    def test_on_the_thread_of_the_pool_others_go_on(self, make: Callable[[], Actor]) -> None:
+        """A function that asks for the end of the interpreter ends its own call only."""
+        actor, slow = make(), threading.Event()
+        pool = ActorPool([actor])
+
+        def leave(_: Actor, value: object) -> Call:
+            raise SystemExit(value)
+
+        pool.submit(double, slow)
+        pool.submit(leave, 3)
+        pool.submit(double, 2)
+        slow.set()
+        assert pool.get_next(10) == 42
+        with pytest.raises(TaskSubmissionError, match="SystemExit"):
+            pool.get_next(10)
+        assert pool.get_next(10) == 4
+
+
+def test_many_that_wait_and_fail_need_no_deeper_stack(make: Callable[[], Actor]) -> None:
+    pool, slow = ActorPool([make()]), threading.Event()
+    pool.submit(double, slow)
+    for _ in range(2_000):
+        pool.submit(lambda actor, value: 1 / value, 0)
+    slow.set()
+    assert pool.get_next(10) == 42
+    for _ in range(2_000):
+        with pytest.raises(ZeroDivisionError):
+            pool.get_next(10)
 
 
 def test_a_function_that_raises_or_returns_no_handle(make: Callable[[], Actor]) -> None:
@@ -397,6 +528,51 @@ class TestDeathsOfOurActors:
                     next(results)
             with pytest.raises(ActorDiedError, match="No actor is left"):
                 next(results)
+
+    def test_while_one_is_restarted_the_others_do_its_work(self) -> None:
+        with ActorPlane() as plane:
+            first, second = plane.actor(max_restarts=1), plane.actor()
+            pool = ActorPool([first, second])
+            results = pool.map(add, range(4))
+            calls = list(plane.sent(2))
+            plane.slow = True
+            plane.fail_call(calls[0].task_id, FailureClass.CRASH, code="ACTOR_DIED")
+            plane.die(first)
+            until(lambda: first._item.state is TaskState.DISPATCHING)
+            with pytest.raises(ActorDiedError):
+                next(results)
+            for number in (1, 2, 3):
+                until(lambda number=number: len(plane.link.calls) > number, 3)
+                plane.answer(plane.link.calls[number].task_id, number)
+                assert next(results) == number
+            assert actors_of(plane) == [first._item.id, *[second._item.id] * 3]
+            plane.start(first, 2)
+            until(lambda: first in pool._idle)
+            assert {pool.pop_idle(), pool.pop_idle()} == {first, second}
+
+    def test_one_that_is_back_comes_back_once(self) -> None:
+        """Told of on two threads at the same time, it must not be free while it works."""
+        with ActorPlane() as plane:
+            actor = plane.actor(max_restarts=1)
+            plane.die(actor)
+            until(lambda: (actor._item.state, actor._item.attempt) == (TaskState.RUNNING, 2))
+            told, item = [], actor._item
+            watch_steps = item.watch_steps
+
+            class Quick:
+                """It takes a step just when somebody begins to watch."""
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(item, name)
+
+                def watch(self) -> None: ...
+
+                def watch_steps(self, tell: Callable[[Any], object]) -> None:
+                    watch_steps(tell)
+                    tell(item)
+
+            when_settled(SimpleNamespace(_item=Quick()), 1, lambda: told.append(1))
+            assert told == [1]
 
     @pytest.mark.parametrize("code", ["RESULT_LOST", "ACTOR_UNAVAILABLE"])
     def test_other_failures_are_no_death(self, code: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors import actors
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -24,6 +25,8 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
 
@@ -157,6 +160,56 @@ class TestNames:
         for wrong in ("", None, 5):
             with pytest.raises(ConfigurationError, match="not the name of an actor"):
                 plane.actors.get(wrong)  # type: ignore[arg-type]  # that is the point
+
+
+class Lingering(ActorPlane):
+    """Actors that were killed take their time."""
+
+    def cancel(self, order: CancelAttempt) -> None:
+        pass
+
+    def end(self, actor: ActorHandle) -> None:
+        self.post(events.AttemptFinished(actor.id, 1, "cancelled"))
+        until(lambda: actor.state is TaskState.CANCELLED)
+
+
+class TestNamesOfTheKilled:
+    def test_a_name_is_free_as_soon_as_its_actor_was_killed(self) -> None:
+        with Lingering() as plane:
+            first = plane.actor(name="tally")
+            first.kill()
+            with pytest.raises(UnknownItemError, match="no actor of this program has a name"):
+                plane.actors.get("tally")
+            second = plane.actor(name="tally")
+            assert first.state is TaskState.RUNNING
+            assert plane.actors.get("tally") is second
+            assert plane.actor(name="tally", get_if_exists=True) is second
+            rows = {row["id"]: row["message"] for row in explanation.actor_rows(plane.runtime)}
+            assert rows[first.id] == "its end was asked for: it was killed"
+            plane.end(first)
+            assert plane.actors.get("tally") is second, "the end of the first one does not take its name away"
+            second.kill()
+            plane.end(second)
+
+    def test_one_that_would_be_taken_over_is_made_anew(self) -> None:
+        with Lingering() as plane:
+            first = plane.actor(name="tally")
+            first.kill()
+            second = plane.actor(name="tally", get_if_exists=True)
+            assert second is not first
+
+    def test_a_detached_one_that_dies_is_not_found_on_its_cluster(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with Lingering() as plane:
+            with monkeypatch.context() as patch:
+                patch.setattr(plane.runtime, "clients", Dashboards())
+                first = plane.actor(name="tally", lifetime="detached")
+                patch.setattr(plane.runtime, "clients", Dashboards(mac=["tally"]))
+                first.kill()
+                with pytest.raises(UnknownItemError):
+                    plane.actors.get("tally")
+                second = plane.actor(name="tally", lifetime="detached")
+                assert plane.actors.get("tally") is second
+            plane.end(first)
 
 
 class Dashboards:

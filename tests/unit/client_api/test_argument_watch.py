@@ -154,6 +154,20 @@ def test_nobody_is_told_after_the_stop() -> None:
     assert not actor._item._step_watchers
 
 
+def test_one_that_was_stopped_before_it_began_leaves_nothing_behind() -> None:
+    """As when its item is cancelled between being known and being watched."""
+    actor, source = FakeActorHandle("a1"), LateSource()
+    news: list[Values | ArgumentFailure] = []
+    watch = ArgumentWatch(prepare_arguments((actor, source), {}, "f"), news.append, news.append)
+    watch.stop()
+    watch.begin()
+    assert not actor._item._step_watchers
+    assert not source._item._watchers
+    actor.moved(TaskState.RUNNING)
+    source.succeeds()
+    assert news == []
+
+
 def test_on_a_control_plane() -> None:
     """An item that uses an actor waits for it, and goes where it is or not at all."""
     with ControlPlane() as plane:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -192,6 +194,19 @@ class TestErrors:
         with pytest.raises(ZeroDivisionError):
             list(results)
 
+    def test_a_stop_iteration_of_a_call_does_not_end_the_map(self, fleet: ThreadFleet) -> None:
+        results = executor(fleet).map(lambda x: next(iter([x] if x != 1 else [])), range(3), chunksize=3)
+        assert next(results) == 0
+        with pytest.raises(RuntimeError, match="a call of the map raised StopIteration") as caught:
+            next(results)
+        assert isinstance(caught.value.__cause__, StopIteration)
+        assert list(results) == [2]
+
+    @pytest.mark.parametrize("wrong", ["a", 1.5])
+    def test_a_chunksize_that_is_no_number(self, fleet: ThreadFleet, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match=f"chunksize is {wrong!r}.*whole number"):
+            executor(fleet).map(str, [1], chunksize=wrong)
+
     def test_a_chunk_that_fails_as_a_whole_fails_each_of_its_calls(self, fleet: ThreadFleet) -> None:
         fleet.crashes.append(WorkerCrashedError("the worker died"))
         with_one_lost = drain(executor(fleet).map(lambda x: x, range(6), chunksize=2))
@@ -369,6 +384,36 @@ class TestTheEnd:
         until(lambda: all(handle.state == "CANCELLED" for handle in fleet.handles))
         assert list(results) == []
         assert len(fleet.handles) == chunked_map.RESERVE
+
+    def test_ctrl_c_while_waiting_closes_it(self, fleet: ThreadFleet) -> None:
+        fleet.gate.clear()
+        results = executor(fleet).map(str, range(100))
+        until(lambda: len(fleet.handles) == chunked_map.RESERVE)
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        timer.join()
+        until(lambda: all(handle.state == "CANCELLED" for handle in fleet.handles))
+        assert list(results) == []
+
+    def test_an_exception_inside_with_withdraws_what_was_not_read(self, fleet: ThreadFleet) -> None:
+        _barriers["all"] = threading.Barrier(5, timeout=20)  # four places, and us
+        read: list[Iterator[bool]] = []
+
+        def program() -> None:
+            with executor(fleet) as pool:
+                read.append(pool.map(meet, range(100), chunksize=1))
+                until(lambda: sum(handle.state == "RUNNING" for handle in fleet.handles) == 4)
+                threading.Timer(0.1, _barriers["all"].wait).start()
+                raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            program()
+        assert all(handle.done() for handle in fleet.handles)
+        values = drain(read[0])
+        assert values[:4] == [True] * 4, "what ran was waited for"
+        assert {type(value) for value in values[4:]} == {CancelledError}
 
     @pytest.mark.parametrize("started", [True, False])
     def test_forgetting_it_does_too(self, fleet: ThreadFleet, started: bool) -> None:

@@ -419,6 +419,11 @@ class TestMaking:
         with pytest.raises(ConfigurationError, match=message):
             FleetExecutor(fleet, **options)  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize(("given", "options"), [(5, {}), (None, {"max_workers": 5})])
+    def test_a_number_of_workers_is_no_scheduler(self, given: Any, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match="given .*5.*UnifiedScheduler.*the fleet's size decides how much"):
+            FleetExecutor(given, **options)
+
     def test_the_shared_scheduler_is_taken_when_it_is_needed(self, fleet: ThreadFleet) -> None:
         before = where.exchange_shared(None)
         try:

@@ -306,8 +306,12 @@ def test_waiting_for_many() -> None:
 def test_wait_counts_a_handle_once() -> None:
     one, other = handle(), handle("t2")
     succeed(one)
-    with pytest.raises(ConfigurationError, match="with 2 handles"):
+    with pytest.raises(ConfigurationError, match="the same handle was given twice and counts once: that is 2"):
         wait([one, one, other], num_returns=3)
+    with pytest.raises(ConfigurationError, match="num_returns is 2, but the same handle was given twice"):
+        wait([one, one], num_returns=2)
+    with pytest.raises(ConfigurationError, match="num_returns is 4, with 3 handles"):
+        wait([one, one, other], num_returns=4)
     assert wait([one, one, other], num_returns=1) == ([one], [other])
 
 

@@ -29,7 +29,6 @@ def loop() -> Iterator[LoopThread]:
         loop.end_loop()
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 def test_an_interrupt_at_any_moment_leaves_the_way_in_open(loop: LoopThread) -> None:
     """While the interrupt is handled, its traceback keeps all that was under way alive: no lock may be among it."""
     moments = 0

@@ -87,10 +87,13 @@ def test_a_namespace_is_refused_unless_it_says_nothing() -> None:
 @pytest.mark.usefixtures("bound")
 def test_children_are_ended_too() -> None:
     ended: list[bool] = []
-    handle: Any = SimpleNamespace(cancel=lambda *, force: ended.append(force))
+    handle: Any = SimpleNamespace(id="t1", cancel=lambda *, force: ended.append(force))
     NativeScheduler().cancel(handle, recursive=True)
     with pytest.raises(ConfigurationError, match="recursive=False"):
         NativeScheduler().cancel(handle, recursive=False)
+    for wrong in (None, [handle], 5):
+        with pytest.raises(ConfigurationError, match="neither a handle nor an id"):
+            NativeScheduler().cancel(wrong)
     assert ended == [False]
 
 

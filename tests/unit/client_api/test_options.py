@@ -54,6 +54,8 @@ def test_lists_become_tuples_and_classes_become_names() -> None:
     ("options", "named", "hint"),
     [
         ({"retris": 3}, "'retris'", "did you mean retries"),
+        ({"cluster": "mac"}, "'cluster'", "did you mean preferred_cluster"),
+        ({"cluster_name": "mac"}, "'cluster_name'", "did you mean preferred_cluster"),
         ({"zzz": 3}, "'zzz'", "known options: "),
         ({"retry_lost": True}, "'retry_lost'", ""),
         ({"tags": "gpu"}, "tags", 'tags=["gpu"]'),
@@ -113,8 +115,9 @@ def test_a_folder_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_slip_in_a_runtime_env_is_refused(runtime_env: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
         absolute_paths(runtime_env)
+    assert "?." not in f"{caught.value.message} {caught.value}"
 
 
 def test_a_plugins_key_is_left_to_ray() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import WITHOUT_END, check_num_returns, task_options
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import WITHOUT_END, task_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
@@ -63,7 +63,3 @@ def test_what_is_refused(given: dict[str, Any], says: str, next_step: str) -> No
     with pytest.raises(ConfigurationError, match=says) as caught:
         task_options(given)
     assert next_step in str(caught.value)
-
-
-def test_number_of_returns() -> None:
-    assert [check_num_returns(number) for number in (None, 0, 1, 7)] == [1, 0, 1, 7]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.model import TaskState
@@ -69,6 +70,29 @@ def test_what_does_not_end_in_time_is_forced(
         shutdown_story.cancel_all(plane.runtime)
         assert running.state is TaskState.CANCELLED
     assert "still not over, forcing: j1 (RUNNING)" in capsys.readouterr().err
+
+
+def test_what_a_shutdown_cancelled_was_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_interrupted", threading.Event())
+    with ControlPlane() as plane:
+        first = plane.job("j1")
+        shutdown_story.cancel_all(plane.runtime)
+        assert "the scheduler was shut down" in str(first.exception(0))
+        second = plane.job("j2")
+        program.end_without_draining()
+        shutdown_story.cancel_all(plane.runtime)
+        assert "the program that submitted it was interrupted" in str(second.exception(0))
+
+
+def test_many_items_are_told_of_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with ControlPlane() as plane:
+        handles = [plane.submit(job(f"j{number}", cpus=8)) for number in range(50)]
+        until(lambda: all(handle._item.accepted for handle in handles))
+        shutdown_story.cancel_all(plane.runtime)
+        assert {handle.state for handle in handles} == {TaskState.CANCELLED}
+    lines = capsys.readouterr().err.splitlines()
+    assert len([line for line in lines if line.endswith(": CANCELLED")]) == 20
+    assert lines[-1] == "rmcs: and 30 more"
 
 
 def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

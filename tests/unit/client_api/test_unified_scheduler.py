@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import program, unified_scheduler, where
+from ray_multicluster_scheduler.app.client_api import program, submit_task, unified_scheduler, where
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 
 pytestmark = pytest.mark.usefixtures("leak_check")
@@ -157,6 +158,33 @@ class TestTheEnd:
         program.end_without_draining()
         program._end_with_the_program()
         assert other.state is TaskState.CANCELLED
+
+
+def test_only_items_can_be_cancelled(waiting: UnifiedScheduler) -> None:
+    handle = waiting.submit_job_async("ls")
+    for wrong in (None, [handle], 5):
+        for cancel in (waiting.cancel, submit_task.cancel):
+            with pytest.raises(ConfigurationError, match="neither a handle nor an id.*pass a handle or an id"):
+                cancel(wrong)
+    assert not handle.done()
+    waiting.cancel(handle)
+    with pytest.raises(TaskCancelledError):
+        handle.result(10)
+
+
+def test_an_actor_that_is_cancelled_by_its_id_gives_its_name_away_at_once(waiting: UnifiedScheduler) -> None:
+    first = waiting.submit_actor_async(Counter, name="tally")
+    runtime, go_on = waiting._runtime, threading.Event()
+    assert runtime is not None
+    runtime.soon(go_on.wait, 20)  # nothing ends meanwhile
+    waiting.cancel(first.id)
+    second = waiting.submit_actor_async(Counter, name="tally")
+    assert not first._item.done()
+    assert waiting.get_actor("tally") is second
+    go_on.set()
+    until(first._item.done)
+    assert first.state is TaskState.CANCELLED
+    assert waiting.get_actor("tally") is second
 
 
 def test_a_refused_job_is_an_error_at_once(scheduler: UnifiedScheduler) -> None:

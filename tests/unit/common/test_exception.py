@@ -25,6 +25,19 @@ def test_every_error_is_in_the_drawing_and_survives_a_pickle(kind: type[Schedule
     assert (type(copy), str(copy), copy.task_id, copy.cluster) == (kind, str(error), "t1", "mac")
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("It broke", "It broke. "),
+        ("It broke?.", "It broke? "),
+        ("It broke!", "It broke! "),
+        ("It broke..", "It broke. "),
+    ],
+)
+def test_one_full_stop_before_the_advice(message: str, text: str) -> None:
+    assert str(SchedulerError(message, next_step="mend it")) == f"{text}What to do: mend it"
+
+
 def test_standard_handlers_catch_them() -> None:
     with pytest.raises(TimeoutError):
         raise exception.TaskTimeoutError("late")

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.common.home_paths import find_home_paths, move_home_paths
+from ray_multicluster_scheduler.common.home_paths import find_home_paths, find_in_arguments, move_home_paths
 
 HOMES = ["/home/alice", "/Users/alice"]
 
 
 def moved(value: Any, homes: list[str] | None = None, target: str | None = "/Users/alice") -> Any:
     return move_home_paths(value, HOMES if homes is None else homes, target, words=True)[0]
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "value", [PurePosixPath("/home/alice/x"), "/home/alice/x", ["/home/alice/x"], {"a": ("/home/alice/x",)}]
+    )
+    def test_wherever_a_path_is_it_is_found(self, value: Any) -> None:
+        assert find_in_arguments((1, value), {}, HOMES) == ("/home/alice/x",)
+        assert find_in_arguments((), {"b": b"", "a": value}, HOMES) == ("/home/alice/x",)
+        assert find_in_arguments((value, "/home/alice/y"), {}, HOMES, 1) == ("/home/alice/x",)
+
+    def test_what_holds_none(self) -> None:
+        assert find_in_arguments((1, None, "text", b"/home/alice", object(), "a/b"), {"a": 2.5}, HOMES) == ()
+        assert find_in_arguments((), {}, HOMES) == ()
 
 
 class TestWholeTexts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model.resources import describe, fits, parse_resources
+from ray_multicluster_scheduler.common.model.resources import describe, fits, mentions_cpu, parse_resources
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,13 @@ def test_what_is_no_amount(given: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_resources(given)
     assert caught.value.next_step
+
+
+def test_to_say_that_no_cpu_is_needed_is_to_say_something() -> None:
+    for said in ({"CPU": 0}, {"num_cpus": 1}, {"Num_CPUs": 0, "GPU": 1}):
+        assert mentions_cpu(said)
+    for silent in (None, {}, {"GPU": 1}, {"cpus": 1}):
+        assert not mentions_cpu(silent)
 
 
 def test_rounding_of_ray_does_not_matter() -> None:

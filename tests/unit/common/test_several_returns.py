@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument, fill_in
-from ray_multicluster_scheduler.common.several_returns import SeveralReturns, as_many
+from ray_multicluster_scheduler.common.several_returns import SeveralReturns, as_many, check_num_returns
 
 
 @pytest.mark.parametrize("value", [(1, 2), [1, 2], {1, 2}, {1: "a", 2: "b"}])
@@ -32,3 +33,10 @@ def test_another_number_is_an_error(value: Any, held: str) -> None:
 def test_a_part_as_an_argument_is_the_part_that_its_handle_gives(value: Any) -> None:
     args, kwargs = fill_in([ObjectArgument(0, 0)], {"b": ObjectArgument(0, 1)}, lambda _: value)
     assert (args, kwargs) == ([1], {"b": 2})
+
+
+def test_what_may_be_asked_for() -> None:
+    assert [check_num_returns(number) for number in (None, 0, 1, 7)] == [1, 0, 1, 7]
+    for wrong, says in ((True, "is True"), (-1, "is -1"), (1.5, "is 1.5"), ("streaming", "cannot be streamed")):
+        with pytest.raises(ConfigurationError, match=says):
+            check_num_returns(wrong)

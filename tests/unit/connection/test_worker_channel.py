@@ -67,9 +67,9 @@ async def agent() -> AsyncIterator[AgentSide]:
         worker.close()
 
 
-async def begin(channel: WorkerChannel, task_id: str, attempt: int, node_id: str) -> Running:
+async def begin(channel: WorkerChannel, task_id: str, attempt: int, node_id: str, *, tell: bool = False) -> Running:
     """As a worker does; off the loop, since the agent of these tests lives on it and is asked for a lease."""
-    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id)
+    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, tell=tell)
 
 
 async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, str]]:
@@ -263,6 +263,20 @@ async def test_a_lease_counts_from_when_it_was_asked_for(agent: AgentSide) -> No
     channel.end(running)
     await eventually(lambda: channel._socket is None)
     server.close()
+
+
+async def test_a_start_that_is_to_be_told_is_told_before_the_call_begins(agent: AgentSide) -> None:
+    """Also when the line was hung up since, because nothing happened."""
+    channel = WorkerChannel(agent.line)
+    for number, name in enumerate(("t1", "t2"), start=1):
+        running = await begin(channel, name, 1, "n1", tell=True)
+        assert running.reported
+        await eventually(lambda number=number: len(agent.heard) == number)
+        await finished(channel, running)
+        await eventually(lambda: channel._socket is None, timeout=10)
+    assert [(one.kind, one.head["id"]) for one in agent.heard] == [("started", "t1"), ("started", "t2")]
+    await finished(channel, await begin(channel, "t3", 1, "n1"))
+    assert len(agent.heard) == 2  # a short one says it with its result
 
 
 async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: AgentSide) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, SetTimer
 from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
 
 
@@ -415,6 +416,16 @@ def test_what_was_taken_back_says_nothing_of_the_cluster() -> None:
     driver.send(events.DispatchRefused("t3", 1, FailureClass.PERMANENT, "BAD_ENV", "it cannot be packed"))
     driver.send(events.AttemptFinished("t4", 1, "failed", FailureClass.CLUSTER))
     assert driver.machine.view("a", driver.now).trouble.code == "BREAKER_OPEN"
+
+
+def test_a_refusal_that_says_itself_what_to_do_is_not_given_a_second_advice() -> None:
+    driver = ready(8)
+    driver.submit(task("t1"))
+    why = str(ConfigurationError("The folder is not there.", next_step="correct the path"))
+    driver.send(events.DispatchRefused("t1", 1, FailureClass.PERMANENT, "BAD_ENV", why))
+    (done,) = driver.said(Complete)
+    assert done.message.endswith(": The folder is not there.")
+    assert done.next_step == "correct the path"
 
 
 def test_a_python_that_does_not_match_is_found_out_by_the_link_and_uses_no_budget() -> None:

@@ -207,6 +207,30 @@ async def test_events_from_other_threads_arrive_in_their_order() -> None:
     manager.stop_timers()
 
 
+async def test_whoever_submits_many_pauses_now_and_then_and_is_never_held_up() -> None:
+    class Pauses(threading.Event):
+        taken = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.taken += 1
+            return False
+
+    manager, _, _ = make()
+    await eventually(lambda: not manager._inbox)
+    manager._caught_up = pauses = Pauses()
+    for number in range(100):
+        manager.post(events.Submitted(task(f"t{number}")))  # nothing is handled meanwhile: we are on the loop
+        manager.let_catch_up()
+    assert pauses.taken == 3
+    await eventually(lambda: not manager._inbox)
+    assert pauses.is_set()
+    for _ in range(100):
+        manager.let_catch_up()
+    assert pauses.taken == 3  # nothing waits
+    manager.stop_timers()
+
+
 async def test_an_attempt_reaches_the_hands_before_its_end_is_asked_for() -> None:
     manager, journal, _ = make()
     manager.post(events.Submitted(task("t1")))

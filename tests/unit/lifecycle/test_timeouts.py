@@ -79,7 +79,7 @@ def test_what_does_not_start_in_time_is_called_back_and_placed_again() -> None:
     driver.submit(task("t"))
     driver.accept("t")
     driver.fire("starts", after=60)
-    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", True)]
+    assert driver.said(CancelAttempt) == [CancelAttempt("t", 1, "a", False)]
     assert driver.state("t") is TaskState.DISPATCHING
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
     driver.stopped("t")
@@ -97,15 +97,29 @@ def test_a_start_in_the_last_moment_still_ends_as_asked() -> None:
     assert driver.end("t").state is TaskState.SUCCEEDED
 
 
-def test_a_start_that_crossed_the_recall_is_placed_again_without_using_a_budget() -> None:
+def test_one_that_had_begun_when_it_was_called_back_has_crashed_by_that() -> None:
+    """Its code ran, so running it again is a matter of its budget: side effects may come twice."""
+    driver = ready(4)
+    for name, budget in (("once", 0), ("again", 1)):
+        driver.submit(task(name, retries=0, crash_retries=budget, lost_retries=0))
+        driver.accept(name)
+    driver.fire("starts", after=60)
+    for name in ("once", "again"):
+        driver.start(name)
+        driver.stopped(name)
+    assert driver.end("once").error == "WorkerCrashedError"
+    assert "had begun" in driver.end("once").message
+    assert driver.states("again")[-2:] == ["RUNNING", "RETRYING"]
+
+
+def test_one_that_had_to_be_killed_when_it_was_called_back_may_have_begun() -> None:
     driver = ready(4)
     driver.submit(task("t", retries=0, crash_retries=0, lost_retries=0))
     driver.accept("t")
     driver.fire("starts", after=60)
-    driver.start("t")
-    driver.stopped("t")
-    assert driver.states("t")[-4:] == ["RUNNING", "RETRYING", "QUEUED", "DISPATCHING"]
-    assert driver.attempt("t") == 2
+    assert [order.force for order in driver.said(CancelAttempt)] == [False]  # what waits in Ray gives way to a word
+    driver.send(events.AttemptFinished("t", 1, "cancelled", code="KILLED"))
+    assert driver.end("t").error == "WorkerCrashedError"
 
 
 def test_the_grace_ends_with_the_start_whatever_came_first() -> None:

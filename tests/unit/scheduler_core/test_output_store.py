@@ -164,3 +164,11 @@ def test_a_follower_reads_to_the_end_what_was_pushed_out_meanwhile() -> None:
     item.moves(1, over=True)
     assert store.text("t1", 1) == ""
     assert list(pieces) == ["b"]
+
+
+def test_what_was_dropped_on_its_way_is_counted_too() -> None:
+    store = OutputStore(max_chars=5)
+    store.write("t1", 1, "stdout", "abc")
+    store.write("t1", 1, "stdout", "defg")
+    store.count_dropped("t1", 1, 500_000)
+    assert store.text("t1", 1) == "abc\n[500004 characters more were dropped]\n"

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentFailure, ArgumentWatch, Values
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
-from ray_multicluster_scheduler.common.home_paths import find_home_paths
+from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import TaskState
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ others wait here, where they cost little."""
 _ASYNC_CONCURRENCY = 1000
 """How many calls an asynchronous actor runs at once if it does not say so: Ray's default."""
 _PER_TURN = 500
-_NO_PATHS = frozenset({type(None), bool, int, float, complex, bytes})
 
 
 class ActorCalls:
@@ -38,7 +37,8 @@ class ActorCalls:
         self.awake = False
         self._calls = calls
         self.most_unanswered = max(MAX_UNANSWERED, 2 * _concurrency(item))
-        self._killed = False
+        self.killed = False
+        """Its end was asked for, even if it is not over yet."""
         self._attempt = self._number = 0
         item.watch_steps(lambda _: calls.wake(self))
 
@@ -47,7 +47,7 @@ class ActorCalls:
         calls = self._calls
         prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
         call = CallItem(calls.new_id(), self, method, prepared.data, complete=prepared.plain)
-        call.has_paths = _may_hold_paths(args, kwargs) and bool(find_home_paths((args, kwargs), calls.homes, 1))
+        call.has_paths = bool(find_in_arguments(args, kwargs, calls.homes, 1))
         if prepared.plain:
             calls.put(call)
             return call
@@ -60,7 +60,7 @@ class ActorCalls:
 
     def no_more(self) -> None:
         """Its end was asked for: calls that have not left yet wait for it and fail."""
-        self._killed = True
+        self.killed = True
 
     def advance(self) -> None:
         """On the loop: send what can be sent now, or fail what can never be."""
@@ -95,7 +95,7 @@ class ActorCalls:
         if call.sent_to is not None:
             return f"was sent to {call.sent_to}, and is not answered yet", self._calls.before(call)
         waiting = self._calls.waiting_for(self)
-        before = next((n for n, one in enumerate(waiting) if one is call), 0)
+        before = self.unanswered + next((n for n, one in enumerate(waiting) if one is call), 0)
         if call.watch_arguments is not None and not call.complete:
             return call.watch_arguments.waits_for, before
         if self._target() is None:
@@ -103,12 +103,12 @@ class ActorCalls:
         first = next(iter(waiting), call)
         if first is not call and first.watch_arguments is not None and not first.complete:
             return f"waits for {first.id} before it, which {first.watch_arguments.waits_for}", before
-        return f"waits for its turn; {self.unanswered} calls are with the actor", before + self.unanswered
+        return f"waits for its turn; {self.unanswered} calls are with the actor", before
 
     def _target(self) -> tuple[str, int] | None:
         """Cluster and attempt that take calls now."""
         step = self.item.transition
-        if step is None or step.state is not TaskState.RUNNING or step.cluster is None or self._killed:
+        if step is None or step.state is not TaskState.RUNNING or step.cluster is None or self.killed:
             return None
         return step.cluster, step.attempt
 
@@ -169,8 +169,3 @@ def _misplaced(call: CallItem, cluster: str) -> tuple[str, str]:
         f"on {cluster}: actors of different clusters cannot call each other"
     )
     return message, f'make both with preferred_cluster="{cluster}", fallback="wait"'
-
-
-def _may_hold_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Numbers hold no paths, and most calls of many have nothing else."""
-    return any(type(value) not in _NO_PATHS for value in (*args, *kwargs.values()))

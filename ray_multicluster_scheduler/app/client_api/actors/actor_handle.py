@@ -113,7 +113,8 @@ class ActorHandle:
         return self
 
     def kill(self, *, no_restart: bool = True) -> None:
-        """End it now, without a restart. Calls that it has not answered fail. Nothing happens to one that is over."""
+        """End it now, without a restart. Calls that it has not answered fail, and its name is free at once. Nothing
+        happens to one that is over."""
         if not no_restart:
             raise ConfigurationError(
                 "no_restart=False is not there: a killed actor stays dead.", next_step="kill it and make a new one"
@@ -135,6 +136,8 @@ class ActorHandle:
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over restarts, until it is over."""
         item = self._item
+        if item.outcome is None:
+            _refuse_in_another_process(self)
         return self._rmcs_runtime.output.follow(item.id, lambda: (max(item.attempt, 1), item.outcome is not None))
 
     def method(self, name: str) -> ActorMethod:
@@ -210,8 +213,13 @@ def _raise_if_over(item: Item) -> None:
 
 
 def _check_process(handle: ActorHandle) -> None:
+    if not _serves_or_over(handle._item):
+        _refuse_in_another_process(handle)
+
+
+def _refuse_in_another_process(handle: ActorHandle) -> None:
     item = handle._item
-    if not _serves_or_over(item) and handle._rmcs_runtime.in_another_process:
+    if handle._rmcs_runtime.in_another_process:
         raise SchedulerError(
             f"{item.id} was submitted by the process that this one was forked from.",
             task_id=item.id,

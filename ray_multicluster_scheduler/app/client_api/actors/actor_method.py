@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.actors.call_handle import ActorCallHandle, CallPartHandle
-from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, check_num_returns
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls

@@ -15,7 +15,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Unkn
 
 
 class ActorRegistry:
-    """Each living actor has one handle here, so that whoever asks for it gets the same. Safe from any thread."""
+    """Each living actor has one handle here, so that whoever asks for it gets the same. The name of one that was killed
+    is free at once, though its end takes a while. Safe from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -56,10 +57,19 @@ class ActorRegistry:
         with self._lock:
             return list(self._by_id.values())
 
+    def dying(self, name: str) -> set[str | None]:
+        """Where detached actors of this name were killed and are not over yet: Ray may still tell of them there."""
+        with self._lock:
+            return {
+                one._item.cluster
+                for one in self._by_id.values()
+                if one._rmcs_calls.killed and (actor := one._item.task.actor) is not None and actor.ray_name == name
+            }
+
     def unknown(self, name: str, elsewhere: str = "") -> UnknownItemError:
         """There is no living actor of this name; ``elsewhere`` tells what else was looked at."""
         with self._lock:
-            names = sorted(self._id_of_name)
+            names = sorted(known for known in self._id_of_name if self._living(known) is not None)
         close = difflib.get_close_matches(name, names, 1)
         known = f"known names: {', '.join(names)}" if names else "no actor of this program has a name"
         return UnknownItemError(
@@ -70,7 +80,9 @@ class ActorRegistry:
     def _living(self, name: str | None) -> ActorHandle | None:
         actor_id = None if name is None else self._id_of_name.get(name)
         handle = None if actor_id is None else self._by_id.get(actor_id)
-        return handle if handle is not None and handle._item.outcome is None else None
+        if handle is None or handle._item.outcome is not None or handle._rmcs_calls.killed:
+            return None
+        return handle
 
     def _over(self, item: Item) -> None:
         with self._lock:

@@ -18,8 +18,8 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import Rem
 from ray_multicluster_scheduler.common.actor_class import is_asynchronous
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.home_paths import find_home_paths
-from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, parse_resources
+from ray_multicluster_scheduler.common.home_paths import find_in_arguments
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
@@ -72,7 +72,7 @@ class ActorSubmission:
             kind="actor",
             name=name,
             requirements=needs,
-            home_paths=find_home_paths((positional, named), self._homes),
+            home_paths=find_in_arguments(positional, named, self._homes),
             actor=actor,
             submitted_at=self._clock.now(),
             **{**fields, "retries": 0},
@@ -97,7 +97,6 @@ def _actor(
     actor_id: str, needs: Mapping[str, float], given: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ActorDescription:
     """As in Ray, one that says nothing of CPUs needs one free to be placed, and holds none."""
-    says_cpu = any(str(key).lower() in ("cpu", "num_cpus") for key in given or ())
     name, lifetime = options.get("name"), options.get("lifetime")
     if options.get("get_if_exists") and name is None:
         raise ConfigurationError("get_if_exists is given, but no name.", next_step="give the actor a name, too")
@@ -110,7 +109,7 @@ def _actor(
         raise ConfigurationError(f"ready_timeout is {timeout!r}.", next_step="give seconds, or None for no limit")
     return ActorDescription(
         ray_name=name if lifetime == "detached" and name is not None else actor_id,
-        placement=needs if says_cpu else {"CPU": 1.0, **needs},
+        placement=needs if mentions_cpu(given) else {"CPU": 1.0, **needs},
         public_name=name,
         max_restarts=options.get("max_restarts") or 0,
         restart_elsewhere=bool(options.get("restart_elsewhere", False)),

@@ -128,11 +128,13 @@ class Actors:
         )
 
     async def _search(self, name: str, patience: float | None = None) -> tuple[list[str], list[str]]:
-        """Clusters with a detached actor of this name, and what became of asking the others: those that cannot be
-        asked, or do not answer in so many seconds."""
+        """Clusters with a detached actor of this name that was not killed here, and what became of asking the others:
+        those that cannot be asked, or do not answer in so many seconds."""
+        dying = self._registry.dying(name)
         clusters = [cluster.name for cluster in self._runtime.config.clusters]
         answers = await asyncio.gather(*(self._is_on(cluster, name, patience) for cluster in clusters))
-        found = [cluster for cluster, answer in zip(clusters, answers, strict=True) if answer is True]
+        has_one = [cluster for cluster, answer in zip(clusters, answers, strict=True) if answer is True]
+        found = [cluster for cluster in has_one if cluster not in dying]
         return found, [answer for answer in answers if isinstance(answer, str)]
 
     async def _is_on(self, cluster: str, name: str, patience: float | None) -> bool | str:

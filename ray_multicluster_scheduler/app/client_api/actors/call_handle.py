@@ -6,7 +6,6 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle
 
@@ -59,8 +58,7 @@ class CallPartHandle(_OfCall, PartHandle):
 def cancel_call(runtime: Runtime, call: CallItem, *, force: bool) -> None:
     """From any thread. Nothing happens after the scheduler's end: then it is answered. Raises SchedulerError in the
     child of a fork."""
-    if runtime.in_another_process:
-        raise shut_down("belongs to the process that this one was forked from")
+    runtime.check_process()
     runtime.soon(lambda: runtime.method_calls.cancel(call, force=force))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,22 +25,13 @@ class MethodShape:
 
 def method(*, num_returns: int = 1) -> Callable[[F], F]:
     """Decorator for methods of actors: ``@method(num_returns=2)`` makes each call give two handles."""
-    check_num_returns(num_returns)
+    number = check_num_returns(num_returns)
 
     def mark(function: F) -> F:
-        setattr(function, _RETURNS, num_returns)
+        setattr(function, _RETURNS, number)
         return function
 
     return mark
-
-
-def check_num_returns(number: object) -> None:
-    """Raises ConfigurationError unless it is a whole number, 0 or more."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigurationError(
-            f"num_returns is {number!r}.",
-            next_step="give a whole number, 0 or more; values cannot be streamed across clusters",
-        )
 
 
 def methods_of(cls: type) -> dict[str, MethodShape]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, ClusterLink
 
@@ -62,7 +63,7 @@ class MethodCalls:
             raise shut_down("belongs to the process that this one was forked from")
         with self._lock:
             if self._refusal is not None:
-                raise shut_down(self._refusal)
+                raise _too_late(call, self._refusal)
             self._open[call.id] = call
             call.actor.waiting.append(call)
         self.wake(call.actor)
@@ -150,3 +151,19 @@ class MethodCalls:
                 _log.exception("the way of actors' calls has a defect")
                 self._failure(error)
                 return
+
+
+def _too_late(call: CallItem, why: str) -> SchedulerError:
+    """The scheduler may be used again, but not with the actors that it had."""
+    item = call.actor.item
+    actor = item.task.actor
+    if actor is not None and actor.detached:
+        fate, step = "is detached and lives on", f"find it again with get_actor({actor.public_name!r}) and call that"
+    else:
+        fate, step = "ended with it", "make a new actor and call that"
+    return SchedulerError(
+        f"{call.name} was not sent: the scheduler {why}, and actor {item.id} {fate}.",
+        task_id=item.id,
+        cluster=item.cluster,
+        next_step=step,
+    )

@@ -57,6 +57,8 @@ class ArgumentWatch:
             actor._item.watch_steps(self._actor_moved)
             self._actor_moved(actor._item)
         self._one_less()
+        if self._over:  # it may have been stopped before all of these were watched
+            self._let_go()
 
     def stop(self) -> None:
         """Nobody waits for it any more."""

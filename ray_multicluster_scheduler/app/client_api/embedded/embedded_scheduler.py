@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_for
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision
@@ -172,8 +172,9 @@ class UnifiedScheduler(ActorVerbs):
 
     def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
         """Ask for the end of an item by its id or handle, in whatever state; an actor is killed. Raises
-        UnknownItemError."""
+        UnknownItemError, ConfigurationError for what is neither."""
         check_recursive(recursive)
+        check_what_to_cancel(item)
         if isinstance(item, Handle):
             item.cancel(force=force)
             return
@@ -181,6 +182,10 @@ class UnifiedScheduler(ActorVerbs):
             ActorHandle.kill(item)
             return
         runtime = self._that_knows(item)
+        actor = None if self._actors is None else self._actors.find(item)
+        if actor is not None:
+            ActorHandle.kill(actor)
+            return
         if runtime.method_calls.was_issued(item):
             call_handle.cancel_by_id(runtime, item, force=force)
             return

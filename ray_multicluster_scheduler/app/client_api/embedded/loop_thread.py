@@ -62,20 +62,31 @@ class LoopThread:
 
     def ask(self, look: Callable[[], T]) -> T:
         """Read what the loop writes: on the loop while there is one, then as it was left."""
+        answer: Future[T] = Future()
 
-        async def on_the_loop() -> T:
-            return look()
+        def on_the_loop() -> None:  # no coroutine: one that Ctrl+C keeps from the loop would be complained about
+            try:
+                answer.set_result(look())
+            except Exception as error:  # noqa: BLE001 - it is the answer
+                answer.set_exception(error)
 
         try:
-            return self._schedule(on_the_loop()).result()
-        except (CancelledError, SchedulerError):
+            self.check_process()
+            with self.gate:
+                self.check_open()
+                self._loop.call_soon_threadsafe(on_the_loop)
+            return answer.result()
+        except SchedulerError:
             if not self._over:
                 raise
             self._thread.join()
             return look()
 
     def leave(self, work: Coroutine[Any, Any, object]) -> None:
-        """Let it run on the loop and do not wait; nothing happens after the end."""
+        """Let it run on the loop and do not wait; nothing happens after the end, or in the child of a fork."""
+        if self.in_another_process:
+            work.close()
+            return
         with self.gate:
             if self._over:
                 work.close()
@@ -83,17 +94,23 @@ class LoopThread:
                 self._schedule(work).add_done_callback(_say_if_it_failed)
 
     def soon(self, work: Callable[..., object], *args: object) -> None:
-        """From any thread: call it on the loop; nothing happens after the end."""
+        """From any thread: call it on the loop; nothing happens after the end, or in the child of a fork."""
+        if self.in_another_process:
+            return
         with self.gate:
-            if not self._over and not self.in_another_process:
+            if not self._over:
                 self._loop.call_soon_threadsafe(work, *args)
+
+    def check_process(self) -> None:
+        """Before the gate, which in the child of a fork may be held by a thread that is not there. Raises
+        SchedulerError in such a child."""
+        if self.in_another_process:
+            raise shut_down("belongs to the process that this one was forked from")
 
     def check_open(self) -> None:
         """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
         if self._over:
             raise shut_down()
-        if self.in_another_process:
-            raise shut_down("belongs to the process that this one was forked from")
 
     def give_up(self) -> None:
         """End what other threads wait for in :meth:`run`."""
@@ -106,8 +123,11 @@ class LoopThread:
         self._thread.join()
 
     def _schedule(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self.in_another_process:
+            work.close()
+        self.check_process()
         with self.gate:
-            if self._over or self.in_another_process:
+            if self._over:
                 work.close()
             self.check_open()
             return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
@@ -101,13 +102,16 @@ class Runtime(LoopThread):
                     taken = True
             if watch is not None:
                 watch.begin()
-            if taken and not self.on_its_loop:
-                self.manager.let_catch_up()
             return item
         finally:
             if not taken:
                 self.shelf.release(task.function_digest)
                 self.shelf.release(task.arguments_digest)
+
+    def let_catch_up(self) -> None:
+        """For whoever submits many; holding no lock that something on the loop may want."""
+        if not self.on_its_loop:
+            self.manager.let_catch_up()
 
     def item(self, task_id: str) -> Item | None:
         """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
@@ -133,7 +137,9 @@ class Runtime(LoopThread):
             return list(self._live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end."""
+        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end, and in the child of a
+        fork."""
+        self.check_process()
         with self.gate:
             self.check_open()
             self.manager.post(CancelRequested(task_id, reason, force))
@@ -181,10 +187,11 @@ class Runtime(LoopThread):
         )
 
     def _call_back(self, work: Callable[[], object]) -> None:
-        try:
-            self._callbacks.submit(_guarded, work)
-        except RuntimeError:  # after the end there is no pool any more
-            threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
+        if not self.in_another_process:
+            with suppress(RuntimeError):  # after the end there is no pool any more, nor in the child of a fork
+                self._callbacks.submit(_guarded, work)
+                return
+        threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
 
     # On the loop ----------------------------------------------------------------------------------------
 

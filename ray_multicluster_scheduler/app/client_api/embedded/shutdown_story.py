@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise, wait_for
 from ray_multicluster_scheduler.common.model import TaskState
@@ -18,6 +19,10 @@ _SAY_AGAIN_S = 10.0
 _LOOK_AGAIN_S = 0.1
 STOP_PATIENCE_S = 15.0
 FORCE_PATIENCE_S = 5.0
+MOST_LINES = 20
+"""So many items are told of one by one."""
+_INTERRUPTED = "the program that submitted it was interrupted"
+_SHUT_DOWN = "the scheduler was shut down"
 
 
 def say(text: str) -> None:
@@ -38,7 +43,7 @@ def drain(runtime: Runtime) -> None:
             leaving = any(_of_detached(one) for one in waiting)
             wait_for(waiting, len(waiting), _LOOK_AGAIN_S if leaving else _SAY_AGAIN_S)
     except KeyboardInterrupt:
-        stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None])
+        stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None], _INTERRUPTED)
 
 
 def cancel_all(runtime: Runtime) -> None:
@@ -46,7 +51,7 @@ def cancel_all(runtime: Runtime) -> None:
     items = runtime.unfinished()
     left = [item for item in items if item.task.actor is None]
     if left:
-        stop(runtime, left)
+        stop(runtime, left, _INTERRUPTED if program.interrupted() else _SHUT_DOWN)
     detached = [item for item in items if _lives_on(item)]
     if detached:
         say(f"detached, so left alone: {_actors(detached)}")
@@ -61,12 +66,12 @@ def cancel_all(runtime: Runtime) -> None:
         wait_for(actors, len(actors), STOP_PATIENCE_S)
 
 
-def stop(runtime: Runtime, items: Iterable[Item]) -> None:
-    """Cancel these and say of each what became of it; Ctrl+C while waiting forces."""
+def stop(runtime: Runtime, items: Iterable[Item], why: str) -> None:
+    """Cancel these and say what became of them; Ctrl+C while waiting forces."""
     chosen = [item for item in items if not item.done()]
     before = {item.id: (item.state, item.cluster) for item in chosen}
     for item in chosen:
-        runtime.cancel(item.id, "the program that submitted it was interrupted", force=False)
+        runtime.cancel(item.id, why, force=False)
     forced = False
     try:
         wait_for(chosen, len(chosen), STOP_PATIENCE_S)
@@ -76,13 +81,15 @@ def stop(runtime: Runtime, items: Iterable[Item]) -> None:
     if left:
         say(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
         for item in left:
-            runtime.cancel(item.id, "the program that submitted it was interrupted", force=True)
+            runtime.cancel(item.id, why, force=True)
         wait_for(left, len(left), FORCE_PATIENCE_S)
-    for item in chosen:
+    for item in sorted(chosen, key=lambda item: item.done())[:MOST_LINES]:  # first what may still be there
         state, cluster = before[item.id]
         where = f" on {cluster}" if cluster else ""
         ended = str(item.state) if item.done() else "not known to have ended"
         say(f"{item.id} was {state}{where}: {ended}")
+    if len(chosen) > MOST_LINES:
+        say(f"and {len(chosen) - MOST_LINES} more")
 
 
 def _work(runtime: Runtime) -> list[Promise]:

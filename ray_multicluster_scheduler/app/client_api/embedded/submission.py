@@ -6,7 +6,6 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, check_arguments, prepare_arguments
@@ -16,13 +15,12 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.home_paths import find_home_paths
+from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_NEVER_PATHS = frozenset({type(None), bool, int, float, complex, bytes})
 
 
 class Submission:
@@ -86,7 +84,7 @@ class Submission:
             function_digest=function.digest,
             arguments_digest=digest,
             arguments_bytes=len(arguments.data),
-            home_paths=self._home_paths(args, kwargs),
+            home_paths=find_in_arguments(args, kwargs, self._homes),
             submitted_at=self._clock.now(),
             **template.fields,
         )
@@ -122,25 +120,10 @@ class Submission:
         """One that was never given before, also not by another control plane."""
         return f"{kind}-{self._control_plane}-{next(self._numbers)}"
 
-    def _home_paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-        """Most arguments cannot hold a path, which is seen at once."""
-        if all(_holds_no_path(value) for value in args) and all(_holds_no_path(value) for value in kwargs.values()):
-            return ()
-        return find_home_paths((args, kwargs), self._homes)
-
 
 def new_control_plane_id() -> str:
     """Short enough to type, long enough not to meet another one on the same cluster."""
     return secrets.token_hex(4)
-
-
-def _holds_no_path(value: object) -> bool:
-    kind = type(value)
-    if kind in _NEVER_PATHS:
-        return True
-    if kind is str:
-        return "/" not in value  # type: ignore[operator]  # it is a str
-    return kind not in (list, tuple, dict) and not isinstance(value, PurePath)
 
 
 def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:

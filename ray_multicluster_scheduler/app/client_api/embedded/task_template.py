@@ -10,11 +10,10 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import check_num_returns
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import parse_resources
-from ray_multicluster_scheduler.common.several_returns import SeveralReturns
+from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
+from ray_multicluster_scheduler.common.several_returns import SeveralReturns, check_num_returns
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
 
@@ -68,7 +67,7 @@ def make_template(
     name = _check_function(fn, options.get("name"))
     fields = common_fields(options, ItemOptions, settings, tags)
     amounts = parse_resources(resource_requirements)
-    if not _mentions_cpu(resource_requirements):
+    if not mentions_cpu(resource_requirements):
         amounts = {"CPU": 1.0, **amounts}
     preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
     del fields["preferred_cluster"]  # may be another one at each call
@@ -115,7 +114,3 @@ def _check_function(fn: object, name: str | None) -> str:
             next_step="wrap it: def run(): return asyncio.run(f())",
         )
     return str(shown)
-
-
-def _mentions_cpu(given: Mapping[str, Any] | None) -> bool:
-    return any(str(key).lower() in ("cpu", "num_cpus") for key in given or ())

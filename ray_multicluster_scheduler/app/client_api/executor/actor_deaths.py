@@ -6,6 +6,7 @@ actor: there a death is known from the calls that died with it. Standard library
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -49,12 +50,15 @@ def is_restarted(actor: Any) -> bool:
 
 
 def when_settled(actor: Any, attempt: int, tell: Callable[[], object]) -> None:
-    """A call said that this attempt of the actor is dead: call ``tell`` when the control plane knows it, too, and sends
-    no more calls there. ``tell`` may come twice, and must not block or raise."""
+    """A call said that this attempt of the actor is dead: call ``tell``, once, when another one takes calls or the
+    actor is over. ``tell`` must not block or raise."""
     item = item_of(actor)
+    first = threading.Lock()
 
     def look(_: object) -> None:
-        if item.state is not TaskState.RUNNING or item.attempt != attempt:
+        step = item.transition
+        back = step is not None and step.state is TaskState.RUNNING and step.attempt != attempt
+        if (back or item.done()) and first.acquire(blocking=False):
             item.unwatch_steps(look)
             tell()
 

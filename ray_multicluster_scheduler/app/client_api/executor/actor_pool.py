@@ -5,14 +5,19 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.executor import actor_deaths
 from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor.handle_watch import item_of, when_over
-from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, TaskTimeoutError
+from ray_multicluster_scheduler.common.exception import (
+    ActorDiedError,
+    ConfigurationError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+)
 
 A = TypeVar("A")
 V = TypeVar("V")
@@ -42,7 +47,14 @@ class ActorPool(Generic[A]):
         self._errands = Errands("rmcs-actor-pool")
         self._ended: A | None = None
         self._waiting: deque[_Call[A]] = deque()
-        self._calls: dict[_Call[A], None] = {}  # whose result nobody has got yet, in the order of submission
+        # Whose result nobody has got yet, in the order of submission. A plain dict is slow to find its first again and
+        # again when what was before it is gone.
+        self._calls: OrderedDict[_Call[A], None] = OrderedDict()
+        if isinstance(actors, (str, bytes)) or not isinstance(actors, Iterable):
+            raise ConfigurationError(
+                f"ActorPool was given {actors!r}, which is not a list of actors.",
+                next_step="make the actors first: ActorPool([Worker.remote() for _ in range(4)])",
+            )
         for actor in actors:
             self.push(actor)
 
@@ -58,12 +70,13 @@ class ActorPool(Generic[A]):
 
     def map(self, fn: Callable[[A, V], CallHandle], values: Iterable[V]) -> Iterator[Any]:
         """Submit all of them; their results in order. Earlier calls whose results nobody got are forgotten: those that
-        wait are not made. Whoever goes on reading after an error gets the results after it."""
-        return self._mapped(fn, values, self.get_next)
+        wait are not made. Whoever goes on reading after an error gets the results after it; a StopIteration of a call
+        comes as the cause of a RuntimeError."""
+        return self._mapped(fn, values, in_order=True)
 
     def map_unordered(self, fn: Callable[[A, V], CallHandle], values: Iterable[V]) -> Iterator[Any]:
         """The same; results as they come."""
-        return self._mapped(fn, values, self.get_next_unordered)
+        return self._mapped(fn, values, in_order=False)
 
     # Results ----------------------------------------------------------------------------------------------
 
@@ -77,11 +90,11 @@ class ActorPool(Generic[A]):
         StopIteration: there is none. TaskTimeoutError, a TimeoutError: it is not there after ``timeout`` seconds; with
         ``ignore_if_timedout`` it is forgotten (it goes on, and its actor is free when it is over).
         """
-        return self._take(timeout, ignore_if_timedout, in_order=True)
+        return self._take(timeout, ignore_if_timedout, in_order=True).result()
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """The result of whichever call is over first; else as :meth:`get_next`."""
-        return self._take(timeout, ignore_if_timedout, in_order=False)
+        return self._take(timeout, ignore_if_timedout, in_order=False).result()
 
     # Actors -----------------------------------------------------------------------------------------------
 
@@ -107,23 +120,28 @@ class ActorPool(Generic[A]):
 
     # Inside -----------------------------------------------------------------------------------------------
 
-    def _mapped(self, fn: Callable[[A, V], CallHandle], values: Iterable[V], get: Callable[[], Any]) -> Iterator[Any]:
+    def _mapped(self, fn: Callable[[A, V], CallHandle], values: Iterable[V], *, in_order: bool) -> Iterator[Any]:
         with self._changed:
             self._waiting.clear()
             self._calls.clear()
         for value in values:
             self.submit(fn, value)
-        return _Results(get)
+        return _Results(functools.partial(self._take, None, False, in_order=in_order))
 
     def _give_out(self) -> None:
         """Give what waits to who is idle. The caller's function is called without the lock."""
         while (pair := self._next_pair()) is not None:
             call, actor = pair
+            tell = functools.partial(self._errands.put, functools.partial(self._is_over, call, actor))
             try:
-                call.make(actor, functools.partial(self._errands.put, functools.partial(self._is_over, call, actor)))
-            except BaseException as error:  # noqa: BLE001 - of the caller's function: raised when its turn comes
+                call.make(actor, tell)
+            except Exception as error:  # noqa: BLE001 - of the caller's function: raised when its turn comes
                 call.error = error
-                self._is_over(call, actor)
+                if self._end(call):
+                    self._put_back(actor)
+            except BaseException as error:  # Ctrl+C, for one, is for whoever runs here, not for who reads the result
+                call.interrupted(error, tell)
+                raise
 
     def _next_pair(self) -> tuple[_Call[A], A] | None:
         with self._changed:
@@ -132,18 +150,29 @@ class ActorPool(Generic[A]):
                 call, actor = self._waiting.popleft(), self._idle.popleft()
                 self._busy.append(actor)
                 return call, actor
-            if self._ended is not None and not self._busy:
-                for call in self._waiting:
-                    call.error, call.over = _nobody_left(self._ended), True
-                self._waiting.clear()
-                self._changed.notify_all()
+            self._fail_if_nobody_is_left()
             return None
 
-    def _is_over(self, call: _Call[A], actor: A) -> None:
-        dead = call.killed_its_actor()
-        with self._changed:
-            call.over = True
+    def _fail_if_nobody_is_left(self) -> None:
+        """Under the lock: all actors have ended, and what waits will never be done."""
+        if self._ended is not None and not self._busy and not self._idle and self._waiting:
+            for call in self._waiting:
+                call.error, call.over = _nobody_left(self._ended), True
+            self._waiting.clear()
             self._changed.notify_all()
+
+    def _end(self, call: _Call[A]) -> bool:
+        """It is over. False: it was before, and its actor went back then."""
+        with self._changed:
+            first, call.over = not call.over, True
+            self._changed.notify_all()
+            return first
+
+    def _is_over(self, call: _Call[A], actor: A) -> None:
+        """On the pool's thread. May come twice for a call that was interrupted."""
+        dead = call.killed_its_actor()
+        if not self._end(call):
+            return
         if not dead:
             self._come_back(actor)
         elif actor_deaths.is_restarted(actor):
@@ -154,6 +183,10 @@ class ActorPool(Generic[A]):
 
     def _come_back(self, actor: A, *, dead: bool = False) -> None:
         """Its call is over, and it takes another one unless it is dead."""
+        self._put_back(actor, dead=dead)
+        self._give_out()
+
+    def _put_back(self, actor: A, *, dead: bool = False) -> None:
         with self._changed:
             if not any(other is actor for other in self._busy):
                 return
@@ -163,7 +196,6 @@ class ActorPool(Generic[A]):
             elif not self._idle and not self._busy:
                 self._ended = actor
             self._changed.notify_all()
-        self._give_out()
 
     def _drop_the_ended(self) -> None:
         ended = [actor for actor in self._idle if actor_deaths.has_ended(actor)]
@@ -172,7 +204,8 @@ class ActorPool(Generic[A]):
             if not self._idle and not self._busy:
                 self._ended = ended[-1]
 
-    def _take(self, timeout: float | None, ignore: bool, *, in_order: bool) -> Any:
+    def _take(self, timeout: float | None, ignore: bool, *, in_order: bool) -> _Call[A]:
+        """The next call that is over. Raises StopIteration if there is none."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while (call := self._ready(in_order)) is None:
@@ -182,9 +215,10 @@ class ActorPool(Generic[A]):
                     raise self._too_late(timeout, ignore)
                 self._changed.wait(left)
             del self._calls[call]
-        return call.result()
+        return call
 
     def _ready(self, in_order: bool) -> _Call[A] | None:
+        self._fail_if_nobody_is_left()
         if not self._calls:
             raise StopIteration("No more results to get")
         if in_order:
@@ -232,6 +266,18 @@ class _Call(Generic[A]):
         self._handle = handle
         when_over(handle, tell)
 
+    def interrupted(self, error: BaseException, tell: Callable[[], object]) -> None:
+        """Something that is no error came while it was being made: it goes on if it was made, else it is over."""
+        if self._handle is not None:
+            when_over(self._handle, tell)  # perhaps for the second time
+            return
+        self.error = TaskSubmissionError(
+            f"A call of the actor pool was not made: {type(error).__name__} came while its function ran.",
+            next_step="submit it again",
+        )
+        self.error.__cause__ = error
+        tell()
+
     def killed_its_actor(self) -> bool:
         """It is over: is its actor, too?"""
         if self._handle is None:
@@ -257,11 +303,15 @@ class _Call(Generic[A]):
 class _Results(Iterator[Any]):
     """What is left to get; unlike a generator it outlives an error."""
 
-    def __init__(self, get: Callable[[], Any]) -> None:
-        self._get = get
+    def __init__(self, take: Callable[[], _Call[Any]]) -> None:
+        self._take = take
 
     def __next__(self) -> Any:
-        return self._get()
+        call = self._take()
+        try:
+            return call.result()
+        except StopIteration as error:  # as it is, it would end the caller's loop without a word
+            raise RuntimeError("a call of the actor pool raised StopIteration") from error
 
 
 def _nobody_left(actor: object) -> ActorDiedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -17,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions, ChunkCalls
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.app.client_api.executor.map_results import MapResults
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
@@ -43,6 +45,7 @@ class FleetExecutor(Executor):
         tags: Sequence[str] | None = None,
         **options: Unpack[ItemOptions],
     ) -> None:
+        _check_scheduler(scheduler, options)
         self._given = scheduler
         self._options = CallOptions(resource_requirements, tags, options)
         self._options.check(scheduler)
@@ -81,12 +84,13 @@ class FleetExecutor(Executor):
         ``chunksize`` calls go into a task; None packs by observed speed, so that each cluster gets as much as it can
         do. The input is read on a thread of its own, and only as far ahead as is needed: it may be endless. An error of
         the input is raised when its turn comes. ``next`` of what is returned raises TaskTimeoutError, a TimeoutError,
-        for a result that is not there ``timeout`` seconds after this call.
+        for a result that is not there ``timeout`` seconds after this call. The error of a call is raised when its turn
+        comes and does not end the map: whoever goes on reading gets the rest.
 
         A task that dies is repeated from its first call (``crash_retries``, ``lost_retries``); a call that raises is
         repeated as a task of its own (``retries``). ``run_timeout`` counts for each call: a task of n calls has n
         times as long. Raises RuntimeError after shutdown, TaskSubmissionError if ``fn`` cannot be pickled, ValueError
-        for a chunksize below 1.
+        for a chunksize below 1, ConfigurationError for one that is no whole number.
         """
         sizer = _sizer(chunksize)
         source: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
@@ -123,6 +127,16 @@ class FleetExecutor(Executor):
             for work in maps:
                 work.at_rest.wait()
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Shut down and wait. After an exception nobody reads the maps to their end: what they have not sent, or what
+        waits, is withdrawn, and only what runs is waited for."""
+        if kind is not None:
+            with self._changed:
+                maps = list(self._maps)
+            for work in maps:
+                work.withdraw()
+        self.shutdown(wait=True)
+
     @contextmanager
     def _entry(self) -> Iterator[None]:
         """Around everything that sends something: it is refused after shutdown, which waits for it."""
@@ -144,9 +158,27 @@ class FleetExecutor(Executor):
 def _sizer(chunksize: int | None) -> ChunkSizer:
     if chunksize is None:
         return BalancedSize()
-    if chunksize < 1:
-        raise ValueError(f"chunksize is {chunksize}; it must be at least 1, or None")
-    return FixedSize(chunksize)
+    try:
+        size = operator.index(chunksize)
+    except TypeError:
+        raise ConfigurationError(
+            f"chunksize is {chunksize!r}.", next_step="give a whole number of at least 1, or None to pack by speed"
+        ) from None
+    if size < 1:
+        raise ValueError(f"chunksize is {size}; it must be at least 1, or None")
+    return FixedSize(size)
+
+
+def _check_scheduler(scheduler: object, options: Mapping[str, Any]) -> None:
+    """Other executors are told first how much to run at once. Raises ConfigurationError."""
+    wrong = scheduler is not None and not hasattr(scheduler, "submit_task_async")
+    if wrong or "max_workers" in options:
+        what = f"{scheduler!r}, which is not a scheduler" if wrong else f"max_workers={options['max_workers']!r}"
+        raise ConfigurationError(
+            f"FleetExecutor was given {what}.",
+            next_step="give a UnifiedScheduler, or nothing for the shared one; the fleet's size decides how much runs "
+            "at once",
+        )
 
 
 def _reserve(scheduler: UnifiedScheduler) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 
 
 class InputReader:
-    """Never reads further than it was asked to. ``tell`` must not block; it is called when there is a first row, when
-    there are as many as were asked for, and at the end of the input."""
+    """Never reads further than it was asked to; after a take, only what is on its way still comes. ``tell`` must not
+    block; it is called when there is a first row, when there are as many as were asked for, and at the end of the
+    input."""
 
     def __init__(self, source: Iterator[Any], tell: Callable[[], object]) -> None:
         self._source, self._tell = source, tell
@@ -35,7 +36,8 @@ class InputReader:
         self._asked.release()
 
     def take(self, count: int) -> list[Any]:
-        """At most so many of those that are ready."""
+        """At most so many of those that are ready. No more are read before the next :meth:`want`."""
+        self._wanted = 0  # before they leave, or the reader would make up for them
         return [self._rows.popleft() for _ in range(min(count, len(self._rows)))]
 
     def stop(self) -> None:

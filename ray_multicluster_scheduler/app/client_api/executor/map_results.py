@@ -13,13 +13,15 @@ from ray_multicluster_scheduler.common.exception import TaskTimeoutError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+_NOTHING: Any = object()
 
 
 class MapResults(Iterator[T_co]):
     """The values in the order of the input. For one reader at a time.
 
-    ``next`` raises the error of a call when its turn comes; whoever goes on reading gets the values after it. When the
-    iterator is closed or forgotten, or its time is over, what is unfinished is cancelled.
+    ``next`` raises the error of a call when its turn comes, which does not end the map: whoever goes on reading gets
+    the rest. A StopIteration of a call comes as the cause of a RuntimeError. When the iterator is closed or forgotten,
+    its time is over, or Ctrl+C comes while it waits, what is unfinished is cancelled.
     """
 
     def __init__(self, work: ChunkedMap, timeout: float | None) -> None:
@@ -32,13 +34,17 @@ class MapResults(Iterator[T_co]):
         return self
 
     def __next__(self) -> T_co:
-        for value in self._values:
-            return _value(value)
-        while not self._over:
-            self._values = iter(self._next_chunk())
-            for value in self._values:
-                return _value(value)
-        raise StopIteration
+        try:
+            value: T_co | Failed = next(self._values, _NOTHING)
+            while value is _NOTHING and not self._over:
+                self._values = iter(self._next_chunk())
+                value = next(self._values, _NOTHING)
+        except BaseException:  # no error of a call: its time is over, or Ctrl+C came, and nobody will read the rest
+            self.close()
+            raise
+        if value is _NOTHING:
+            raise StopIteration
+        return _value(value)
 
     def close(self) -> None:
         """End it: nothing more is read, and what is unfinished is cancelled."""
@@ -55,7 +61,6 @@ class MapResults(Iterator[T_co]):
         try:
             results = self._work.results.get(timeout=left)
         except queue.Empty:
-            self.close()
             raise TaskTimeoutError(
                 f"The next result of the map was not there {self._timeout:g} s after its call; the rest is cancelled.",
                 next_step="give it a longer timeout, or smaller chunks",
@@ -69,5 +74,7 @@ class MapResults(Iterator[T_co]):
 
 def _value(value: T | Failed) -> T:
     if isinstance(value, Failed):
+        if isinstance(value.error, StopIteration):  # as it is, it would end the caller's loop without a word
+            raise RuntimeError("a call of the map raised StopIteration") from value.error
         raise value.error
     return value

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 H = TypeVar("H", bound=Handle)
@@ -39,13 +40,12 @@ def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = Non
 
     As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
     """
-    unique = list(dict.fromkeys(_checked(handles, "wait")))
-    if isinstance(num_returns, bool) or not isinstance(num_returns, int):
-        raise ConfigurationError(f"num_returns is {num_returns!r}.", next_step="give a whole number")
-    if not 1 <= num_returns <= max(1, len(unique)):
-        raise ConfigurationError(
-            f"num_returns is {num_returns}, with {len(unique)} handles.", next_step="give 1 up to their number"
-        )
+    many = _checked(handles, "wait")
+    unique = list(dict.fromkeys(many))
+    num_returns = check_num_returns(num_returns, len(many), len(unique))
+    missing = [one for one in unique if not one.done()]
+    if len(unique) - len(missing) < num_returns and missing:
+        missing[0]._check_process()
     wait_for([one._item for one in unique], num_returns, _seconds(timeout))
     over: list[H] = []
     rest: list[H] = []

@@ -85,6 +85,7 @@ class Handle:
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call ``callback(handle)`` when it is over, on a thread of its own kind; at once if it is over."""
+        self._check_that_it_can_end()
         self._runtime.when_done(self._item, lambda: callback(self))
 
     def explain(self) -> dict[str, Any]:
@@ -106,6 +107,10 @@ class Handle:
         if outcome is None:
             raise self._still_going(timeout)
         return outcome
+
+    def _check_that_it_can_end(self) -> None:
+        if not self.done():
+            self._check_process()
 
     def _check_process(self) -> None:
         if self._runtime.in_another_process:
@@ -174,6 +179,7 @@ class TaskHandle(Handle):
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, from the newest attempt on, until it is over."""
+        self._check_that_it_can_end()
         return self._runtime.output.follow(self._item.id, lambda: (max(self.attempt, 1), self.done()))
 
 
@@ -224,6 +230,7 @@ class JobHandle(Handle):
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over all attempts, until it is over."""
+        self._check_that_it_can_end()
         return job_logs.follow(self._runtime, self.id)
 
     def _value(self, outcome: Outcome) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
 
-from ray_multicluster_scheduler.app.client_api.actors.class_methods import check_num_returns
 from ray_multicluster_scheduler.app.client_api.native import here, last_words
 from ray_multicluster_scheduler.app.client_api.native.errors import translate
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeCallHandle, NativeTaskHandle, child_story
@@ -21,6 +20,7 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model.states import TaskState
+from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 T = TypeVar("T")
 _END_S = 5.0  # how long a kill is given to show; an actor on a node that does not answer may take longer

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.app.client_api.native import here
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeObjectHandle, NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
@@ -46,12 +47,10 @@ def wait(
 
     As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
     """
-    unique = list(dict.fromkeys(handles))
+    many = list(handles)
+    unique = list(dict.fromkeys(many))
     checked = [_handle(one) for one in unique]
-    if not 1 <= num_returns <= max(1, len(unique)):
-        raise ConfigurationError(
-            f"num_returns is {num_returns}, with {len(unique)} handles.", next_step="give 1 up to their number"
-        )
+    num_returns = check_num_returns(num_returns, len(many), len(unique))
     if not unique:
         return [], []
     if all(isinstance(one, NativeTaskHandle) for one in checked):

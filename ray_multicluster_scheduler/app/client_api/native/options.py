@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.app.client_api.options import check_dedup
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model.resources import parse_resources
+from ray_multicluster_scheduler.common.model.resources import mentions_cpu, parse_resources
 
 _log = get_logger(__name__)
 
@@ -100,8 +100,7 @@ def actor_options(requirements: Mapping[str, Any] | None, options: Mapping[str, 
 def asked_for(requirements: Mapping[str, Any] | None) -> dict[str, float]:
     """As they are asked for, no CPU too: that is not the same as not to say it."""
     amounts = parse_resources(requirements)
-    said = any(str(key).lower() in ("cpu", "num_cpus") for key in requirements or ())
-    return {**({"CPU": 0.0} if said else {}), **amounts}
+    return {**({"CPU": 0.0} if mentions_cpu(requirements) else {}), **amounts}
 
 
 def _resources(amounts: Mapping[str, float]) -> dict[str, Any]:

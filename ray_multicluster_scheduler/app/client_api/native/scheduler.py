@@ -23,7 +23,11 @@ from ray_multicluster_scheduler.app.client_api.native.handle import NativeObject
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
 from ray_multicluster_scheduler.app.client_api.native.remotes import DETACHED_NAMESPACE, Remotes, own_namespace, refused
-from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace, check_recursive
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
+    check_namespace,
+    check_recursive,
+    check_what_to_cancel,
+)
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
@@ -174,6 +178,7 @@ class NativeScheduler:
     def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
         """End a child by its handle or id, with its own children. Raises UnknownItemError."""
         check_recursive(recursive)
+        check_what_to_cancel(item)
         target = self.handle(item) if isinstance(item, str) else item
         if isinstance(target, NativeActorHandle):
             target.kill()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, names_of, refuse_unknown
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 RAY_TASK_RETRIES = 3
 """How often Ray repeats a task that does not say so itself."""
@@ -65,19 +66,6 @@ def with_amounts(options: Mapping[str, Any]) -> dict[str, Any]:
     amounts = {name: options[key] for key, name in _AMOUNTS.items() if options.get(key) is not None}
     amounts = {**(options.get("resource_requirements") or {}), **(custom or {}), **amounts}
     return {**rest, "resource_requirements": amounts} if amounts else rest
-
-
-def check_num_returns(number: object) -> int:
-    """How many values it has; None is 1. Raises ConfigurationError."""
-    if number is None:
-        return 1
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        streamed = number in ("dynamic", "streaming")
-        raise ConfigurationError(
-            f"num_returns is {number!r}{': values cannot be streamed across clusters' if streamed else ''}.",
-            next_step="return a list, or submit one task per piece" if streamed else "give a whole number, 0 or more",
-        )
-    return number
 
 
 def _retries(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,8 +181,13 @@ class AsyncShell(_Shell):
             if inspect.isawaitable(value):
                 value = await value
             value = as_many(value, returns, self._shown(method))
-        except asyncio.CancelledError:
-            raise  # this is how ray.cancel() arrives
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # this is how ray.cancel() arrives
+            # The method's own: in the caller's program it would look as if something there was cancelled.
+            head = failed("user", error, f"{self._shown(method)} raised asyncio.CancelledError")
+            return self._pack((head, b""), time.monotonic() - began)
         except (SystemExit, AsyncioActorExit):
             self._leave()
         except BaseException as error:  # noqa: BLE001 - the user's exception is the answer

@@ -169,7 +169,7 @@ class Calls:
         try:
             item = CurrentItem(task_id, attempt, record.fence, self._cluster)
             inline, beside = record.given(ray.put)
-            order = TaskOrder(self.line, item, record.homes, record.digest, *inline).packed()
+            order = TaskOrder(self.line, item, record.homes, record.digest, record.short, *inline).packed()
             record.ref = self._remote_of(record).remote(order, *beside)
         except Exception as error:  # noqa: BLE001 - whatever Ray refuses is this call's answer
             self._hands.back(partial(self.complete, record, None, error))

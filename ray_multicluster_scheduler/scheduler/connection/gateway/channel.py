@@ -30,6 +30,7 @@ REPORT_AFTER_S = 0.03
 _TICK_S = 0.02
 _IDLE_AFTER_S = 1.0
 _CONNECT_TIMEOUT_S = 5.0
+_LINE_PATIENCE_S = 2.0
 _RECONNECT_PAUSE_S = 1.0
 _EXIT_LEASE_OVER = 75
 MAX_UNSENT_CHARS = 1_000_000
@@ -65,6 +66,10 @@ class Running:
     unsent: list[tuple[str, list[str]]] = field(default_factory=list)
     unsent_chars: int = 0
 
+    def start(self) -> dict[str, Any]:
+        """What is told of its start."""
+        return {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
+
 
 class WorkerChannel:
     """The line of this worker process. Made on its first call, lives as long as the process."""
@@ -85,8 +90,12 @@ class WorkerChannel:
         self._next_connect = 0.0
         threading.Thread(target=self._loop, name="rmcs-worker-channel", daemon=True).start()
 
-    def begin(self, task_id: str, attempt: int, node_id: str) -> Running:
-        """A call begins on this process, as soon as it is known to be wanted. Raises NoLease."""
+    def begin(self, task_id: str, attempt: int, node_id: str, *, tell: bool = False) -> Running:
+        """A call begins on this process, as soon as it is known to be wanted. Raises NoLease.
+
+        ``tell``: say so before it does. User code may keep the interpreter to itself, and the thread that would say it
+        later then never runs.
+        """
         if self._lease_is_needed() and time.monotonic() >= self._lease_until - self._margin():
             self._wait_for_lease()
         running = Running(task_id, attempt, node_id, time.time(), time.monotonic())
@@ -95,6 +104,8 @@ class WorkerChannel:
             self._last_activity = running.began
         if not self._wake.is_set():
             self._wake.set()
+        if tell:
+            self._tell_start(running)
         return running
 
     def end(self, running: Running) -> list[tuple[str, str]]:
@@ -116,6 +127,30 @@ class WorkerChannel:
             else:
                 running.unsent.append((stream, [text]))
             running.unsent_chars += len(text)
+
+    def _tell_start(self, running: Running) -> None:
+        """Without a line it is told later, when there is one: nothing depends on it but what people see."""
+        if self._socket is None:
+            self._wait_for_line()
+        with self._sending:
+            if running.reported or self._socket is None:
+                return
+            try:
+                self._send_now("started", running.start())
+                running.reported = True
+            except OSError:
+                return  # the background thread finds the line broken, too, and tells it by the next one
+
+    def _wait_for_line(self) -> None:
+        deadline = time.monotonic() + _LINE_PATIENCE_S
+        self._waiting = True
+        self._asked_at = 0.0
+        try:
+            while self._socket is None and time.monotonic() < deadline:
+                self._granted.wait(_TICK_S)
+                self._granted.clear()
+        finally:
+            self._waiting = False
 
     def say(self, stream: str, text: str) -> None:
         """Output of the call that runs now, if one does."""
@@ -245,10 +280,10 @@ class WorkerChannel:
         if running is None or time.monotonic() - running.began < REPORT_AFTER_S:
             return
         try:
-            if not running.reported:
-                key = {"id": running.task_id, "attempt": running.attempt}
-                self._send("started", {**key, "at": running.started_at, "node": running.node_id})
-                running.reported = True
+            with self._sending:
+                if not running.reported:
+                    self._send_now("started", running.start())
+                    running.reported = True
             self._send_output(running)
         except OSError:
             self._hang_up()

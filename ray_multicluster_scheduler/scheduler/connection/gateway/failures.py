@@ -6,6 +6,8 @@ from typing import Any
 
 from ray import exceptions as rex
 
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+
 _CRASHES: tuple[tuple[type[BaseException], str], ...] = (
     (rex.OutOfMemoryError, "OUT_OF_MEMORY"),
     (rex.NodeDiedError, "NODE_DIED"),
@@ -19,8 +21,10 @@ _CRASHES: tuple[tuple[type[BaseException], str], ...] = (
 
 def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     """The head of the answer to a call that Ray itself ended."""
-    if isinstance(error, rex.TaskCancelledError) or cancelled:
+    if isinstance(error, rex.TaskCancelledError):
         return {"status": "cancelled"}
+    if cancelled:  # its process had to be killed for it, so it may have begun
+        return {"status": "cancelled", "code": m.KILLED}
     message = str(error).strip()
     base = {"status": "failed", "error_type": type(error).__name__, "message": message[:20_000]}
     if isinstance(error, rex.RuntimeEnvSetupError):

@@ -12,7 +12,7 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 connection and the link's secret on later ones. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
-                          objects, ahead, actor, method}]} + attachments; see below
+                          objects, ahead, short, actor, method}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
     RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
@@ -83,7 +83,7 @@ ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
 LAZY_S = 0.01
 """ACCEPTED and ACK wait so long for other messages to travel with: to wake the other side for them alone would cost
 more than a short call does."""
-RECALLED, NOT_SENDABLE = "RECALLED", "NOT_SENDABLE"
+RECALLED, NOT_SENDABLE, KILLED = "RECALLED", "NOT_SENDABLE", "KILLED"
 """Codes of results that both ends give."""
 
 JOIN_VARIABLE = "RMCS_AGENT_JOIN"

@@ -42,6 +42,7 @@ class CallRecord:
     homes: Homes = None
     objects: list[Kept] = field(default_factory=list)
     ahead: str = ""
+    short: bool = False
     actor: dict[str, Any] | None = None
     method: Method | None = None
     ref: Any = None
@@ -113,6 +114,7 @@ def record_from(
         homes=(call["homes"], call["home"]) if call.get("home") else None,
         objects=[one for one in shared if one is not None],
         ahead=call.get("ahead", ""),
+        short=bool(call.get("short")),
         actor=call.get("actor"),
         method=method,
     )

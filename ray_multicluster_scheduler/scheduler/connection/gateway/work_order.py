@@ -46,6 +46,7 @@ class TaskOrder(NamedTuple):
     item: CurrentItem
     homes: Homes
     digest: str
+    short: bool
     function: bytes | None
     arguments: bytes | None
 
@@ -53,7 +54,7 @@ class TaskOrder(NamedTuple):
         """For :meth:`unpacked`, in another process of the same cluster."""
         item = self.item
         who = item.id, item.attempt, item.fence, item.cluster
-        return pickle.dumps((tuple(self.line), who, self.homes, self.digest, self.function, self.arguments))
+        return pickle.dumps((tuple(self.line), who, *self[2:]))
 
     @classmethod
     def unpacked(cls, data: bytes) -> TaskOrder:

@@ -6,6 +6,7 @@ raises, and always answers with an envelope: Ray sees an error only when the pro
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -42,17 +43,20 @@ def run_call(order: bytes, *beside: bytes) -> bytes:
     item, channel = told.item, channel_for(told.line)
     node_id = this_node()
     try:
-        running = channel.begin(item.id, item.attempt, node_id)
+        running = channel.begin(item.id, item.attempt, node_id, tell=not told.short)
     except NoLease as error:
         return no_lease(node_id, error)
     set_current(item)
     _listen_to_output()
+    process = os.getpid()
     try:
         head, payload = _call(told, beside)
     except KeyboardInterrupt:
         # This is how ray.cancel() arrives.
         head, payload = {"status": "cancelled"}, b""
     finally:
+        if os.getpid() != process:
+            os._exit(0)  # the child of a fork in user code came back here; only its parent has an answer to give
         set_current(None)
         rest = channel.end(running)
     if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
