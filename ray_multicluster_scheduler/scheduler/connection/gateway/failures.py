@@ -18,6 +18,9 @@ _CRASHES: tuple[tuple[type[BaseException], str], ...] = (
     (rex.ObjectLostError, "OBJECT_LOST"),
 )
 
+_NEVER_RAN = "The actor never ran"
+"""Ray's words, also for an actor whose constructor has begun."""
+
 
 def describe(error: BaseException | None, cancelled: bool) -> dict[str, Any]:
     """The head of the answer to a call that Ray itself ended."""
@@ -60,4 +63,6 @@ def left_by_itself(error: BaseException | None) -> bool:
 def cause_of(error: BaseException | None) -> str:
     """The sentence of Ray's long texts about dead actors that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and _NEVER_RAN in lines[-1]:
+        return f"its process ended before its constructor was done (Ray says: {lines[-1][:2000]})"
     return lines[-1][:2000] if lines else type(error).__name__
