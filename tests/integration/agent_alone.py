@@ -39,6 +39,9 @@ class Wire:
     async def drain(self) -> None:
         await asyncio.sleep(0)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.aborted = True
 
