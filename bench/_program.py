@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+SETTLE_S = 2.5
 WARM_UP_TIMEOUT_S = 60.0
 _BATCH = 50
 
@@ -63,12 +64,15 @@ class Workloads:
         self._counted = 0
 
     def warm_up(self, workers: int) -> float:
-        """Seconds until every worker is up and knows the no-op: Ray ends those that idled for a second or so."""
+        """Seconds until every worker is up and knows the no-op, and Ray is done with the others: it ends those that
+        idled for a second or so, which takes CPU time of whoever is measured meanwhile."""
         began = time.perf_counter()
         while len(set(self._api.get([self._worker.remote() for _ in range(_BATCH)]))) < workers:
             if time.perf_counter() - began > WARM_UP_TIMEOUT_S:
                 raise TimeoutError(f"fewer than {workers} workers served {_BATCH} tasks for {WARM_UP_TIMEOUT_S:g} s")
-        self.tasks(2 * _BATCH)
+        settled = time.perf_counter() + SETTLE_S
+        while time.perf_counter() < settled:
+            self.tasks(2 * _BATCH)
         return time.perf_counter() - began
 
     def tasks(self, count: int) -> float:
