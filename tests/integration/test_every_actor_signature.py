@@ -117,7 +117,7 @@ class TestWhatIsSaid:
             "run_timeout": "ready",
         }.items():
             with pytest.raises(ConfigurationError, match=instead):
-                submit_actor(greeter(), ("x",), **{option: 1})  # type: ignore[arg-type]
+                submit_actor(greeter(), ("x",), **{option: 1})  # type: ignore[arg-type]  # wrong on purpose
 
 
 class TestHandles:

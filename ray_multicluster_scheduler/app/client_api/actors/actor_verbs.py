@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -18,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 
 
-class ActorVerbs:
+class ActorVerbs(ABC):
     """Makes, finds, kills and lists actors. Safe from any thread."""
 
     config: FleetConfig
@@ -72,9 +73,9 @@ class ActorVerbs:
         runtime = self._runtime
         return [] if runtime is None else explanation.actor_rows(runtime)
 
+    @abstractmethod
     def _started(self) -> tuple[Runtime, Submission]:
         """The scheduler that these verbs are part of has it."""
-        raise NotImplementedError
 
     def _with_actors(self) -> Actors:
         runtime, submission = self._started()
