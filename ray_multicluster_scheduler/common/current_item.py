@@ -14,13 +14,25 @@ INSIDE_VARIABLE = "RMCS_INSIDE"
 class CurrentItem:
     """The item that this code belongs to.
 
-    ``fence`` only grows: storage that remembers the highest fence it saw can refuse a late attempt.
+    ``fence`` only grows: storage that remembers the highest fence it saw can refuse a late attempt. ``member`` is the
+    position of this one in its gang, from 0, where the item is a gang.
     """
 
     id: str
     attempt: int
     fence: int
     cluster: str
+    member: int | None = None
+
+    @property
+    def part_id(self) -> str:
+        """Its own id, told from the other members' of its gang."""
+        return self.id if self.member is None else member_id(self.id, self.member)
+
+
+def member_id(gang_id: str, member: int) -> str:
+    """By which one member of a gang is known, where it has to be told from the others."""
+    return f"{gang_id}.{member}"
 
 
 _running: CurrentItem | None = None

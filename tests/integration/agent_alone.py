@@ -15,6 +15,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import calls as calls_module
+from ray_multicluster_scheduler.scheduler.connection.gateway import gangs as gangs_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
@@ -220,6 +221,44 @@ async def an_answer_renews_the_lease_from_when_it_was_asked_for() -> None:
     serving.cancel()
 
 
+def gang_call() -> dict[str, Any]:
+    part = {"name": "f", "fn": "digest", "fn_blob": 0, "args_blob": 1, "res": {"CPU": 1}}
+    whole = {"id": "g1", "attempt": 1, "fence": 1, "name": "g", "res": {"CPU": 2}}
+    return {**whole, "gang": {"strategy": "PACK", "of": "task", "members": [part, part]}}
+
+
+async def a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none() -> None:
+    class Group:
+        def ready(self) -> None:
+            raise ConnectionError("the head is gone")
+
+    group, removed = Group(), []
+    gangs_module.placement_group = lambda bundles, strategy, name: group
+    gangs_module.remove_placement_group = removed.append
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [gang_call()]}, [b"function", b"args"])
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert (result["id"], result["status"]) == ("g1", "failed"), result
+    assert "the head is gone" in result["message"]
+    assert removed == [group]
+    wire.feed(m.ACK, {"keys": [["g1", 1]]})
+    wire.feed(m.PING, {"t": 7})
+    await wire.until(m.PONG)
+    assert agent._calls.records == {}
+    assert agent._gangs._gangs == {}
+    serving.cancel()
+
+
+async def a_gang_that_ray_refuses_is_answered() -> None:
+    agent, wire = new_agent(), Wire()
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [gang_call()]}, [b"function", b"args"])
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert (result["status"], result["id"]) == ("failed", "g1"), result
+    serving.cancel()
+
+
 CHECKS: dict[str, Callable[[], Any]] = {
     check.__name__: check
     for check in (
@@ -231,6 +270,8 @@ CHECKS: dict[str, Callable[[], Any]] = {
         what_happened_during_a_cut_is_told_after_it,
         old_bytes_do_not_renew_a_lease_that_is_over,
         an_answer_renews_the_lease_from_when_it_was_asked_for,
+        a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none,
+        a_gang_that_ray_refuses_is_answered,
     )
 }
 

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
         "what_happened_during_a_cut_is_told_after_it",
         "old_bytes_do_not_renew_a_lease_that_is_over",
         "an_answer_renews_the_lease_from_when_it_was_asked_for",
+        "a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none",
+        "a_gang_that_ray_refuses_is_answered",
     ],
 )
 def test_the_agent_alone(ray_python: Path, check: str) -> None:

@@ -3,6 +3,7 @@
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.cluster_metadata import ClusterMetadata
 from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
+from ray_multicluster_scheduler.common.model.gang_description import GangDescription, MemberDescription
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.resources import Resources, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.model.snapshot import NodeSnapshot, ResourceSnapshot
@@ -14,7 +15,9 @@ __all__ = [
     "CandidateReport",
     "ClusterMetadata",
     "FailureClass",
+    "GangDescription",
     "JobDescription",
+    "MemberDescription",
     "NodeSnapshot",
     "Rejection",
     "ResourceSnapshot",

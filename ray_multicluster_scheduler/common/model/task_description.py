@@ -1,4 +1,4 @@
-"""One item of work, as accepted: a task, an actor or a job."""
+"""One item of work, as accepted: a task, an actor, a job or a gang."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Literal, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
+from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
 from ray_multicluster_scheduler.common.model.resources import Resources
 
-Kind = Literal["task", "actor", "job"]
+Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
 
 
@@ -22,6 +23,8 @@ class TaskDescription:
     The code and the arguments are not in here: ``function_digest`` and ``arguments_digest`` name blobs
     that the payload shelf holds. ``requirements`` is what the ledger reserves and Ray is asked for.
     ``home_paths`` are arguments that begin with somebody's home directory; they follow the item to its cluster.
+    ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
+    Of items with one ``content_key``, one at a time is run.
     """
 
     id: str
@@ -45,6 +48,9 @@ class TaskDescription:
     run_timeout: float | None = None
     queue_timeout: float | None = None
     idempotency_key: str | None = None
+    content_key: str | None = None
+    after: tuple[str, ...] = ()
+    start_after: float | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     function_digest: str | None = None
     arguments_digest: str | None = None
@@ -52,6 +58,7 @@ class TaskDescription:
     home_paths: tuple[str, ...] = ()
     job: JobDescription | None = None
     actor: ActorDescription | None = None
+    gang: GangDescription | None = None
     submitted_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -59,6 +66,8 @@ class TaskDescription:
             raise ConfigurationError(f"job {self.id} has no entrypoint.", task_id=self.id)
         if (self.kind == "actor") != (self.actor is not None):
             raise ConfigurationError(f"{self.kind} {self.id} is half an actor.", task_id=self.id)
+        if (self.kind == "gang") != (self.gang is not None):
+            raise ConfigurationError(f"{self.kind} {self.id} is half a gang.", task_id=self.id)
         if self.fallback not in ("any", "wait"):
             raise ConfigurationError(
                 f"fallback is {self.fallback!r}.", task_id=self.id, next_step='use "any" or "wait"'
@@ -80,17 +89,57 @@ class TaskDescription:
         """What must be free where it is placed; an actor may hold less once it is ready."""
         return self.requirements if self.actor is None else self.actor.placement
 
+    @property
+    def ruled_as(self) -> str:
+        """The kind whose rules hold for it: a gang of tasks is one task to them, a gang of actors one actor."""
+        return self.kind if self.gang is None else self.gang.of
+
+    @property
+    def serves(self) -> bool:
+        """Is it an actor, or a gang of them? Then it runs from when it is ready until its end, and others call it."""
+        return self.ruled_as == "actor"
+
+    @property
+    def ready_timeout(self) -> float | None:
+        """Of what serves: seconds from when a cluster took it until it is ready."""
+        if self.gang is not None:
+            return self.gang.ready_timeout
+        return None if self.actor is None else self.actor.ready_timeout
+
+    @property
+    def bundles(self) -> GangShape | None:
+        """What makes gangs differ for placement, beside what makes any two items differ; None for what is no gang."""
+        return None if self.gang is None else self.gang.shape
+
+    @property
+    def payloads(self) -> tuple[str | None, ...]:
+        """The digests of all that the payload shelf holds for it, one for each time that it does."""
+        if self.gang is None:
+            return self.function_digest, self.arguments_digest
+        return tuple(one for member in self.gang.members for one in (member.function_digest, member.arguments_digest))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = dict(data)
-        for key in ("tags", "require_tags", "deny_clusters", "no_retry_on", "allow_clusters", "retry_on", "home_paths"):
+        for key in (
+            "tags",
+            "require_tags",
+            "deny_clusters",
+            "no_retry_on",
+            "allow_clusters",
+            "retry_on",
+            "home_paths",
+            "after",
+        ):
             if fields.get(key) is not None:
                 fields[key] = tuple(fields[key])
         if fields.get("job") is not None:
             fields["job"] = JobDescription.from_dict(fields["job"])
         if fields.get("actor") is not None:
             fields["actor"] = ActorDescription.from_dict(fields["actor"])
+        if fields.get("gang") is not None:
+            fields["gang"] = GangDescription.from_dict(fields["gang"])
         return cls(**fields)

@@ -1,24 +1,58 @@
-"""Does it fit, and where? The two ways in which an item takes room of a cluster's nodes."""
+"""Does it fit, and where? The ways in which an item takes room of a cluster's nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from ray_multicluster_scheduler.common.model import Resources, TaskDescription
-from ray_multicluster_scheduler.common.model.resources import fits
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
+from ray_multicluster_scheduler.common.model import GangDescription, Resources, TaskDescription
+from ray_multicluster_scheduler.common.model.resources import fits, plus
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView, NewNode, NodeView
+from ray_multicluster_scheduler.scheduler.cluster.packing import left_over, pack
 
 _NOTHING_LEFT = 1e-9
 
 
-def find_place(task: TaskDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
+def find_place(
+    task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode | None = None
+) -> dict[str, Resources] | None:
     """What to reserve on which node, or None when there is no room now.
 
-    A task or an actor needs one node. A job's footprint may spread: its own tasks are placed by Ray.
+    A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread: its own tasks
+    are placed by Ray. Where nothing is free, and that is known of every node, it may go to a ``new_node``.
     """
     need = task.placement
     if not need:
         return {}
+    parts = _find_room(task, nodes)
+    if parts is not None or new_node is None or any(node.free is None for node in nodes):
+        return parts
+    return {NEW_NODE: need} if new_node.takes(need, spread=may_spread(task)) else None
+
+
+def has_room(task: TaskDescription, cluster: ClusterView) -> bool:
+    """Is there a place for it there? The same as whether :func:`find_place` finds one, but it does not compare them."""
+    if task.kind in ("task", "actor"):
+        need = task.placement
+        for node in cluster.nodes:
+            if node.free is not None and fits(need, node.free):
+                return True
+    return find_place(task, cluster.nodes, cluster.new_node) is not None
+
+
+def needs_new_node(task: TaskDescription, cluster: ClusterView) -> bool:
+    """Would it have to wait there for a node that is not there yet?"""
+    return cluster.new_node is not None and find_place(task, cluster.nodes) is None
+
+
+def may_spread(task: TaskDescription) -> bool:
+    """May it take room of several nodes?"""
+    return task.kind == "job" or task.gang is not None
+
+
+def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Resources] | None:
+    if task.gang is not None:
+        return find_places(task.gang, nodes)
+    need = task.placement
     known = [node for node in nodes if node.free is not None]
     node_id = best_node(need, known)
     if node_id is not None:
@@ -26,9 +60,25 @@ def find_place(task: TaskDescription, nodes: Iterable[NodeView]) -> dict[str, Re
     return spread(need, known) if task.kind == "job" else None
 
 
+def find_places(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
+    """Of all members together: what to reserve on which node, or None when there is no room for all of them."""
+    known = [(node.node_id, node.free) for node in nodes if node.free is not None]
+    bundles = [member.requirements for member in gang.members]
+    chosen = pack(bundles, gang.strategy, [free for _, free in known])
+    return None if chosen is None else parts_on(gang, [known[at][0] for at in chosen])
+
+
+def parts_on(gang: GangDescription, node_ids: Sequence[str]) -> dict[str, Resources]:
+    """What its members take of which node, when they are on these, in their order."""
+    parts: dict[str, Resources] = {}
+    for member, node_id in zip(gang.members, node_ids, strict=True):
+        parts[node_id] = plus(parts.get(node_id, {}), member.requirements)
+    return parts
+
+
 def best_node(need: Resources, nodes: Iterable[NodeView]) -> str | None:
     """The node that ``need`` fills best, so that large gaps stay for large items."""
-    room = [(_left_over(need, node.free), node.node_id) for node in nodes if node.free and fits(need, node.free)]
+    room = [(left_over(need, node.free), node.node_id) for node in nodes if node.free and fits(need, node.free)]
     return min(room)[1] if room else None
 
 
@@ -53,8 +103,3 @@ def _take(missing: dict[str, float], free: Resources) -> dict[str, float]:
 
 def _amount_of(names: Mapping[str, float], free: Resources | None) -> float:
     return sum((free or {}).get(name, 0.0) for name in names)
-
-
-def _left_over(need: Resources, free: Resources) -> float:
-    """How much of what it asks for would stay free, as a sum of shares: GPUs and CPUs weigh the same."""
-    return sum((free[name] - amount) / free[name] for name, amount in need.items() if free.get(name))

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.scheduler.connection.call_desk import CallDesk
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, LinkInfo, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
-from ray_multicluster_scheduler.scheduler.connection.link_messages import info_from, snapshot_from
+from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED, info_from, snapshot_from
 
 _log = get_logger(__name__)
 _CLOSE_PATIENCE_S, _END_PATIENCE_S = 3.0, 5.0
@@ -231,7 +231,9 @@ class AgentLink:
             if self.connected:
                 return
             if sentence is not None and before is not None:  # a dashboard that just started may know of no job once
-                self._end(f"the agent in cluster {self._cluster!r} has ended: {sentence}")
+                self._end(
+                    f"the agent in cluster {self._cluster!r} has ended: {sentence}", restarted=sentence == RESTARTED
+                )
             elif time.monotonic() > self._last_word + self._lost_after_s:
                 self._given_up = True
                 await self._stop_agent()
@@ -260,7 +262,7 @@ class AgentLink:
             _log.exception("whether agent %s of cluster %s is over cannot be told", self._agent, self._cluster)
             return None
 
-    def _end(self, sentence: str) -> None:
+    def _end(self, sentence: str, *, restarted: bool = False) -> None:
         """Nothing runs behind this link any more."""
         if self.over.is_set():
             return
@@ -268,7 +270,7 @@ class AgentLink:
         self._outbox = None
         self.joined.cancel()  # does nothing if it has joined
         self._calls.disconnected()
-        self._calls.answer_all_lost(sentence)
+        self._calls.answer_all_lost(sentence, restarted=restarted)
         self._listener.link_closed(self._cluster, sentence)
 
     # What the agent says ------------------------------------------------------------------------------

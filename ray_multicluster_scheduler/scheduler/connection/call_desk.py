@@ -86,10 +86,10 @@ class CallDesk:
     def disconnected(self) -> None:
         self._sender = None
 
-    def answer_all_lost(self, sentence: str) -> None:
-        """Nothing runs over there any more."""
+    def answer_all_lost(self, sentence: str, *, restarted: bool = False) -> None:
+        """Nothing runs over there any more; where the cluster ``restarted``, its other nodes may not know it yet."""
         for key, debt in self._owed.clear():
-            self._listener.finished(self._cluster, lost(key, debt, sentence))
+            self._listener.finished(self._cluster, lost(key, debt, sentence, restarted=restarted))
 
     # What the agent says --------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class CallDesk:
             if debt is None:
                 continue
             answer = result_from(result, payload, debt)
-            of = debt.actor or key
+            of = debt.prints_for or key
             self._output(of, result.get("parts", ()))
             if result.get("dropped"):
                 self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))

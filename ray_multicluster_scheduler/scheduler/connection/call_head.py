@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Any, Literal, TypeAlias
 
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, NewActor
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, MemberCall, NewActor, NewGang
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
 
 Need: TypeAlias = tuple[Literal["fn", "obj"], str]
@@ -14,10 +14,26 @@ Need: TypeAlias = tuple[Literal["fn", "obj"], str]
 
 def needs_of(call: Call) -> Iterator[tuple[Need, bytes]]:
     """What a call uses that others may use as well; a method has its function over there."""
+    if call.gang is not None:
+        for member in call.gang.members:
+            yield from _needs_of_member(member)
+        return
     if call.method is None:
         yield ("fn", call.function_digest), call.function
     for one in call.objects:
         yield ("obj", one.digest), one.data
+
+
+def _needs_of_member(member: MemberCall) -> Iterator[tuple[Need, bytes]]:
+    yield ("fn", member.function_digest), member.function
+    for one in member.objects:
+        yield ("obj", one.digest), one.data
+
+
+def argument_bytes(call: Call) -> int:
+    """What travels for this call alone."""
+    members = () if call.gang is None else call.gang.members
+    return len(call.arguments) + sum(len(member.arguments) for member in members)
 
 
 class Blobs:
@@ -45,13 +61,11 @@ def head_of(call: Call, blobs: Blobs) -> dict[str, Any]:
     """The entry of CALLS, as documented in gateway/messages.py."""
     key = (call.task_id, call.attempt)
     head: dict[str, Any] = {"id": call.task_id, "attempt": call.attempt, "fence": call.fence, "name": call.name}
-    for (kind, digest), blob in needs_of(call):
-        position = blobs.share((kind, digest), blob, key)
-        if kind == "fn":
-            head["fn"], head["fn_blob"] = digest, position
-        else:
-            head.setdefault("objects", []).append([digest, position])
-    head["args_blob"] = blobs.add(call.arguments)
+    if call.gang is not None:
+        head["gang"] = _gang(call.gang, blobs, key)
+    else:
+        head |= _shared(needs_of(call), blobs, key)
+        head["args_blob"] = blobs.add(call.arguments)
     head["res"] = dict(call.resources)
     if call.runtime_env:
         head["env"] = dict(call.runtime_env)
@@ -66,6 +80,26 @@ def head_of(call: Call, blobs: Blobs) -> dict[str, Any]:
     if call.method is not None:
         head["method"] = method_of(call)
     return head
+
+
+def _shared(needs: Iterator[tuple[Need, bytes]], blobs: Blobs, key: Key) -> dict[str, Any]:
+    head: dict[str, Any] = {}
+    for (kind, digest), blob in needs:
+        position = blobs.share((kind, digest), blob, key)
+        if kind == "fn":
+            head["fn"], head["fn_blob"] = digest, position
+        else:
+            head.setdefault("objects", []).append([digest, position])
+    return head
+
+
+def _gang(gang: NewGang, blobs: Blobs, key: Key) -> dict[str, Any]:
+    members = []
+    for member in gang.members:
+        head = {"name": member.name, **_shared(_needs_of_member(member), blobs, key)}
+        head |= {"args_blob": blobs.add(member.arguments), "res": dict(member.resources)}
+        members.append({**head, "asynchronous": True} if member.asynchronous else head)
+    return {"strategy": gang.strategy, "of": gang.of, "members": members}
 
 
 def method_of(call: Call) -> list[Any] | None:

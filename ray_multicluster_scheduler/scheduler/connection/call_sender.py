@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
-from ray_multicluster_scheduler.scheduler.connection.call_head import Blobs, Need, head_of, method_of, needs_of
+from ray_multicluster_scheduler.scheduler.connection.call_head import (
+    Blobs,
+    Need,
+    argument_bytes,
+    head_of,
+    method_of,
+    needs_of,
+)
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
@@ -88,7 +95,7 @@ class CallSender:
         return None
 
     def _weight(self, call: Call) -> int:
-        return len(call.arguments) + sum(len(blob) for need, blob in needs_of(call) if need not in self._known)
+        return argument_bytes(call) + sum(len(blob) for need, blob in needs_of(call) if need not in self._known)
 
     def _try(self, batch: Sequence[Call]) -> None:
         """A message is put whole or not at all: when one call spoils a batch, send one by one and refuse that one."""

@@ -52,6 +52,33 @@ class NewActor:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberCall:
+    """One task or actor of a gang. ``objects`` take the place of the ObjectArguments among its own arguments."""
+
+    name: str
+    function_digest: str
+    function: bytes
+    arguments: bytes
+    resources: Mapping[str, float]
+    objects: Sequence[SharedObject] = ()
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewGang:
+    """Makes a call the life of a gang: its members start together in one placement group, or none of them does.
+
+    ``started`` comes when all of them run (of actors: are ready), with their nodes in the order of the members and a
+    blank between. There is one ``finished``: the pickled list of their values, or how the first of them failed that
+    did; the others were ended then, and the placement group is gone. A gang of actors ends when one of them does.
+    """
+
+    strategy: str
+    of: Literal["task", "actor"]
+    members: Sequence[MemberCall]
+
+
+@dataclass(frozen=True, slots=True)
 class MethodCall:
     """Makes a call one of an actor's method. ``number`` counts from 0 for each attempt of the actor without a gap:
     calls are run in that order, however they travelled."""
@@ -60,6 +87,8 @@ class MethodCall:
     actor_attempt: int
     method: str
     number: int
+    gang_id: str = ""
+    """The item that the actor is a member of, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +121,8 @@ class Call:
     """Known to be short: its start may be told with its end. Of all others it is told as soon as they start."""
     actor: NewActor | None = None
     method: MethodCall | None = None
+    gang: NewGang | None = None
+    """With one, function and arguments are the members', and those of the call are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +131,7 @@ class CallResult:
 
     ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
     it did. ``of_actor`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
-    not told before.
+    not told before. ``member`` is whose failure it was, where the call was a gang.
     """
 
     task_id: str
@@ -116,6 +147,7 @@ class CallResult:
     of_actor: str | None = None
     started_at: float | None = None
     node_id: str | None = None
+    member: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

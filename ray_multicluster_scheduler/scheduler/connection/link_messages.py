@@ -9,8 +9,11 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Key
 
+RESTARTED = "the cluster was restarted and knows nothing of it"
+"""What became of an agent of which the cluster's Jobs API has never heard."""
 
-def lost(key: Key, debt: Debt, sentence: str) -> CallResult:
+
+def lost(key: Key, debt: Debt, sentence: str, *, restarted: bool = False) -> CallResult:
     """The answer to a call that died with its link; one whose end was asked for just ended."""
     return CallResult(
         task_id=key[0],
@@ -18,7 +21,7 @@ def lost(key: Key, debt: Debt, sentence: str) -> CallResult:
         status="cancelled" if debt.cancelled else "failed",
         failure=None if debt.cancelled else FailureClass.CLUSTER,
         error_type=None if debt.cancelled else "ClusterLostError",
-        code="CLUSTER_LOST",
+        code="CLUSTER_RESTARTED" if restarted else "CLUSTER_LOST",
         message=sentence,
         of_actor=_actor_of(debt),
     )
@@ -62,6 +65,7 @@ def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
         of_actor=_actor_of(debt),
         started_at=float(head["at"]) if starts else None,
         node_id=str(head["node"]) if starts else None,
+        member=head.get("member"),
     )
 
 

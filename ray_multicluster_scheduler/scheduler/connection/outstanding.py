@@ -20,6 +20,8 @@ class Debt:
     call: Call | None
     actor: Key | None = None
     """Whose method it is, if it is one."""
+    prints_for: Key | None = None
+    """Whose output is what it prints, if it is not its own: its actor's, or that one's gang's."""
     cancelled: bool = False
     force: bool = False
     place: bool = False
@@ -35,8 +37,11 @@ class Outstanding:
         self._debts: dict[Key, Debt] = {}
 
     def add(self, call: Call) -> None:
-        actor = None if call.method is None else (call.method.actor_id, call.method.actor_attempt)
-        self._debts[(call.task_id, call.attempt)] = Debt(call, actor)
+        actor = prints_for = None
+        if call.method is not None:
+            actor = (call.method.actor_id, call.method.actor_attempt)
+            prints_for = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
+        self._debts[(call.task_id, call.attempt)] = Debt(call, actor, prints_for)
 
     def get(self, key: Key) -> Debt | None:
         """None when it is answered, or was never ours."""

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import TlsIdentity, make_identity
@@ -162,7 +163,7 @@ class RayClientPool:
             except ClusterConnectionError:
                 return None  # nobody answers: not known to be over, so the lease decides
             if info is None:
-                return "the cluster was restarted and knows nothing of it"
+                return RESTARTED
             if info.get("status") in ENDED:
                 return str(info.get("message") or info["status"])
             return None

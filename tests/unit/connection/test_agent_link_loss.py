@@ -38,6 +38,7 @@ async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_e
             "ClusterLostError",
         )
         assert "exit code 137" in result.message
+        assert result.code == "CLUSTER_LOST"
     assert plane.heard.result("t3").status == "cancelled", "what was to be cancelled is over, as asked"
     assert plane.heard.kinds()[-1] == "link_closed"
     assert link.over.is_set()

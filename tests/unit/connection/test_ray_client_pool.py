@@ -174,6 +174,7 @@ async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(f
     await fleet.dashboard.agents[0].cut()
     await fleet.heard.until("link_closed")
     assert "was restarted" in fleet.heard.result("t1").message
+    assert fleet.heard.result("t1").code == "CLUSTER_RESTARTED"
     assert fleet.pool.existing("a") is None
     assert await fleet.pool.link("a") is not link
 

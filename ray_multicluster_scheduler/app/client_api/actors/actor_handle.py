@@ -102,7 +102,7 @@ class ActorHandle:
         item = self._item
         _check_process(self)
         if not item.wait_until(lambda: _serves_or_over(item), timeout):
-            reason = explanation.explain_item(self._rmcs_runtime, item.id).get("sentence") or ""
+            reason = explanation.explain_item(self._rmcs_runtime, item.whole).get("sentence") or ""
             raise TaskTimeoutError(
                 f"{item.id} is not ready after {timeout:g} s; it is {item.state}: {reason}",
                 task_id=item.id,
@@ -121,24 +121,24 @@ class ActorHandle:
             )
         if self._item.outcome is None:
             self._rmcs_calls.no_more()
-            self._rmcs_runtime.cancel(self._item.id, "it was killed", force=True)
+            self._rmcs_runtime.cancel(self._item.whole, "it was killed", force=True)
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
-        story = explanation.explain_item(self._rmcs_runtime, self._item.id)
+        story = explanation.explain_item(self._rmcs_runtime, self._item.whole)
         calls = self._rmcs_calls
         return {**story, "calls_waiting": len(calls.waiting), "calls_unanswered": calls.unanswered}
 
     def logs(self, *, stream: str | None = None) -> str:
         """What it printed since it was last (re)started; ``stream`` is "stdout", "stderr", or None for both."""
-        return self._rmcs_runtime.output.text(self._item.id, self._item.attempt, stream)
+        return self._rmcs_runtime.output.text(self._item.whole, self._item.attempt, stream)
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over restarts, until it is over."""
         item = self._item
         if item.outcome is None:
             _refuse_in_another_process(self)
-        return self._rmcs_runtime.output.follow(item.id, lambda: (max(item.attempt, 1), item.outcome is not None))
+        return self._rmcs_runtime.output.follow(item.whole, lambda: (max(item.attempt, 1), item.outcome is not None))
 
     def method(self, name: str) -> ActorMethod:
         """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""

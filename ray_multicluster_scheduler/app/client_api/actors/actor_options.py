@@ -13,15 +13,14 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import with
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 _CONSTRUCTOR = "an error of the constructor is told at once; catch it and submit again"
+_NAMED = "give it a name, with get_if_exists=True"
 _RESTARTS = "use max_restarts: how often it is made anew after it died"
 _OF_TASKS = {
     "retries": _CONSTRUCTOR,
     "retry_on": _CONSTRUCTOR,
     "no_retry_on": _CONSTRUCTOR,
-    "crash_retries": _RESTARTS,
-    "lost_retries": _RESTARTS,
     "run_timeout": "an actor runs until it is killed; use ready_timeout for its constructor",
-    "idempotency_key": "give it a name, with get_if_exists=True",
+    "idempotency_key": _NAMED,
     "max_retries": _RESTARTS,
     "retry_exceptions": _CONSTRUCTOR,
     "num_returns": "say it at the method, @method(num_returns=2), or at the call, actor.f.options(num_returns=2)",
@@ -43,6 +42,7 @@ class ActorOptions(ItemOptions, total=False):
     with ``restart_elsewhere`` on any. ``lifetime="detached"``: it outlives the program. ``ready_timeout``: seconds from
     when a cluster took it until its constructor is done, then it is ended; inside a cluster from when it was made.
     ``max_concurrency``: so many calls at once, in threads (in coroutines for async methods).
+    ``crash_retries`` and ``lost_retries`` hold until it is ready, ``max_restarts`` from then on.
     ``get_if_exists``: if a living actor has that name, it is returned instead.
     """
 
@@ -74,3 +74,5 @@ def refuse_what_tasks_have(options: Mapping[str, Any]) -> None:
     for key, instead in _OF_TASKS.items():
         if options.get(key) is not None:
             raise ConfigurationError(f"{key} means nothing for an actor.", next_step=instead)
+    if options.get("dedup") == "content":
+        raise ConfigurationError('dedup="content" means nothing for an actor: each is one.', next_step=_NAMED)

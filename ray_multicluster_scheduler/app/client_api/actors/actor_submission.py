@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
     pickled,
     prepare_arguments,
 )
-from ray_multicluster_scheduler.app.client_api.options import common_fields
+from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.actor_class import is_asynchronous
 from ray_multicluster_scheduler.common.clock import Clock
@@ -66,6 +66,7 @@ class ActorSubmission:
         if cls.by_name:
             modules = {*modules, cls.__module__}
         arguments = prepare_arguments(positional, named, name, captured)
+        now = self._clock.now()
         fields["runtime_env"] = arguments.runtime_env(fields["runtime_env"], modules)
         task = TaskDescription(
             id=actor_id,
@@ -74,7 +75,8 @@ class ActorSubmission:
             requirements=needs,
             home_paths=find_in_arguments(positional, named, self._homes),
             actor=actor,
-            submitted_at=self._clock.now(),
+            submitted_at=now,
+            start_after=begins_at(options.get("start_after"), now),
             **{**fields, "retries": 0},
         )
         return NewActorItem(task, payload, arguments)

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import mak
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model import TaskDescription
 
 _log = get_logger(__name__)
 LOOK_PATIENCE_S = 3.0
@@ -91,6 +92,17 @@ class Actors:
             methods,
             get_if_exists=get_if_exists,
         )
+
+    def describe(
+        self,
+        cls: type,
+        resource_requirements: Mapping[str, Any] | None,
+        tags: Sequence[str] | None,
+        options: Mapping[str, Any],
+    ) -> TaskDescription:
+        """Such an actor as the brain would see it; nothing is submitted. Raises ConfigurationError."""
+        remote_class = make_remote_class(cls, {})
+        return self._submission.describe(remote_class, (), None, resource_requirements, tags, options).task
 
     def get(self, name: str) -> ActorHandle:
         """A living actor by its name: this program's, or a detached one on any cluster. Raises UnknownItemError."""

@@ -98,8 +98,12 @@ class CallItem(Promise):
             homes=homes if paths else (),
             target_home=target_home if paths else None,
             objects=objects,
-            method=MethodCall(self.actor.item.id, attempt, self.method, number),
+            method=MethodCall(self.actor.item.id, attempt, self.method, number, self._gang_id()),
         )
+
+    def _gang_id(self) -> str:
+        item = self.actor.item
+        return "" if item.whole == item.id else item.whole
 
     def answered(self, result: CallResult) -> Outcome:
         """What an answer from the cluster means."""

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
+from ray_multicluster_scheduler.app.client_api.options import item_id_of, whole
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.several_returns import wrong_number
+from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
 
 if TYPE_CHECKING:
@@ -166,7 +168,25 @@ class Handle:
         )
 
 
-class TaskHandle(Handle):
+class QueuedHandle(Handle):
+    """An item that waits in a queue of ours until it is placed."""
+
+    __slots__ = ()
+
+    def hold(self, reason: str = "") -> None:
+        """Let it not start before :meth:`release`; what was sent to a cluster already goes on."""
+        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), reason))
+
+    def release(self) -> None:
+        """The end of :meth:`hold`."""
+        self._runtime.tell(ReleaseRequested(item_id_of(self, "release")))
+
+    def set_priority(self, priority: int) -> None:
+        """From now on it waits with this priority; higher numbers go first."""
+        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), whole(priority, "priority")))
+
+
+class TaskHandle(QueuedHandle):
     """A task."""
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle
@@ -216,7 +236,7 @@ class PartHandle(TaskHandle):
         return list(whole)[self.part]
 
 
-class JobHandle(Handle):
+class JobHandle(QueuedHandle):
     """A Ray job; its value is its last status word."""
 
     __module__ = "ray_multicluster_scheduler"  # pickled by its public name: inside a cluster, the native handle

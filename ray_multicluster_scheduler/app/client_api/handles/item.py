@@ -129,6 +129,11 @@ class Item(Promise):
     def accepted(self) -> bool:
         return self.transition is not None or self.outcome is not None
 
+    @property
+    def whole(self) -> str:
+        """The id that the brain knows it by: its own, or that of the gang it is a member of."""
+        return self.id
+
     def moved(self, transition: Transition) -> None:
         """It took a step."""
         self.transition = transition

@@ -71,7 +71,8 @@ def error_of(outcome: Outcome) -> BaseException | None:
 
 def _user_error(done: Complete, result: CallResult) -> BaseException:
     """The user's own exception, as it was raised; or its text, where it cannot be rebuilt here."""
-    note = f"raised in {done.task_id} (attempt {done.attempt}) on cluster {done.cluster!r}"
+    member = "" if result.member is None else f"member {result.member} of "
+    note = f"raised in {member}{done.task_id} (attempt {done.attempt}) on cluster {done.cluster!r}"
     error: BaseException | None = None
     problem = ""
     if result.payload is not None:

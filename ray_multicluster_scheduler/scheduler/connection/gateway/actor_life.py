@@ -98,7 +98,7 @@ class ActorMaker:
 
     def _order(self, actor: Actor) -> bytes:
         record = actor.record
-        item = CurrentItem(*record.key, record.fence, self._cluster)
+        item = CurrentItem(*(record.part_of or record.key), record.fence, self._cluster, record.member)
         return ActorOrder(self._calls.line, item, record.homes, actor.spec["detached"]).packed()
 
     def _find(self, actor: Actor) -> Any:

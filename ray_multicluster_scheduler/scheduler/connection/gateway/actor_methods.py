@@ -48,7 +48,7 @@ class ActorMethods:
             raise TypeError(f"{record.key} is no call of a method")
         self._calls.records[record.key] = record
         if actor is not None:
-            record.report = actor.record.report
+            record.report, record.part_of = actor.record.report, actor.record.part_of
         if record.head is not None:  # it came as one that is not to be called
             self._calls.conclude(record, record.head)
         elif actor is None or actor.buried:

@@ -47,7 +47,7 @@ class _Shell:
     def __init__(self, order: bytes, cls: bytes, arguments: bytes, *objects: bytes) -> None:
         told = ActorOrder.unpacked(order)
         self._object: Any = None
-        self._channel = ActorChannel(told.line, told.item.id, told.item.attempt, detached=told.detached)
+        self._channel = ActorChannel(told.line, told.item.part_id, told.item.attempt, detached=told.detached)
         node_id = this_node()
         try:
             self._running = self._channel.live(node_id)
@@ -83,7 +83,7 @@ class _Shell:
         told = ActorOrder.unpacked(order)
         if self._object is not None:
             set_current(told.item)
-            self._channel.attend(told.line, told.item.id, told.item.attempt)
+            self._channel.attend(told.line, told.item.part_id, told.item.attempt)
         return self._birth
 
     def _open(self, order: bytes, beside: Sequence[bytes]) -> bytes | _MethodCall:

@@ -27,6 +27,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.dial import (
     Join,
     dial,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.gangs import Gangs
 from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
@@ -68,9 +69,10 @@ class Agent:
             self._hands,
             self._calls,
             self._loop.call_later,
-            self._actor_ready,
+            self._is_ready,
             self._workers.tell_actor,
         )
+        self._gangs = Gangs(join.cluster, join.own_modules, self._hands, self._calls, self._actors, self._is_ready)
         self._functions = KeptByDigest(_KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES)
         self._objects = KeptByDigest(_KEPT_OBJECTS, _LEAST_FOR_OBJECTS)
         self._reporter = Reporter(self.send, self.backlog)
@@ -97,7 +99,7 @@ class Agent:
         self._objects.most_bytes = max(int(object_store_bytes() * _SHARE_FOR_OBJECTS), _LEAST_FOR_OBJECTS)
         probe = Probe(
             tell=self._tell_from_any_thread,
-            busy=lambda: len(self._calls.records) > len(self._actors),
+            busy=lambda: len(self._calls.records) > len(self._actors) + self._gangs.of_actors,
         )
         try:
             while True:
@@ -196,6 +198,7 @@ class Agent:
             case m.ACK:
                 self._calls.forget(_keys(head))
                 self._actors.forget(_keys(head))
+                self._gangs.forget(_keys(head))
             case m.RESUME:
                 self._resume(_keys(head))
             case m.PROBE:
@@ -224,6 +227,8 @@ class Agent:
                 self._actors.call(record)
             elif record.actor is not None:
                 self._actors.make(record, record.actor)
+            elif record.gang is not None:
+                self._gangs.make(record, record.gang)
             else:
                 self._calls.accept(record)
         self.send(m.ACCEPTED, {"keys": taken}, lazy=True)
@@ -238,6 +243,8 @@ class Agent:
             self._actors.cancel_method(record)
         elif record.actor is not None:
             self._actors.cancel(record)
+        elif record.gang is not None:
+            self._gangs.cancel(record, force)
         else:
             self._calls.cancel(record, force)
 
@@ -258,10 +265,12 @@ class Agent:
         record = self._calls.records.get(key)
         if record is None:
             return
-        if message.kind == "started" and record.head is None:
+        if message.kind == "started" and "member" in head:
+            self._gangs.started(key, int(head["member"]), float(head["at"]), str(head["node"]))
+        elif message.kind == "started" and record.head is None:
             self._reporter.started(key, record.report, float(head["at"]), str(head["node"]))
         elif message.kind == "output":
-            self._reporter.output(key, record.report, [(stream, text) for stream, text in head["parts"]])
+            self._reporter.output(record.output_key, record.report, [(stream, text) for stream, text in head["parts"]])
             self._results.output_came()
         elif message.kind == LEAVING:
             self._actors.leaves(key)
@@ -269,7 +278,10 @@ class Agent:
     def _actor_line(self, actor: Key, is_open: bool) -> None:
         self._actors.line(actor, is_open)
 
-    def _actor_ready(self, record: CallRecord, at: float, node: str) -> None:
+    def _is_ready(self, record: CallRecord, at: float, node: str) -> None:
+        if record.part_of is not None and record.member is not None:
+            self._gangs.started(record.part_of, record.member, at, node)
+            return
         self._reporter.started(record.key, record.report, at, node)
 
     def _wake_from_any_thread(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
@@ -73,7 +74,7 @@ class Calls:
         if self._slots.take_back(record.key):
             self.conclude(record, {"status": "cancelled"})
         elif record.ref is not None:
-            self._cancel(record, force)
+            self.stop(record, force)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """The control plane has these results."""
@@ -93,7 +94,10 @@ class Calls:
 
     def read_back(self, record: CallRecord) -> Future[bytes]:
         """Fetch a big result from the object store, off the event loop."""
-        return self._hands.beside(lambda: bytes(unpack(ray.get(record.ref))[1]))
+        if record.gang is not None:
+            members = record.gang.members
+            return self._hands.beside(lambda: joined([_value_of(member) for member in members]))
+        return self._hands.beside(lambda: _read(record.ref))
 
     def complete(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
         """Ray is done with it."""
@@ -122,6 +126,9 @@ class Calls:
         record.arguments, record.function, record.objects = b"", None, []
         if payload is not None:
             record.ref = None
+        if record.told is not None:
+            record.told(record)
+            return
         self.unacknowledged[record.key] = record
         self._ended.append(record)
         if record.actor is None and record.method is None:
@@ -181,7 +188,7 @@ class Calls:
         else:
             self._hands.watch(record.ref, partial(self.complete, record))
         if record.cancelled:
-            self._cancel(record, record.force)
+            self.stop(record, record.force)
 
     def _remote_of(self, record: CallRecord) -> Any:
         """Our wrapper with the options of this call; the options of one kind are built once."""
@@ -193,8 +200,8 @@ class Calls:
             remote = self._remotes[kind] = self._wrapper.options(**task_options(record, self._own_modules))
         return remote
 
-    def _cancel(self, record: CallRecord, force: bool) -> None:
-        """From any thread."""
+    def stop(self, record: CallRecord, force: bool) -> None:
+        """From any thread: interrupt what Ray has; with ``force``, or after a while, its process is killed."""
         if record.head is not None or record.ref is None:
             return
         try:
@@ -206,8 +213,16 @@ class Calls:
 
     def _force_later(self, record: CallRecord) -> None:
         if record.head is None:
-            later = asyncio.get_running_loop().call_later(_FORCE_AFTER_S, self._cancel, record, True)
+            later = asyncio.get_running_loop().call_later(_FORCE_AFTER_S, self.stop, record, True)
             record.timers.append(later)
+
+
+def _read(ref: Any) -> bytes:
+    return bytes(unpack(ray.get(ref))[1])
+
+
+def _value_of(member: CallRecord) -> bytes:
+    return _read(member.ref) if member.payload is None else member.payload
 
 
 def _environment(record: CallRecord) -> str:

@@ -65,10 +65,12 @@ class Running:
     dropped: int = 0
     unsent: list[tuple[str, list[str]]] = field(default_factory=list)
     unsent_chars: int = 0
+    member: int | None = None
 
     def start(self) -> dict[str, Any]:
         """What is told of its start."""
-        return {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
+        told = {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
+        return told if self.member is None else {**told, "member": self.member}
 
 
 class WorkerChannel:
@@ -90,15 +92,18 @@ class WorkerChannel:
         self._next_connect = 0.0
         threading.Thread(target=self._loop, name="rmcs-worker-channel", daemon=True).start()
 
-    def begin(self, task_id: str, attempt: int, node_id: str, *, tell: bool = False) -> Running:
-        """A call begins on this process, as soon as it is known to be wanted. Raises NoLease.
+    def begin(
+        self, task_id: str, attempt: int, node_id: str, *, tell: bool = False, member: int | None = None
+    ) -> Running:
+        """A call, or this ``member`` of a gang, begins on this process, as soon as it is known to be wanted. Raises
+        NoLease.
 
         ``tell``: say so before it does. User code may keep the interpreter to itself, and the thread that would say it
         later then never runs.
         """
         if self._lease_is_needed() and time.monotonic() >= self._lease_until - self._margin():
             self._wait_for_lease()
-        running = Running(task_id, attempt, node_id, time.time(), time.monotonic())
+        running = Running(task_id, attempt, node_id, time.time(), time.monotonic(), member=member)
         with self._lock:
             self._running = running
             self._last_activity = running.began

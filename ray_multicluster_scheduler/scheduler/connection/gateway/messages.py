@@ -12,7 +12,7 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 connection and the link's secret on later ones. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
-                          objects, ahead, short, actor, method}]} + attachments; see below
+                          objects, ahead, short, actor, method, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
     RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
@@ -24,7 +24,8 @@ connection and the link's secret on later ones. Then, in any order:
     ACCEPTED   ← agent    {keys}
     UNKNOWN    ← agent    {keys}                   never arrived (answer to RESUME), or came without a function or an
                                                    object that is not kept here any more: send again, with all
-    STARTED    ← agent    {calls: [[id, attempt, at, node]]}       an actor is started when its constructor is done
+    STARTED    ← agent    {calls: [[id, attempt, at, node]]}       an actor is started when its constructor is done,
+                                                   a gang when all its members are; node: theirs, blanks between
     MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its place
     OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}   one frame, so that FINISHED cannot overtake it
     FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result
@@ -32,8 +33,10 @@ connection and the link's secret on later ones. Then, in any order:
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
 function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of
-NewActor; ``method`` is [actor id, actor attempt, name, number]. Keys with nothing in them are left out. For a method
-that will not be called after all, the entry is {id, attempt, method} with ``cancelled: true`` or ``refused:
+NewActor; ``method`` is [actor id, actor attempt, name, number]. ``gang`` is {strategy, of, members: [{name, fn,
+fn_blob, args_blob, res, objects, asynchronous}]}, and then the call itself has no function and no arguments; in its
+cluster a member goes by the id of the gang, a dot and its position. Keys with nothing in them are left out. For a
+method that will not be called after all, the entry is {id, attempt, method} with ``cancelled: true`` or ``refused:
 sentence``: its number must arrive, because later ones wait for it.
 
 Messages of one frame arrive in order; larger ones may be overtaken. A call that was sent ``ahead`` has no place. It

@@ -21,7 +21,10 @@ def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
 
 
 def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[str]) -> dict[str, Any]:
-    """Without CPUs of its own, an actor needs one to be placed and holds none, as is Ray's default."""
+    """Without CPUs of its own, an actor needs one to be placed and holds none, as is Ray's default.
+
+    ``place`` is Ray's word for where a member of a gang belongs.
+    """
     options: dict[str, Any] = {
         "name": actor["ray_name"],
         "namespace": ACTOR_NAMESPACE,
@@ -36,6 +39,8 @@ def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[s
         options["num_cpus"] = record.resources.get("CPU", 0)
     if actor["max_concurrency"] is not None:
         options["max_concurrency"] = actor["max_concurrency"]
+    if "place" in actor:
+        options["scheduling_strategy"] = actor["place"]
     if actor["detached"]:
         options |= {"lifetime": "detached", "max_restarts": actor["max_restarts"]}
     return options

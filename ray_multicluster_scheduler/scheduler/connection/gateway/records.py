@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.scheduler.connection.gateway.kept import Kept, KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes
@@ -27,6 +28,15 @@ class Method:
 
 
 @dataclass(slots=True)
+class Gang:
+    """The members of a gang, each with a record of its own that the control plane knows nothing of."""
+
+    strategy: str
+    of: str
+    members: list[CallRecord]
+
+
+@dataclass(slots=True)
 class CallRecord:
     """One call, from acceptance until its result was acknowledged."""
 
@@ -43,8 +53,16 @@ class CallRecord:
     objects: list[Kept] = field(default_factory=list)
     ahead: str = ""
     short: bool = False
+    asynchronous: bool = False
+    """Of an actor that is a member of a gang."""
     actor: dict[str, Any] | None = None
     method: Method | None = None
+    gang: Gang | None = None
+    member: int | None = None
+    """Its position in the gang that it is ``part_of``, if it is."""
+    part_of: Key | None = None
+    told: Callable[[CallRecord], None] | None = None
+    """Who is told of its end instead of the control plane: the gang that it is part of."""
     ref: Any = None
     cancelled: bool = False
     force: bool = False
@@ -66,8 +84,8 @@ class CallRecord:
 
     @property
     def output_key(self) -> Key:
-        """Whose output it is: what methods print is their actor's."""
-        return self.key if self.method is None else self.method.actor
+        """Whose output it is: what methods print is their actor's, and what members print is their gang's."""
+        return self.part_of or (self.key if self.method is None else self.method.actor)
 
     @property
     def slow_to_give(self) -> bool:
@@ -91,6 +109,8 @@ def record_from(
     call: dict[str, Any], blobs: Sequence[Any], functions: KeptByDigest, objects: KeptByDigest
 ) -> CallRecord | None:
     """One entry of CALLS. None: it lacks something that was dropped here to make room."""
+    if "gang" in call:
+        return _gang_from(call, blobs, functions, objects)
     method = _method(call)
     if method is not None and "args_blob" not in call:  # it will not be called, but its number counts
         record = CallRecord((call["id"], call["attempt"]), method=method, cancelled=bool(call.get("cancelled")))
@@ -118,6 +138,24 @@ def record_from(
         actor=call.get("actor"),
         method=method,
     )
+
+
+def _gang_from(
+    call: dict[str, Any], blobs: Sequence[Any], functions: KeptByDigest, objects: KeptByDigest
+) -> CallRecord | None:
+    same: dict[str, Any] = {name: call[name] for name in ("attempt", "fence", "env", "homes", "home") if name in call}
+    members = [
+        record_from({**same, **head, "id": member_id(call["id"], index)}, blobs, functions, objects)
+        for index, head in enumerate(call["gang"]["members"])
+    ]
+    if None in members:
+        return None
+    key, spec = (call["id"], call["attempt"]), call["gang"]
+    gang = Gang(spec["strategy"], spec["of"], [one for one in members if one is not None])
+    for index, member in enumerate(gang.members):
+        member.member, member.part_of = index, key
+        member.asynchronous = bool(spec["members"][index].get("asynchronous"))
+    return CallRecord(key=key, fence=call["fence"], name=call["name"], resources=call["res"], gang=gang)
 
 
 def _method(call: dict[str, Any]) -> Method | None:

@@ -41,7 +41,8 @@ class Reporter:
     def __init__(self, send: Callable[[str, dict[str, Any]], None], backlog: Callable[[], int | None]) -> None:
         self._send = send
         self._backlog = backlog
-        self._behind: dict[Key, Report] = {}
+        self._behind: dict[int, tuple[Key, Report]] = {}
+        """By the report's identity: members of a gang have one key and a report each."""
 
     def started(self, key: Key, report: Report, at: float, node: str) -> None:
         """A call was seen to run."""
@@ -60,11 +61,11 @@ class Reporter:
             return
         report.kept += parts
         report.kept_chars += size
-        self._behind[key] = report
+        self._behind[id(report)] = key, report
 
     def drained(self) -> None:
         """Something was sent, so there may be room again."""
-        for key, report in list(self._behind.items()):
+        for key, report in list(self._behind.values()):
             if not self._room():
                 return
             self.flush(key, report)
@@ -78,7 +79,7 @@ class Reporter:
 
     def flush(self, key: Key, report: Report) -> None:
         """Tell what was kept."""
-        self._behind.pop(key, None)
+        self._behind.pop(id(report), None)
         kept, report.kept, report.kept_chars = report.kept, [], 0
         self._tell(key, kept)
 

@@ -30,7 +30,7 @@ class ActorOrder:
     def packed(self) -> bytes:
         """For :meth:`unpacked`, in another process of the same cluster."""
         line, item = self.line, self.item
-        who = item.id, item.attempt, item.fence, item.cluster
+        who = item.id, item.attempt, item.fence, item.cluster, item.member
         return pickle.dumps((tuple(line), who, self.homes, self.detached))
 
     @classmethod
@@ -53,7 +53,7 @@ class TaskOrder(NamedTuple):
     def packed(self) -> bytes:
         """For :meth:`unpacked`, in another process of the same cluster."""
         item = self.item
-        who = item.id, item.attempt, item.fence, item.cluster
+        who = item.id, item.attempt, item.fence, item.cluster, item.member
         return pickle.dumps((tuple(self.line), who, *self[2:]))
 
     @classmethod

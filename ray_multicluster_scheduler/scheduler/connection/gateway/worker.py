@@ -43,7 +43,7 @@ def run_call(order: bytes, *beside: bytes) -> bytes:
     item, channel = told.item, channel_for(told.line)
     node_id = this_node()
     try:
-        running = channel.begin(item.id, item.attempt, node_id, tell=not told.short)
+        running = channel.begin(item.id, item.attempt, node_id, tell=not told.short, member=item.member)
     except NoLease as error:
         return no_lease(node_id, error)
     set_current(item)

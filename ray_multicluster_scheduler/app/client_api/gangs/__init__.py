@@ -1,0 +1,1 @@
+"""Gangs: tasks or actors that start together on one cluster, or not at all."""

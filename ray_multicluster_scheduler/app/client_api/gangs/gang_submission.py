@@ -1,0 +1,202 @@
+"""From what a user's program gives to the description of a gang: checked, pickled, with an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_options import refuse_what_tasks_have
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, methods_of
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
+    Arguments,
+    check_arguments,
+    one_of_each,
+    pickled,
+    prepare_arguments,
+)
+from ray_multicluster_scheduler.app.client_api.embedded.task_template import PickledFunction, make_template
+from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions
+from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, as_member
+from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields, is_joined
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_class, make_remote_class
+from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.common.actor_class import is_asynchronous
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.home_paths import find_in_arguments
+from ray_multicluster_scheduler.common.model import (
+    GangDescription,
+    MemberDescription,
+    TaskDescription,
+    mentions_cpu,
+    parse_resources,
+)
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One member, ready to be sent. ``methods`` are those of an actor's class."""
+
+    description: MemberDescription
+    function: PickledFunction
+    arguments: Arguments
+    home_paths: tuple[str, ...]
+    methods: Mapping[str, MethodShape]
+
+
+@dataclass(frozen=True, slots=True)
+class NewGangItem:
+    """A gang that nothing is wrong with; its payload is not on the shelf yet."""
+
+    task: TaskDescription
+    parts: Sequence[_Part]
+    arguments: Arguments
+
+    def shelved(self, shelf: PayloadShelf) -> TaskDescription:
+        """The description as the brain takes it, with its payload on the shelf."""
+        for part in self.parts:
+            shelf.hold(part.description.function_digest, part.function.data)
+            shelf.hold(part.description.arguments_digest, part.arguments.data)
+        return self.task
+
+
+class GangSubmission:
+    """Makes descriptions of gangs for one control plane. Safe from any thread."""
+
+    def __init__(self, settings: Settings, clock: Clock, homes: Sequence[str], new_id: Callable[[str], str]) -> None:
+        self._settings, self._clock, self._homes, self._new_id = settings, clock, homes, new_id
+
+    def describe(
+        self, members: Iterable[Any], strategy: Any, tags: Sequence[str] | None, options: Mapping[str, Any]
+    ) -> NewGangItem:
+        """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
+        given = _check_members(members)
+        of = _kind_of(given)
+        if of == "actor":
+            refuse_what_tasks_have(options)
+        elif "ready_timeout" in options:
+            raise ConfigurationError("ready_timeout means nothing for tasks.", next_step="use run_timeout")
+        fields = common_fields(options, GangOptions, self._settings, tags)
+        parts = [self._actor(one) if of == "actor" else self._task(one) for one in given]
+        described = tuple(part.description for part in parts)
+        gang = GangDescription(described, strategy, of, _ready_timeout(options.get("ready_timeout", 300.0)))
+        arguments = _together([part.arguments for part in parts])
+        modules = {module for part in parts for module in part.function.modules}
+        fields["runtime_env"] = arguments.runtime_env(fields["runtime_env"], modules)
+        now = self._clock.now()
+        task = TaskDescription(
+            id=self._new_id("gang"),
+            kind="gang",
+            name=options.get("name") or _name_of(parts),
+            requirements=gang.total,
+            arguments_bytes=sum(part.description.arguments_bytes for part in parts),
+            home_paths=tuple(dict.fromkeys(path for part in parts for path in part.home_paths)),
+            gang=gang,
+            submitted_at=now,
+            start_after=begins_at(options.get("start_after"), now),
+            **({**fields, "retries": 0} if of == "actor" else fields),
+        )
+        if of == "task" and is_joined(options, self._settings):
+            task = replace(task, content_key=content_key(task, arguments.source_names))
+        return NewGangItem(task, parts, arguments)
+
+    def _task(self, member: GangMember) -> _Part:
+        fn = as_remote_function(member.target)
+        if isinstance(fn, RemoteFunction):
+            _refuse_own_options(fn.__qualname__, fn.submit_options)
+        template = make_template(fn, member.resource_requirements, None, None, {}, self._settings)
+        args, kwargs = check_arguments(member.args, member.kwargs, template.name)
+        amounts = template.fields["requirements"]
+        return self._part(template.name, template.function, args, kwargs, amounts)
+
+    def _actor(self, member: GangMember) -> _Part:
+        cls = make_remote_class(member.target, {})
+        _refuse_own_options(cls.__qualname__, cls.submit_options)
+        needs = member.resource_requirements
+        needs = cls.submit_options.get("resource_requirements") if needs is None else needs
+        amounts = parse_resources(needs)
+        if not mentions_cpu(needs):
+            amounts = {"CPU": 1.0, **amounts}
+        name = cls.__qualname__
+        args, kwargs = check_arguments(member.args, member.kwargs, name)
+        data, modules, captured = pickled(cls.shipped, f"the class {name}")
+        if cls.by_name:
+            modules = {*modules, cls.__module__}
+        function = PickledFunction(data, digest_of(data), frozenset(modules), captured)
+        part = self._part(name, function, args, kwargs, amounts)
+        described = replace(part.description, asynchronous=is_asynchronous(cls.cls))
+        return replace(part, description=described, methods=methods_of(cls.cls))
+
+    def _part(
+        self,
+        name: str,
+        function: PickledFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        amounts: Mapping[str, float],
+    ) -> _Part:
+        arguments = prepare_arguments(args, kwargs, name, function.actors)
+        described = MemberDescription(
+            name=name,
+            requirements=amounts,
+            function_digest=function.digest,
+            arguments_digest=digest_of(arguments.data),
+            arguments_bytes=len(arguments.data),
+            objects=len(arguments.sources),
+        )
+        return _Part(described, function, arguments, find_in_arguments(args, kwargs, self._homes), {})
+
+
+def _check_members(members: object) -> list[GangMember]:
+    if isinstance(members, (str, bytes, GangMember)) or not isinstance(members, Iterable):
+        raise ConfigurationError(
+            f"submit_gang was given {members!r}, not a list of members.",
+            next_step="write submit_gang([member(f, 1), member(f, 2)])",
+        )
+    return [as_member(one, index) for index, one in enumerate(members)]
+
+
+def _kind_of(members: Sequence[GangMember]) -> Literal["task", "actor"]:
+    classes = [is_class(one.target) for one in members]
+    if any(classes) and not all(classes):
+        raise ConfigurationError(
+            "A gang is all tasks or all actors, and this one has both functions and classes.",
+            next_step="make two gangs, or let methods of the actors do what the functions would",
+        )
+    return "actor" if any(classes) else "task"
+
+
+def _ready_timeout(given: object) -> float | None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
+        raise ConfigurationError(f"ready_timeout is {given!r}.", next_step="give seconds, or None for no limit")
+    return given
+
+
+def _refuse_own_options(name: str, options: Mapping[str, Any]) -> None:
+    """All members have one fate, so what decides it is said once."""
+    own = sorted(options.keys() - {"resource_requirements"})
+    if own:
+        raise ConfigurationError(
+            f"{name} has the option{'s' if len(own) > 1 else ''} {', '.join(own)} of its own, "
+            "which one member of a gang cannot have.",
+            next_step="give such options to submit_gang, for all members; only resources are each one's own",
+        )
+
+
+def _name_of(parts: Sequence[_Part]) -> str:
+    names = dict.fromkeys(part.description.name for part in parts)
+    return f"{len(parts)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
+
+
+def _together(all_arguments: Sequence[Arguments]) -> Arguments:
+    """What is to be waited for and sent along, for all members; the values of each stay in its own order."""
+    return Arguments(
+        b"",
+        frozenset(module for one in all_arguments for module in one.modules),
+        tuple(source for one in all_arguments for source in one.sources),
+        one_of_each([actor for one in all_arguments for actor in one.actors]),
+    )

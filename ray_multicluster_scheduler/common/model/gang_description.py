@@ -1,0 +1,102 @@
+"""What is special about a gang: several tasks, or several actors, that start together on one cluster or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.resources import Resources, ResourceShape, describe, plus, shape_of
+
+Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+"""Ray's words for how a placement group's bundles lie: on few nodes, on many, on one, on as many as there are."""
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+MOST_MEMBERS = 500
+GangShape: TypeAlias = tuple[str, str, tuple[ResourceShape, ...]]
+"""Tasks or actors, the strategy, and what each member takes, in no order: all that placement looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One task or actor of a gang: a bundle of its placement group, and what runs in there.
+
+    ``objects`` is how many of the item's shared values are its own; members have theirs in the order of the members.
+    ``asynchronous``: the class of an actor has ``async def`` methods.
+    """
+
+    name: str
+    requirements: Resources
+    function_digest: str
+    arguments_digest: str
+    arguments_bytes: int = 0
+    objects: int = 0
+    asynchronous: bool = False
+
+    def __post_init__(self) -> None:
+        if not any(amount > 0 for amount in self.requirements.values()):
+            raise ConfigurationError(
+                f"The member {self.name} of a gang asks for nothing, so no place can be held for it.",
+                next_step='leave its resource_requirements out (1 CPU), or ask for a part: {"CPU": 0.1}',
+            )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class GangDescription:
+    """The part of an item that only a gang has. It is all tasks or all actors.
+
+    ``ready_timeout`` is for actors: seconds from when a cluster took them until all their constructors are done.
+    """
+
+    members: tuple[MemberDescription, ...]
+    strategy: Strategy = "PACK"
+    of: Literal["task", "actor"] = "task"
+    ready_timeout: float | None = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise ConfigurationError("A gang has no members.", next_step="give it at least one: member(f, …)")
+        if len(self.members) > MOST_MEMBERS:
+            raise ConfigurationError(
+                f"A gang has {len(self.members)} members, and at most {MOST_MEMBERS} can start together.",
+                next_step="submit what need not start together as tasks of their own",
+            )
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise ConfigurationError(f"strategy is {self.strategy!r}.", next_step=f"give one of {known}")
+        if self.ready_timeout is not None and not self.ready_timeout > 0:
+            raise ConfigurationError(
+                f"ready_timeout is {self.ready_timeout!r}.", next_step="give seconds above 0, or None for no limit"
+            )
+
+    @property
+    def total(self) -> dict[str, float]:
+        """What all members take together."""
+        amounts: dict[str, float] = {}
+        for member in self.members:
+            amounts = plus(amounts, member.requirements)
+        return amounts
+
+    @property
+    def shape(self) -> GangShape:
+        """Gangs of one shape can take each other's places."""
+        return self.of, self.strategy, tuple(sorted(shape_of(member.requirements) for member in self.members))
+
+    def describe(self) -> str:
+        """One phrase for people: ``3 members (2 × 1 CPU, 1 × 4 CPU; PACK)``."""
+        kinds = Counter(shape_of(member.requirements) for member in self.members)
+        amounts = ", ".join(f"{number} × {describe(dict(shape))}" for shape, number in kinds.items())
+        number = len(self.members)
+        return f"{number} member{'s' if number > 1 else ''} ({amounts}; {self.strategy})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "members": tuple(MemberDescription.from_dict(one) for one in data["members"])})
