@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 
@@ -19,7 +20,8 @@ class CircuitBreaker:
     Time is always passed in. Opening and closing depend on nothing else, so a replay gives the same states.
     """
 
-    def __init__(self, failures: int, recovery_s: float) -> None:
+    def __init__(self, failures: int, recovery_s: float, on_change: Callable[[], None] = lambda: None) -> None:
+        self._changed = on_change
         self._limit = failures
         self._recovery_s = recovery_s
         self._in_a_row = 0
@@ -42,6 +44,7 @@ class CircuitBreaker:
 
     def record_failure(self, now: float) -> None:
         """A failure of the cluster itself. While half open, one is enough to open it again."""
+        self._changed()
         self._in_a_row += 1
         if self.state(now) is BreakerState.HALF_OPEN or (self._opened_at is None and self._in_a_row >= self._limit):
             self._opened_at = now
@@ -49,10 +52,12 @@ class CircuitBreaker:
     def record_success(self) -> None:
         """Work or contact that went well: failures are no longer in a row. Does not close an open breaker."""
         if self._opened_at is None:
+            self._changed()
             self._in_a_row = 0
 
     def record_probe(self, now: float) -> None:
         """A probe was answered: closes the breaker if its time for probing has come."""
         if self.state(now) is BreakerState.HALF_OPEN:
+            self._changed()
             self._opened_at = None
             self._in_a_row = 0

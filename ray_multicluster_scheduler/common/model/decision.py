@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self, overload
+
+from ray_multicluster_scheduler.common.decision_table import decision_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,44 @@ class CandidateReport:
         return cls(**{**data, "rejections": tuple(Rejection.from_dict(item) for item in data["rejections"])})
 
 
+class CandidateTable(Sequence[CandidateReport]):
+    """The rows, made when somebody reads them. ``make`` has all that it needs in frozen form, so what it makes is what
+    was true at the decision, however much later that is."""
+
+    __slots__ = ("_make", "_rows")
+
+    def __init__(self, make: Callable[[], tuple[CandidateReport, ...]]) -> None:
+        self._make: Callable[[], tuple[CandidateReport, ...]] | None = make
+        self._rows: tuple[CandidateReport, ...] = ()
+
+    @property
+    def rows(self) -> tuple[CandidateReport, ...]:
+        if self._make is not None:
+            self._rows, self._make = self._make(), None
+        return self._rows
+
+    @overload
+    def __getitem__(self, index: int) -> CandidateReport: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[CandidateReport, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> CandidateReport | tuple[CandidateReport, ...]:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.rows == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.rows)
+
+    def __repr__(self) -> str:
+        return repr(self.rows)
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingDecision:
     """Where an item goes, or why it waits. ``cluster`` is None while it waits."""
@@ -50,11 +90,15 @@ class SchedulingDecision:
     cluster: str | None
     code: str
     sentence: str
-    candidates: tuple[CandidateReport, ...] = ()
+    candidates: Sequence[CandidateReport] = ()
     unblocked_by: str | None = None
 
+    def __str__(self) -> str:
+        """For people: the sentence, and a table of all clusters."""
+        return decision_text(self)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(replace(self, candidates=tuple(self.candidates)))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig, Tls
-from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff, Settings, Threshold
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, RetryBackoff, Settings, Threshold
 
 _SHOWN = 5
 _SECRET_KEYS = frozenset({"auth_token"})
@@ -19,6 +19,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "settings": Settings,
     "resource_threshold": Threshold,
     "retry_backoff": RetryBackoff,
+    "owners": OwnerLimits,
     "clusters": ClusterConfig,
     "tls": Tls,
 }
@@ -84,8 +85,8 @@ def _cluster_name(location: tuple[int | str, ...], rows: Sequence[Any]) -> str |
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    parents = [part for part in location[:-1] if isinstance(part, str)]
-    model = _MODELS.get(parents[-1]) if parents else None
+    models = [_MODELS[part] for part in location[:-1] if isinstance(part, str) and part in _MODELS]
+    model = models[-1] if models else None
     return list(model.model_fields) if model else list(TOP_KEYS)
 
 

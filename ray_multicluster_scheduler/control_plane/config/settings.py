@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -14,6 +14,16 @@ Count = Annotated[int, Field(ge=0)]
 
 LEASE_MARGIN_S = 10.0
 """How much later than the lease a cluster may be called lost, at the least: clocks and queues differ."""
+
+
+def _attribute_path(value: str) -> str:
+    module, _, attribute = value.partition(":")
+    if all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        return value
+    raise ValueError(f"expected package.module:attribute, got {value!r}")
+
+
+AttributePath = Annotated[str, AfterValidator(_attribute_path)]
 
 
 class Strict(BaseModel):
@@ -39,6 +49,15 @@ class RetryBackoff(Strict):
     jitter: Fraction = 0.2
 
 
+class OwnerLimits(Strict):
+    """What one owner gets at equal priority, and the most that may wait or run of it. None: no limit."""
+
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    max_queued: Count | None = None
+    max_running: Count | None = None
+    max_gpus: Annotated[float, Field(ge=0)] | None = None
+
+
 class Settings(Strict):
     """All optional; each also as the environment variable ``RMCS_<NAME>``."""
 
@@ -48,6 +67,7 @@ class Settings(Strict):
     submission_interval_kinds: frozenset[Literal["job", "task", "actor"]] = frozenset({"job"})
     execution_mode: Literal["parallel", "serial"] = "parallel"
     max_queue: Annotated[int, Field(ge=1)] = 100_000
+    dedup: Literal["none", "content"] = "none"
     retries: Count = 0
     crash_retries: Count = 3
     lost_retries: Count = 3
@@ -57,11 +77,18 @@ class Settings(Strict):
     heartbeat_s: Seconds = 5.0
     lease_s: Seconds = 45.0
     lost_after_s: Seconds = 60.0
+    node_grace_s: MaybeSeconds = 60.0
     start_grace_s: Seconds = 60.0
     snapshot_interval_s: Seconds = 5.0
+    health_check_interval_s: Seconds = 30.0
     prefetch_ms: Milliseconds = 50.0
+    reserve_after_s: MaybeSeconds = 300.0
+    ageing_s: Seconds = 3600.0
+    order: Literal["fair", "fifo"] = "fair"
+    owners: dict[str, OwnerLimits] = {}
     combine: Literal["weighted", "chain"] = "weighted"
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
+    policies: dict[str, AttributePath] = {}
     agent_listen: str = "auto"
     agent_advertise: str = "auto"
     agent_idle_s: Seconds = 300.0

@@ -17,6 +17,8 @@ class ClusterRegistry:
     def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata] = ()) -> None:
         self._settings = settings
         self._states: dict[str, ClusterState] = {}
+        self.changed: set[str] = set()
+        """Clusters whose view is not what it was when somebody last asked for it."""
         for metadata in clusters:
             self.register(metadata)
 
@@ -24,7 +26,8 @@ class ClusterRegistry:
         """Add a cluster, or change the entry of one that is there."""
         state = self._states.get(metadata.name)
         if state is None:
-            self._states[metadata.name] = ClusterState(metadata, self._settings)
+            self._states[metadata.name] = ClusterState(metadata, self._settings, self.changed.add)
+            self.changed.add(metadata.name)
         elif metadata != state.metadata:
             state.reconfigure(metadata)
 
@@ -32,6 +35,7 @@ class ClusterRegistry:
         """Forget a cluster. Raises ConfigurationError when there is none of that name."""
         self.state(name)
         del self._states[name]
+        self.changed.add(name)
 
     def get(self, name: str) -> ClusterMetadata:
         """Its entry. Raises ConfigurationError, with the names there are, for an unknown one."""

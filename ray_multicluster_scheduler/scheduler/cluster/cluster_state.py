@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
 from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, LinkState, Trouble
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import (
+    NEW_NODE,
+    ClusterView,
+    LinkState,
+    NewNode,
+    NodeView,
+    Trouble,
+)
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, may_spread
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
+from ray_multicluster_scheduler.scheduler.cluster.pin import Pin, without_kept
 from ray_multicluster_scheduler.scheduler.cluster.places import Places
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
@@ -34,26 +44,48 @@ class LinkTrouble:
 
 
 class ClusterState:
-    """Mutable; only the machine's event handlers change it, through the methods here."""
+    """Mutable; only the machine's event handlers change it, through the methods here.
 
-    def __init__(self, metadata: ClusterMetadata, settings: Settings) -> None:
+    A view is kept until anything of it changes: every attribute that is set, and every change of the books, calls
+    ``on_change``, and some things change by time alone.
+    """
+
+    def __init__(self, metadata: ClusterMetadata, settings: Settings, on_change: Callable[[str], object] = str) -> None:
+        self._tell = on_change
+        self._view: ClusterView | None = None
+        self._view_until = inf
         self.metadata = metadata
         self.settings = settings
         self.cordoned = False
-        self.ledger = Ledger()
-        self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s)
-        self.places = Places()
+        self.paused: str | None = None
+        self.pin: Pin | None = None
+        self.ledger = Ledger(self._changed)
+        self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
+        self.places = Places(self._changed)
         self.link: LinkState = "none"
         self.link_up_at = self.link_down_at = 0.0
         self.link_failed: LinkTrouble | None = None
         self.refresh_failed: SnapshotTrouble | None = None
         self.refreshing = False
         self.asked_at: float | None = None
+        self.dashboard_silence: SnapshotTrouble | None = None  # since then; the link is another matter
+        self.checking = False
+        self.checked_at: float | None = None
         self.heard_at: float | None = None  # in any way
         self.snapshot_heard_at: float | None = None
         self.silent_since: float | None = None
         self.python_version: str | None = None
         self.ray_version: str | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if not name.startswith("_view") and name != "_tell":
+            self._changed()
+
+    def _changed(self) -> None:
+        if self._view is not None:
+            self._view = None
+            self._tell(self.metadata.name)
 
     @property
     def name(self) -> str:
@@ -61,11 +93,18 @@ class ClusterState:
 
     # ---- work of ours there
 
-    def take(self, task: TaskDescription, now: float, *, short: bool = False) -> None:
-        """Reserve room for it and count it."""
-        parts = find_place(task, self.ledger.nodes()) or {}
-        self.ledger.reserve(task.id, parts, now)
-        self.places.take(task, short=short)
+    @property
+    def crowded(self) -> bool:
+        """Are as many items of ours there as may be at once?"""
+        return len(self.places.held) + len(self.places.ahead) >= self.metadata.max_in_flight
+
+    def take(
+        self, task: TaskDescription, now: float, *, short: bool = False, nodes: Sequence[NodeView] | None = None
+    ) -> None:
+        """Reserve room for it, on the ``nodes`` as the decision saw them, and count it."""
+        parts = find_place(task, self.ledger.nodes() if nodes is None else nodes, self._new_node()) or {}
+        self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
+        self.places.take(task, short=short and NEW_NODE not in parts)  # its place is not soon free
 
     def give_back(self, task_id: str, now: float) -> None:
         """The attempt is over, or never began."""
@@ -96,7 +135,15 @@ class ClusterState:
         self.refreshing = False
         if self.refresh_failed is not None:
             self.breaker.record_success()
+        if snapshot.source == "http":
+            self.dashboard_silence = None
         self._heard(now)
+
+    def dashboard_failed(self, sentence: str, now: float) -> float:
+        """It did not answer, which says nothing of the link. Returns since when it does not."""
+        since = self.dashboard_silence.at if self.dashboard_silence else now
+        self.dashboard_silence = SnapshotTrouble(since, sentence, permanent=False)
+        return since
 
     def heard_nothing(self, sentence: str, *, permanent: bool, now: float) -> None:
         self.refreshing = False
@@ -126,7 +173,8 @@ class ClusterState:
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
         self.metadata = metadata
         self.refresh_failed = self.link_failed = self.asked_at = None
-        self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s)
+        self.dashboard_silence = self.checked_at = None
+        self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s, self._changed)
         self.ledger.forget_sizes()
         if moved:
             self.heard_at = self.snapshot_heard_at = self.silent_since = None
@@ -140,14 +188,53 @@ class ClusterState:
     # ---- what a decision sees
 
     def view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
+        """The cluster at this moment; the same object as long as nothing of it changes."""
+        view = self._view
+        if view is None or now >= self._view_until or view.next_submission_at != next_submission_at:
+            view = self._view = self.fresh_view(now, next_submission_at)
+            self._view_until = self._until(view)
+        return view
+
+    @property
+    def view_until(self) -> float:
+        """When the last view stops being true although nothing happens."""
+        return self._view_until
+
+    def fresh_view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
+        """The same, with every sentence as of now."""
+        plain = self._plain_view(now, next_submission_at)
+        if self.pin is None:
+            return plain
+        return replace(
+            plain, nodes=without_kept(plain.nodes, self.pin), kept_for=self.pin.task_id, plain=plain, memo={}
+        )
+
+    def _until(self, view: ClusterView) -> float:
+        """How long a view is true if nothing happens. Its sentences tell seconds, so they may be one second old."""
+        times = [
+            view.next_submission_at,
+            self.link_failed.until if self.link_failed else None,
+            self.breaker.half_open_at,
+            self.link_down_at + self.settings.lost_after_s if self.link == "down" else None,
+        ]
+        if self.snapshot_heard_at is not None and not self.pushed():
+            times.append(self.snapshot_heard_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s)
+        ahead = [at for at in times if at is not None and at > view.at]
+        if ahead or view.trouble is not None:
+            ahead.append(view.at + 1.0)
+        return min(ahead, default=inf)
+
+    def _plain_view(self, now: float, next_submission_at: float | None) -> ClusterView:
         newest = self.ledger.newest if self.snapshot_heard_at is not None else None
         return ClusterView(
             metadata=self.metadata,
             at=now,
             nodes=self.ledger.nodes() if newest else (),
             bygone_nodes=self.ledger.bygone_nodes,
+            most_nodes=self.ledger.most_nodes,
             trouble=self.trouble(now),
             link_trouble=self.link_trouble(now),
+            job_trouble=self.job_trouble(),
             link=self.link,
             cordoned=self.cordoned,
             in_flight=len(self.places.held),
@@ -159,7 +246,15 @@ class ClusterState:
             ray_version=self.ray_version,
             observed=newest.observed if newest else None,
             snapshot_at=newest.taken_at if newest else None,
+            new_node=self._new_node(),
+            paused=self.paused,
         )
+
+    def _new_node(self) -> NewNode | None:
+        """What may still be sent there although nothing is free."""
+        if not self.metadata.autoscaling:
+            return None
+        return NewNode(self.metadata.max_node, self.ledger.on_new_nodes())
 
     def link_trouble(self, now: float) -> Trouble | None:
         if self.link_failed is None or now >= self.link_failed.until:
@@ -168,6 +263,12 @@ class ClusterState:
         trouble = self.link_failed.trouble
         again = "" if trouble.hopeless else f" It is tried again in {left:.0f} s."
         return replace(trouble, sentence=f"no link for tasks could be made: {trouble.sentence}{again}")
+
+    def job_trouble(self) -> Trouble | None:
+        silence = self.dashboard_silence
+        if silence is None:
+            return None
+        return Trouble(reasons.DASHBOARD_SILENT, f"its dashboard does not take jobs: {silence.sentence}", at=silence.at)
 
     def trouble(self, now: float) -> Trouble | None:
         """Why it takes no work at all just now, the gravest reason first; None when it is healthy."""

@@ -3,20 +3,25 @@
 Our reservations are exact and last from the decision to the end of the attempt. A snapshot is never exact:
 it shows the cluster as it was at some moment within its staleness. So it only tells what *others* use:
 
-    others = used in the snapshot − the most that was ours within the staleness before it,
-             the highest such figure of the snapshots within one staleness
+    others = used in the snapshot − what was ours within the staleness before it (see others.py)
     free   = total − others − ours
+
+What was sent to an autoscaling cluster before there is a node for it is booked on a pseudo node, NEW_NODE. It is booked
+anew as soon as a real node has room for it, which is where Ray will start it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
-from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHistory
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NodeView
+from ray_multicluster_scheduler.scheduler.cluster.fit import best_node
+from ray_multicluster_scheduler.scheduler.cluster.others import SETTLE_S, OthersUse, Sight
+from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHistory, highest
 
 STALENESS_S = {"agent": 0.3, "http": 6.0}
 """How old what a snapshot shows may be, by source (measured: 0.11 s and 5.6 s)."""
@@ -27,29 +32,32 @@ _DIGITS = 6  # sums of Ray's four decimals, without the noise of floating point
 
 @dataclass(slots=True)
 class Reservation:
-    """What one attempt holds, by node. Nothing, for an item that asks for nothing."""
+    """What one attempt holds, by node. Nothing, for an item that asks for nothing.
+
+    ``spreads``: it may be divided. ``started_at``: since then it was seen to run where it is booked.
+    """
 
     since: float
     parts: dict[str, Resources]
-
-
-@dataclass(slots=True)
-class _Estimate:
-    taken_at: float
-    others: dict[str, float]
+    spreads: bool = False
+    started_at: float = math.inf
 
 
 class Ledger:
     """Per node, for one cluster. Amounts of nodes that vanished are kept, but give no capacity."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._changed = on_change
+        self._views: dict[str, NodeView] = {}
         self._newest: ResourceSnapshot | None = None
         self._reservations: dict[str, Reservation] = {}
         self._ours: dict[str, dict[str, float]] = {}
         self._history: dict[str, UsageHistory] = {}
-        self._estimates: dict[str, list[_Estimate]] = {}
-        self._others: dict[str, dict[str, float]] = {}
+        self._others = OthersUse()
         self._bygone: list[Resources] = []
+        self._most_nodes: tuple[Resources, ...] = ()
+        self._session_since = -math.inf
+        self._nodes_before = 0
 
     @property
     def newest(self) -> ResourceSnapshot | None:
@@ -65,20 +73,38 @@ class Ledger:
         """The largest sizes that nodes ever had here."""
         return tuple(self._bygone)
 
-    def reserve(self, task_id: str, parts: Mapping[str, Resources], now: float) -> None:
+    @property
+    def most_nodes(self) -> tuple[Resources, ...]:
+        """The sizes of its nodes when there were most of them: one that is away just now may come back."""
+        return self._most_nodes
+
+    def nodes_of(self, task_id: str) -> int:
+        """How many nodes the session had, at the last look, in which the item got its place."""
+        reservation = self._reservations.get(task_id)
+        if reservation is not None and reservation.since < self._session_since:
+            return self._nodes_before
+        return len(self._newest.nodes) if self._newest else 0
+
+    def on_new_nodes(self) -> Resources:
+        """What waits on the cluster for a node that is not there yet."""
+        return self._ours.get(NEW_NODE, {})
+
+    def waits_for_node(self, task_id: str) -> bool:
+        """Is this one of those?"""
+        reservation = self._reservations.get(task_id)
+        return reservation is not None and NEW_NODE in reservation.parts
+
+    def reserve(self, task_id: str, parts: Mapping[str, Resources], now: float, *, spreads: bool = False) -> None:
         """Hold this for the item until :meth:`release`. An item holds one reservation at a time."""
-        self.release(task_id, now)
-        self._reservations[task_id] = Reservation(now, dict(parts))
+        self._drop(task_id, now)
+        self._reservations[task_id] = Reservation(now, dict(parts), spreads)
         for node_id, amounts in parts.items():
             self._set_ours(node_id, plus(self._ours.get(node_id, {}), amounts), now)
 
     def release(self, task_id: str, now: float) -> None:
         """Give back what the item holds; nothing happens if it holds nothing."""
-        reservation = self._reservations.pop(task_id, None)
-        if reservation is None:
-            return
-        for node_id, amounts in reservation.parts.items():
-            self._set_ours(node_id, minus(self._ours.get(node_id, {}), amounts), now)
+        self._drop(task_id, now)
+        self._settle(now)
 
     def hand_over(self, ended_id: str, begun_id: str) -> bool:
         """What one item held is another one's from now on. False if it held nothing."""
@@ -93,95 +119,200 @@ class Ledger:
         reservation = self._reservations.get(task_id)
         if reservation is not None and reservation.parts:
             self.reserve(task_id, {next(iter(reservation.parts)): amounts} if amounts else {}, now)
+            self._reservations[task_id].started_at = reservation.started_at
+            self._settle(now)
 
     def move(self, task_id: str, node_id: str, now: float) -> bool:
         """Ray started it on this node, whatever we expected. False if that is what we expected."""
         reservation = self._reservations.get(task_id)
-        if (
-            reservation is None
-            or not reservation.parts
-            or (node_id in reservation.parts and len(reservation.parts) == 1)
-        ):
+        if reservation is None or not reservation.parts:
+            return False
+        if node_id in reservation.parts and len(reservation.parts) == 1:
+            reservation.started_at = now
             return False
         amounts: dict[str, float] = {}
-        for expected, part in reservation.parts.items():
+        for part in reservation.parts.values():
             amounts = plus(amounts, part)
-            self._set_ours(expected, minus(self._ours.get(expected, {}), part), now)
-        reservation.parts = {node_id: amounts}
-        self._history.setdefault(node_id, UsageHistory()).backdate(reservation.since, amounts)
-        self._set_ours(node_id, plus(self._ours.get(node_id, {}), amounts), now)
+        return self.arrange(task_id, {node_id: amounts}, now)
+
+    def arrange(self, task_id: str, parts: Mapping[str, Resources], now: float) -> bool:
+        """Ray started it, or the members of a gang, on these nodes. False if that is what we expected."""
+        reservation = self._reservations.get(task_id)
+        if reservation is None:
+            return False
+        reservation.started_at = now
+        if reservation.parts == parts:
+            return False
+        before, since = reservation.parts, reservation.since
+        for node_id, amounts in parts.items():
+            came = {name: amount for name, amount in minus(amounts, before.get(node_id, {})).items() if amount > 0}
+            if came:
+                self._history.setdefault(node_id, UsageHistory()).backdate(since, came)
+                self._others.excuse(node_id, since, came)
+        self.reserve(task_id, parts, now, spreads=reservation.spreads)
+        self._reservations[task_id].since, self._reservations[task_id].started_at = since, now
+        self._give_way(parts, now)
+        self._settle(now)
         return True
 
     def observe(self, snapshot: ResourceSnapshot) -> None:
         """Learn from a snapshot, whenever it comes: late, early, twice or out of order."""
+        self._forget_views()
         newest = self._newest
         if newest is not None and _other_session(newest, snapshot):
             if snapshot.taken_at < newest.taken_at:
                 return
-            self._estimates.clear()
-            self._others.clear()
+            self._others = OthersUse()
+            self._session_since, self._nodes_before = snapshot.taken_at, len(newest.nodes)
             newest = None
         if newest is None or snapshot.taken_at >= newest.taken_at:
+            if newest is not None and NEW_NODE in self._ours:
+                self._book_on_fresh(newest, snapshot)
             self._newest = newest = snapshot
             self._forget_vanished(snapshot)
             self._remember_sizes(snapshot)
         if snapshot.taken_at < newest.taken_at - STALENESS_S[newest.source]:
             return
         alive = {node.node_id for node in newest.nodes}
+        running = self._running_since(snapshot.taken_at - STALENESS_S[snapshot.source])
         for node in snapshot.nodes:
             if node.free is not None and node.node_id in alive:
-                self._estimate(node, node.free, snapshot, newest)
+                self._others.learn(node.node_id, self._sight(node, node.free, snapshot, running))
+        self._settle(newest.taken_at)
+        self._forget_views()
 
     def forget_sizes(self) -> None:
         """The cluster was configured anew: what nodes it had before says nothing any more."""
         self._bygone.clear()
+        self._most_nodes = ()
+        self._changed()
+
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self._changed()
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The nodes of the newest snapshot as they are now, by our books."""
         if self._newest is None:
             return ()
-        return tuple(self._view(node) for node in self._newest.nodes)
+        return tuple(self._views.get(node.node_id) or self._view(node) for node in self._newest.nodes)
 
     def _view(self, node: NodeSnapshot) -> NodeView:
         ours = self._ours.get(node.node_id, {})
-        others = self._others.get(node.node_id)
+        others = self._others.of(node.node_id)
         if node.free is None or others is None:
-            return NodeView(node.node_id, node.total, None, ours, None)
-        left = minus(node.total, plus(others, ours))
-        free = {name: round(left[name], _DIGITS) for name in node.total}
-        return NodeView(node.node_id, node.total, others, ours, free)
+            view = NodeView(node.node_id, node.total, None, ours, None)
+        else:
+            left = minus(node.total, plus(others, ours))
+            free = {name: round(left[name], _DIGITS) for name in node.total}
+            view = NodeView(node.node_id, node.total, others, ours, free)
+        self._views[node.node_id] = view
+        return view
+
+    def _drop(self, task_id: str, now: float) -> None:
+        reservation = self._reservations.pop(task_id, None)
+        if reservation is None:
+            return
+        for node_id, amounts in reservation.parts.items():
+            self._set_ours(node_id, minus(self._ours.get(node_id, {}), amounts), now)
+
+    def _give_way(self, taken: Iterable[str], now: float) -> None:
+        """More is booked on these nodes than they have: what has not started there will start where there is room."""
+        totals = {node.node_id: node.total for node in self._newest.nodes} if self._newest else {}
+        for node_id in taken:
+            for reservation in self._expected_on(node_id):
+                if node_id not in totals or fits(self._ours.get(node_id, {}), totals[node_id]):
+                    break
+                part = reservation.parts[node_id]
+                elsewhere = best_node(part, [node for node in self.nodes() if node.node_id != node_id])
+                if elsewhere is not None:
+                    self._rebook(reservation, elsewhere, part, now, expected=node_id)
+
+    def _expected_on(self, node_id: str) -> list[Reservation]:
+        """Those that are booked there alone and were not seen to start."""
+        return [
+            one
+            for one in self._reservations.values()
+            if node_id in one.parts and len(one.parts) == 1 and one.started_at == math.inf and not one.spreads
+        ]
+
+    def _waiting_for_nodes(self) -> list[Reservation]:
+        return [one for one in self._reservations.values() if NEW_NODE in one.parts]
+
+    def _settle(self, now: float) -> None:
+        """Room was freed, or a node appeared: Ray will start there what waits for a new node."""
+        if NEW_NODE not in self._ours:
+            return
+        for reservation in self._waiting_for_nodes():
+            node_id = best_node(reservation.parts[NEW_NODE], self.nodes())
+            if node_id is not None:
+                self._rebook(reservation, node_id, reservation.parts[NEW_NODE], now)
+
+    def _book_on_fresh(self, before: ResourceSnapshot, snapshot: ResourceSnapshot) -> None:
+        """A node appeared. What may be divided is taken to be there already: nobody will tell us where it is."""
+        known = {node.node_id for node in before.nodes}
+        for node in snapshot.nodes:
+            if node.node_id in known:
+                continue
+            for reservation in self._waiting_for_nodes():
+                room = minus(node.total, self._ours.get(node.node_id, {}))
+                waiting = reservation.parts[NEW_NODE]
+                part = {name: min(amount, room.get(name, 0.0)) for name, amount in waiting.items()}
+                if reservation.spreads and any(part.values()):
+                    self._history.setdefault(node.node_id, UsageHistory()).backdate(reservation.since, part)
+                    self._rebook(reservation, node.node_id, part, snapshot.taken_at)
+
+    def _rebook(
+        self, reservation: Reservation, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE
+    ) -> None:
+        """This part of what was expected on one node, or waited for a new one, is expected on that node."""
+        rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
+        parts = {**reservation.parts, node_id: plus(reservation.parts.get(node_id, {}), part), expected: rest}
+        reservation.parts = {name: amounts for name, amounts in parts.items() if amounts}
+        self._set_ours(expected, minus(self._ours.get(expected, {}), part), now)
+        self._set_ours(node_id, plus(self._ours.get(node_id, {}), part), now)
 
     def _set_ours(self, node_id: str, amounts: Resources, now: float) -> None:
-        rounded = {name: round(amount, _DIGITS) for name, amount in amounts.items()}
-        ours = {name: amount for name, amount in rounded.items() if amount > 0}
+        self._changed()
+        self._views.pop(node_id, None)
+        ours = {name: left for name, amount in amounts.items() if (left := round(amount, _DIGITS)) > 0}
         self._history.setdefault(node_id, UsageHistory()).record(now, ours)
         if ours:
             self._ours[node_id] = ours
         else:
             self._ours.pop(node_id, None)
 
-    def _estimate(
-        self, node: NodeSnapshot, free: Resources, snapshot: ResourceSnapshot, newest: ResourceSnapshot
-    ) -> None:
-        history = self._history.get(node.node_id)
-        staleness = STALENESS_S[snapshot.source]
-        ours = history.peak(snapshot.taken_at - staleness, snapshot.taken_at) if history else {}
+    def _running_since(self, since: float) -> dict[str, dict[str, float]]:
+        """What was seen to start by then and has not ended, by node."""
+        running: dict[str, dict[str, float]] = {}
+        for reservation in self._reservations.values():
+            if reservation.started_at <= since:
+                for node_id, part in reservation.parts.items():
+                    running[node_id] = plus(running.get(node_id, {}), part)
+        return running
+
+    def _sight(
+        self, node: NodeSnapshot, free: Resources, snapshot: ResourceSnapshot, running: Mapping[str, Resources]
+    ) -> Sight:
+        """What it shows of a node, and what of that may be ours."""
+        since, until = snapshot.taken_at - STALENESS_S[snapshot.source], snapshot.taken_at
         used = minus(node.total, {name: amount for name, amount in free.items() if name in node.total})
-        estimate = _Estimate(snapshot.taken_at, minus(used, {name: ours.get(name, 0.0) for name in used}))
-        horizon = newest.taken_at - STALENESS_S[newest.source]
-        kept = [one for one in [*self._estimates.get(node.node_id, ()), estimate] if one.taken_at >= horizon]
-        self._estimates[node.node_id] = kept
-        self._others[node.node_id] = {name: max(one.others.get(name, 0.0) for one in kept) for name in used}
+        history = self._history.get(node.node_id)
+        in_order = snapshot.source == "agent"  # which asks Ray itself, again and again; a dashboard keeps copies
+        if history is None:
+            return Sight(since, until, used, {}, {}, in_order)
+        surely = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
+        return Sight(since, until, used, surely, history.peak(since, until), in_order)
 
     def _forget_vanished(self, snapshot: ResourceSnapshot) -> None:
         alive = {node.node_id for node in snapshot.nodes}
         for node_id in [one for one in self._history if one not in alive and one not in self._ours]:
             del self._history[node_id]
-        for books in (self._estimates, self._others):
-            for node_id in [one for one in books if one not in alive]:
-                del books[node_id]
+        self._others.keep_only(alive)
 
     def _remember_sizes(self, snapshot: ResourceSnapshot) -> None:
+        if len(snapshot.nodes) > len(self._most_nodes):
+            self._most_nodes = tuple(node.total for node in snapshot.nodes)
         for node in snapshot.nodes:
             if any(fits(node.total, size) for size in self._bygone):
                 continue

@@ -6,7 +6,7 @@ A place that is freed can be taken over by an attempt of the same shape.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import TaskDescription
@@ -35,17 +35,20 @@ class Waiting:
 class Places:
     """Of one cluster. What is sent ahead is counted apart: it holds nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._changed = on_change
         self.held: dict[str, Place] = {}
         self.ahead: dict[str, Waiting] = {}
         self._short: Counter[ResourceShape] = Counter()
         self._waiting: Counter[ResourceShape] = Counter()
+        self._priorities: Counter[int] = Counter()
         self.running_jobs = 0
         self.ready_actors = 0
 
     def take(self, task: TaskDescription, *, short: bool = False) -> None:
         """It has a place."""
         place = self.held[task.id] = Place(task.kind, shape_of(task.requirements), short)
+        self._changed()
         self._short[place.of] += short
         self.running_jobs += place.kind == "job"
 
@@ -53,6 +56,7 @@ class Places:
         """Its place is free again; None if it had none."""
         place = self.held.pop(task_id, None)
         if place is not None:
+            self._changed()
             self._short[place.of] -= place.short
             self.running_jobs -= place.kind == "job"
             self.ready_actors -= place.ready
@@ -61,6 +65,7 @@ class Places:
     def actor_ready(self, task_id: str) -> None:
         place = self.held.get(task_id)
         if place is not None and not place.ready:
+            self._changed()
             place.ready = True
             self.ready_actors += 1
 
@@ -68,14 +73,26 @@ class Places:
         """It waits there for a place."""
         of = shape_of(task.requirements)
         self.ahead[task.id] = Waiting(of, task.priority, now)
+        self._changed()
         self._waiting[of] += 1
+        self._priorities[task.priority] += 1
 
     def leave_ahead(self, task_id: str) -> Waiting | None:
         """It waits no longer; None if it did not."""
         waiting = self.ahead.pop(task_id, None)
         if waiting is not None:
+            self._changed()
             self._waiting[waiting.of] -= 1
+            self._priorities[waiting.priority] -= 1
         return waiting
+
+    def ahead_below(self, priority: int) -> bool:
+        """Was anything less urgent than this sent ahead?"""
+        return any(count and below < priority for below, count in self._priorities.items())
+
+    def short_shapes(self) -> list[ResourceShape]:
+        """Classes of places of which some will soon be free."""
+        return [of for of, count in self._short.items() if count]
 
     def short_places(self, of: ResourceShape) -> int:
         """Places of this class that will soon be free."""

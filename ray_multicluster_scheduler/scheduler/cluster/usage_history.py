@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 
 from ray_multicluster_scheduler.common.model import Resources
 from ray_multicluster_scheduler.common.model.resources import plus
@@ -16,16 +17,17 @@ KEEP_S = 30.0
 
 
 class _Bucket:
-    __slots__ = ("at", "last", "peak")
+    __slots__ = ("at", "last", "low", "peak")
 
-    def __init__(self, at: float, peak: Resources, last: Resources) -> None:
+    def __init__(self, at: float, peak: Resources, low: Resources, last: Resources) -> None:
         self.at = at
         self.peak = peak
+        self.low = low
         self.last = last
 
 
 class UsageHistory:
-    """A step function of time, coarse but never too low."""
+    """A step function of time, coarse: its peaks are never too low, and its troughs never too high."""
 
     def __init__(self) -> None:
         self._buckets: deque[_Bucket] = deque()
@@ -35,11 +37,12 @@ class UsageHistory:
         at = math.floor(now / BUCKET_S) * BUCKET_S
         if self._buckets and self._buckets[-1].at >= at:
             bucket = self._buckets[-1]
-            bucket.peak = _highest(bucket.peak, ours)
+            bucket.peak = highest(bucket.peak, ours)
+            bucket.low = _lowest(bucket.low, ours)
             bucket.last = ours
         else:
             before = self._buckets[-1].last if self._buckets else {}
-            self._buckets.append(_Bucket(at, _highest(before, ours), ours))
+            self._buckets.append(_Bucket(at, highest(before, ours), _lowest(before, ours), ours))
         # The last bucket before the horizon stays: it says what was ours at the horizon.
         while len(self._buckets) > 1 and self._buckets[1].at < now - KEEP_S:
             self._buckets.popleft()
@@ -51,28 +54,52 @@ class UsageHistory:
         later = [bucket for bucket in self._buckets if bucket.at >= at]
         if not later or later[0].at > at:
             before = earlier[-1].last if earlier else {}
-            later.insert(0, _Bucket(at, before, before))
+            later.insert(0, _Bucket(at, before, before, before))
         for bucket in later:
             bucket.peak = plus(bucket.peak, extra)
+            bucket.low = plus(bucket.low, extra) if bucket.at > at else bucket.low
             bucket.last = plus(bucket.last, extra)
         self._buckets = deque(earlier + later)
 
-    def peak(self, begin: float, end: float) -> dict[str, float]:
+    def peak(self, begin: float, end: float) -> Resources:
         """The most that was ours at any time from ``begin`` to ``end``, resource by resource."""
-        highest: dict[str, float] = {}
-        for index, bucket in enumerate(self._buckets):
-            if bucket.at > end:
-                break
-            until = self._buckets[index + 1].at if index + 1 < len(self._buckets) else math.inf
-            if bucket.at + BUCKET_S > begin:
-                highest = _highest(highest, bucket.peak)
-            if until > begin:
-                highest = _highest(highest, bucket.last)
-        return highest
+        most: Resources = {}
+        for bucket in self._within(begin, end):
+            most = highest(most, bucket.last if bucket.at + BUCKET_S <= begin else bucket.peak)
+        return most
+
+    def trough(self, begin: float, end: float) -> Resources:
+        """The least that was ours at any time from ``begin`` to ``end``, resource by resource."""
+        if not self._buckets or self._buckets[0].at > begin:
+            return {}
+        least: Resources | None = None
+        for bucket in self._within(begin, end):
+            low = bucket.last if bucket.at + BUCKET_S <= begin else bucket.low
+            least = low if least is None else _lowest(least, low)
+        return least or {}
+
+    def _within(self, begin: float, end: float) -> Iterator[_Bucket]:
+        """The buckets of that time, the last one first; of one that began before it, the last word still holds."""
+        until = math.inf
+        for bucket in reversed(self._buckets):
+            if until <= begin:
+                return
+            if bucket.at <= end:
+                yield bucket
+            until = bucket.at
 
 
-def _highest(left: Resources, right: Resources) -> dict[str, float]:
-    merged = dict(left)
+def _lowest(left: Resources, right: Resources) -> Resources:
+    """Name by name; ``left`` itself where that is the lower one anyway, as it often is."""
+    for name, amount in left.items():
+        if right.get(name, 0.0) < amount:
+            return {name: min(amount, right[name]) for name, amount in left.items() if name in right}
+    return left
+
+
+def highest(left: Resources, right: Resources) -> Resources:
+    """Name by name; ``left`` itself where that is the higher one anyway."""
     for name, amount in right.items():
-        merged[name] = max(merged.get(name, 0.0), amount)
-    return merged
+        if amount > left.get(name, 0.0):
+            return {**left, **{name: max(amount, left.get(name, 0.0)) for name, amount in right.items()}}
+    return left

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
-from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, SnapshotFailed, SnapshotTaken
+from ray_multicluster_scheduler.scheduler.lifecycle.events import DashboardChecked, Event, SnapshotFailed, SnapshotTaken
 
 _log = get_logger(__name__)
 _AGENT_TIMEOUT_S = 5.0
@@ -40,6 +40,18 @@ class ClusterMonitor:
             answer = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
         self._post(answer)
         return answer
+
+    async def check_dashboard(self, cluster: str) -> None:
+        """Does the dashboard answer, whatever the link says? The machine hears it, exactly once."""
+        sentence = None
+        try:
+            await self._clients.client(cluster).version()
+        except SchedulerError as error:
+            sentence = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
+            _log.exception("checking the dashboard of cluster %s failed", cluster)
+            sentence = f"{type(error).__name__}: {error}"
+        self._post(DashboardChecked(cluster, sentence))
 
     async def look(self, cluster: str) -> ResourceSnapshot:
         """A fresh snapshot. Raises ClusterConnectionError, ConfigurationError."""

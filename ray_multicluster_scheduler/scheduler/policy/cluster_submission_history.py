@@ -16,14 +16,17 @@ class ClusterSubmissionHistory:
         self._interval_s = settings.submission_interval_s
         self._kinds = settings.submission_interval_kinds
         self._last: dict[str, float] = {}
+        self.news = False
+        """Was anything recorded since somebody last set this back?"""
 
     def applies_to(self, task: TaskDescription) -> bool:
-        return self._interval_s > 0 and task.kind in self._kinds
+        return self._interval_s > 0 and task.ruled_as in self._kinds
 
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
         """It was sent there."""
         if self.applies_to(task) and not retry:
             self._last[cluster] = now
+            self.news = True
 
     def next_at(self, cluster: str) -> float | None:
         """When the next one may be sent there; None if it may be at any time."""

@@ -1,6 +1,7 @@
 """The three kinds of policy, each a name and one method. All are pure: same arguments, same answer.
 
-A policy that raises ends the item with PolicyEvaluationError; it never stops the scheduler.
+A policy that raises, or answers something else than it should, ends the item with PolicyEvaluationError; it never
+stops the scheduler. Users register their own by name, by entry point or in configuration (``settings.policies``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 
 @runtime_checkable
 class Filter(Protocol):
-    """May this item go to this cluster now?"""
+    """May this item go to this cluster now?
+
+    A filter may have the class attribute ``by_kind = True``. It promises that the verdict depends only on the item's
+    ``kind`` and ``ruled_as``, on whether it is a retry, and on the cluster, so that one answer does for all such items.
+    """
 
     name: str
 
@@ -50,3 +55,8 @@ class RawScore(Score, Protocol):
 
     def raw(self, task: TaskDescription, cluster: ClusterView) -> float:
         """The number before it was brought into 0..1."""
+
+
+def is_by_kind(policy: Filter) -> bool:
+    """Does it promise that one verdict does for all items of a kind?"""
+    return bool(getattr(policy, "by_kind", False))

@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
-from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model import (
+    CandidateReport,
+    Rejection,
+    Resources,
+    SchedulingDecision,
+    TaskDescription,
+)
+from ray_multicluster_scheduler.common.model.decision import CandidateTable
+from ray_multicluster_scheduler.common.model.resources import fits
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
+from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
-from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore
+from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, is_by_kind
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import BETTER_IS_ASKED, NO_CLUSTERS, PLACED, unblocked_by
+from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
 from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
 
 _TIE_DIGITS = 9
+_EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 WISHES: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
 """What the item itself asked for: can be told before anything is known of the cluster's load."""
 
-RANKS: tuple[Rank, ...] = (*WISHES, GpuAvoidancePolicy())
-"""Compared in this order, each one strictly before the next and before every score."""
+LATER_RANKS: tuple[Rank, ...] = (RoomPolicy(), GpuAvoidancePolicy())
+"""Compared after the wishes and after the ranks that users added, before every score."""
 
 
 class PolicyEngine:
     """Decides where an item goes. Deciding changes nothing; :meth:`note_placed` moves the round robin on.
+
+    To find the winner, the first filter that says no is enough for a cluster, and what filters that look only at an
+    item's kind have said of a view holds for all items of that kind. The whole table is made when somebody reads it.
 
     Raises ConfigurationError when ``settings.weights`` names a score that nobody registered.
     """
 
     def __init__(self, settings: Settings, *, local_python: str = "3.11", catalog: PolicyCatalog | None = None) -> None:
         catalog = catalog or PolicyCatalog()
-        self._filters: tuple[Filter, ...] = (*filter_set.built_in(settings, local_python), *catalog.filters)
-        self._filters_for_retries = tuple(
-            one for one in self._filters if not isinstance(one, filter_set.SubmissionIntervalFilter)
-        )
+        filters: tuple[Filter, ...] = (*filter_set.built_in(settings, local_python), *catalog.filters)
+        self._filters = filters
+        self._gates = tuple(one for one in filters if is_by_kind(one))
+        self._others = tuple(one for one in filters if not is_by_kind(one))
+        # What fits what is free fits what there is: of size only the table speaks.
+        self._sieves = tuple(one for one in filters if not is_by_kind(one) and not isinstance(one, SizeFilter))
+        self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
+        self._ranks: tuple[Rank, ...] = (*WISHES, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
         self._raw = {name: score for name, score in self._scores.items() if isinstance(score, RawScore)}
         self._weights = settings.weights
+        self._score_weights = tuple(settings.weights[name] for name in self._scores)
         self._chain = settings.combine == "chain"
         self._placed = 0
         self._last_placed: dict[str, int] = {}
+
+    @property
+    def filter_names(self) -> tuple[str, ...]:
+        """Every filter that each cluster is put to; one that a row of the table does not speak of, said yes."""
+        return tuple(one.name for one in self._filters)
 
     def schedule(
         self, task_desc: TaskDescription, cluster_views: Iterable[ClusterView], now: float, *, retry: bool = False
@@ -53,36 +78,109 @@ class PolicyEngine:
 
         Raises PolicyEvaluationError when a policy raises.
         """
-        filters = self._filters_for_retries if retry else self._filters
-        views = list(cluster_views)
-        rows = tuple(self._report(task_desc, view, filters) for view in views)
-        feasible = [row for row in rows if row.feasible]
-        if not rows:
-            return SchedulingDecision(task_desc.id, now, None, NO_CLUSTERS, "no cluster is configured")
+        views = tuple(cluster_views)
+        placed = self.place(task_desc, views, views, now, retry=retry)
+        if placed is not None:
+            return placed
+        return self.reject(task_desc, views, now, retry=retry)
+
+    def reject(
+        self, task: TaskDescription, views: tuple[ClusterView, ...], now: float, *, retry: bool = False
+    ) -> SchedulingDecision:
+        """As :meth:`schedule` where nobody takes it: why not."""
+        if not views:
+            return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
+        rows = self._table(task, views, retry)
+        row = telling_row(rows)
+        code = row.rejections[0].code
+        sentence = waiting_sentence([row for row in rows if not hopeless(row)] or rows)
+        return SchedulingDecision(task.id, now, None, code, sentence, rows, unblocked_by(code, row.cluster))
+
+    def place(
+        self,
+        task: TaskDescription,
+        opened: Sequence[ClusterView],
+        views: tuple[ClusterView, ...],
+        now: float,
+        *,
+        retry: bool = False,
+    ) -> SchedulingDecision | None:
+        """As :meth:`schedule` where only ``opened`` of the fleet's ``views`` can take it; None if none of them does."""
+        feasible = [view for view in opened if self.first_rejection(task, view, retry=retry) is None]
         if not feasible:
-            row = telling_row(rows)
-            code = row.rejections[0].code
-            sentence = waiting_sentence(rows)
-            return SchedulingDecision(task_desc.id, now, None, code, sentence, rows, unblocked_by(code, row.cluster))
-        best = self._best(feasible)
-        better = _better_that_is_being_asked(task_desc, views, rows, best)
+            return None
+        table = self.table(task, views, retry=retry)
+        best = self._scored_row(task, feasible[0] if len(feasible) == 1 else self._best(task, feasible))
+        better = self._better_that_is_being_asked(task, views, best, retry=retry)
         if better is not None:
             sentence = f"{better} is a better match than {best.cluster} and is being asked what is free"
             return SchedulingDecision(
-                task_desc.id, now, None, BETTER_IS_ASKED, sentence, rows, unblocked_by(BETTER_IS_ASKED, better)
+                task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._why(best, len(feasible), len(rows))
-        return SchedulingDecision(task_desc.id, now, best.cluster, PLACED, sentence, rows)
+        sentence = self._why(best, len(feasible), len(views))
+        return SchedulingDecision(task.id, now, best.cluster, PLACED, sentence, table)
 
-    def note_placed(self, cluster: str) -> None:
-        """An item was sent there: among equals it is now the last in turn."""
-        self._placed += 1
-        self._last_placed[cluster] = self._placed
+    def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
+        """What each of them says to the item. Reading it raises PolicyEvaluationError when a policy raises."""
+        return CandidateTable(partial(self._table, task, views, retry))
 
-    def _report(self, task: TaskDescription, view: ClusterView, filters: tuple[Filter, ...]) -> CandidateReport:
-        rejections = tuple(_rejections(task, view, filters))
-        if rejections:
-            return CandidateReport(view.name, rejections)
+    def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
+        """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
+        closed = self._closed(task, view, retry=retry)
+        if closed:
+            return next(iter(closed.values()))
+        one: Filter | None = None
+        try:
+            for one in self._sieves:
+                rejection = one.check(task, view)
+                if rejection is not None:
+                    return rejection
+        except Exception as error:
+            raise _evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
+        return None
+
+    def is_closed(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
+        """Does the cluster take nothing of this kind? ``kind`` is an item of it that asks for nothing."""
+        key = (self, "closed", kind.kind, retry)  # of each kind there is one such item
+        known: bool | None = view.memo.get(key)
+        if known is None:
+            above = view.new_node is None and self._threshold.check(kind, view) is not None
+            known = view.memo[key] = above or bool(self._closed(kind, view, retry=retry))
+        return known
+
+    def might_take(self, kind: TaskDescription | None, need: Resources, view: ClusterView, *, retry: bool) -> bool:
+        """A coarse sieve, much cheaper than the filters: False only if they would say no. None: a gang."""
+        if kind is None:
+            return True
+        return not self.is_closed(kind, view, retry=retry) and any(fits(need, room) for room in view.rooms(kind.kind))
+
+    def _closed(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
+        """What the filters that look only at its kind say, by their names."""
+        key = (self, task.kind, task.ruled_as, retry)
+        known: dict[str, Rejection] | None = view.memo.get(key)
+        if known is None:
+            known = view.memo[key] = {}
+            for gate in self._gates:
+                if retry and isinstance(gate, filter_set.SubmissionIntervalFilter):
+                    continue
+                rejection = _verdict(gate, task, view)
+                if rejection is not None:
+                    known[gate.name] = rejection
+        return known
+
+    def _table(self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool) -> tuple[CandidateReport, ...]:
+        return tuple(self._report(task, view, retry=retry) for view in views)
+
+    def _report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
+        """One row: what every filter that says no says, not just the first."""
+        closed = self._closed(task, view, retry=retry)
+        said = {one.name: _verdict(one, task, view) for one in self._others}
+        if closed:
+            said = {one.name: closed.get(one.name) or said.get(one.name) for one in self._filters}
+        rejections = tuple(one for one in said.values() if one is not None)
+        return CandidateReport(view.name, rejections) if rejections else self._scored_row(task, view)
+
+    def _scored_row(self, task: TaskDescription, view: ClusterView) -> CandidateReport:
         try:
             return self._scored(task, view)
         except PolicyEvaluationError:
@@ -90,58 +188,74 @@ class PolicyEngine:
         except Exception as error:
             raise _evaluation_error("a rank or score", task, view, error) from error
 
+    def note_placed(self, cluster: str) -> None:
+        """An item was sent there: among equals it is now the last in turn."""
+        self._placed += 1
+        self._last_placed[cluster] = self._placed
+
     def _scored(self, task: TaskDescription, view: ClusterView) -> CandidateReport:
-        ranks = {rank.name: rank.rank(task, view) for rank in RANKS}
-        scores = {name: score.score(task, view) for name, score in self._scores.items()}
-        for name, value in scores.items():
-            if not 0.0 <= value <= 1.0:
-                error = ValueError(f"{value!r} is not within 0..1")
-                raise _evaluation_error(f"the score {name!r}", task, view, error)
+        ranks = {rank.name: rank.rank(task, view) for rank in self._ranks}
+        scores = {name: self._within(name, score.score(task, view), task, view) for name, score in self._scores.items()}
         raw = {name: score.raw(task, view) for name, score in self._raw.items()}
         total = sum(self._weights[name] * value for name, value in scores.items())
         return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view))
 
-    def _best(self, feasible: Sequence[CandidateReport]) -> CandidateReport:
-        top = max(map(self._key, feasible))
-        equals = [row for row in feasible if self._key(row) == top]
-        return min(equals, key=lambda row: self._last_placed.get(row.cluster, 0))
+    def _best(self, task: TaskDescription, feasible: Sequence[ClusterView]) -> ClusterView:
+        keys = [self._key(task, view) for view in feasible]
+        top = max(keys)
+        equals = [view for view, key in zip(feasible, keys, strict=True) if key == top]
+        return min(equals, key=lambda view: self._last_placed.get(view.name, 0))
 
-    def _key(self, row: CandidateReport) -> tuple[float, ...]:
-        scores = row.scores.values() if self._chain else (row.total or 0.0,)
-        return (*row.ranks.values(), *(round(value, _TIE_DIGITS) for value in scores))
+    def _key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
+        """What clusters are compared by: rank after rank, then the scores."""
+        try:
+            ranks = [rank.rank(task, view) for rank in self._ranks]
+            scores = [self._within(name, score.score(task, view), task, view) for name, score in self._scores.items()]
+        except PolicyEvaluationError:
+            raise
+        except Exception as error:
+            raise _evaluation_error("a rank or score", task, view, error) from error
+        if self._chain:
+            return (*ranks, *(round(value, _TIE_DIGITS) for value in scores))
+        total = sum(weight * value for weight, value in zip(self._score_weights, scores, strict=True))
+        return (*ranks, round(total, _TIE_DIGITS))
+
+    def _within(self, name: str, value: float, task: TaskDescription, view: ClusterView) -> float:
+        if 0.0 <= value <= 1.0:
+            return value
+        raise _evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
+
+    def _better_that_is_being_asked(
+        self, task: TaskDescription, views: Iterable[ClusterView], best: CandidateReport, *, retry: bool
+    ) -> str | None:
+        """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
+        reached: tuple[int, ...] | None = None
+        for view in views:
+            if view.trouble is None or not view.trouble.being_asked:
+                continue
+            reached = reached or tuple(best.ranks[rank.name] for rank in WISHES)
+            wished = tuple(rank.rank(task, view) for rank in WISHES)
+            if wished > reached and not hopeless(self._report(task, view, retry=retry)):
+                return view.name
+        return None
 
     def _why(self, row: CandidateReport, feasible: int, clusters: int) -> str:
-        reasons = [name for name, rank in row.ranks.items() if rank and name != GpuAvoidancePolicy.name]
+        reasons = [name for name, rank in row.ranks.items() if rank and name not in _EVERYDAY]
+        if row.node_id == NEW_NODE:
+            reasons.append("on a node that is still to be added")
         scores = [f"{name} score {row.raw_scores.get(name, value):.1f}" for name, value in row.scores.items()]
         return f"{row.cluster}: {', '.join([*reasons, *scores])}; {feasible} of {clusters} clusters could take it"
 
 
-def _rejections(task: TaskDescription, view: ClusterView, filters: Iterable[Filter]) -> Iterator[Rejection]:
-    """What every filter that says no says: the table shows all of it, not just the first."""
-    for one in filters:
-        try:
-            rejection = one.check(task, view)
-        except Exception as error:
-            raise _evaluation_error(f"the filter {one.name!r}", task, view, error) from error
-        if rejection is not None:
-            yield rejection
-
-
-def _better_that_is_being_asked(
-    task: TaskDescription, views: Sequence[ClusterView], rows: Sequence[CandidateReport], best: CandidateReport
-) -> str | None:
-    """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
-    reached = tuple(best.ranks[rank.name] for rank in WISHES)
-    for view, row in zip(views, rows, strict=True):
-        if view.trouble is None or not view.trouble.being_asked or hopeless(row):
-            continue
-        if tuple(rank.rank(task, view) for rank in WISHES) > reached:
-            return view.name
-    return None
+def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:
+    try:
+        return one.check(task, view)
+    except Exception as error:
+        raise _evaluation_error(f"the filter {one.name!r}", task, view, error) from error
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
-    place = find_place(task, view.nodes) or {}
+    place = find_place(task, view.nodes, view.new_node) or {}
     return next(iter(place)) if len(place) == 1 else None
 
 

@@ -13,7 +13,9 @@ CLUSTER_UNREACHABLE = "CLUSTER_UNREACHABLE"
 CLUSTER_MISCONFIGURED = "CLUSTER_MISCONFIGURED"
 BREAKER_OPEN = "BREAKER_OPEN"
 LINK_FAILED = "LINK_FAILED"
+DASHBOARD_SILENT = "DASHBOARD_SILENT"
 CORDONED = "CORDONED"
+QUEUE_PAUSED = "QUEUE_PAUSED"
 NO_CARRIER = "NO_CARRIER"
 REQUIRED_TAGS = "REQUIRED_TAGS"
 NOT_ALLOWED = "NOT_ALLOWED"
@@ -29,6 +31,8 @@ MAX_RUNNING_JOBS = "MAX_RUNNING_JOBS"
 MAX_IN_FLIGHT = "MAX_IN_FLIGHT"
 
 BETTER_IS_ASKED = "BETTER_IS_ASKED"
+OWNER_PAUSED = "OWNER_PAUSED"
+OWNER_LIMIT = "OWNER_LIMIT"
 
 PLACED = "PLACED"
 NO_CLUSTERS = "NO_CLUSTERS"
@@ -43,6 +47,7 @@ HEALTH_CODES = frozenset(
         CLUSTER_MISCONFIGURED,
         BREAKER_OPEN,
         LINK_FAILED,
+        DASHBOARD_SILENT,
     }
 )
 """Reasons that speak of the cluster's health, not of what the item asks for."""
@@ -56,7 +61,9 @@ UNBLOCKED_BY: dict[str, str] = {
     CLUSTER_MISCONFIGURED: "somebody mends the entry of {cluster} in clusters.yaml",
     BREAKER_OPEN: "a probe of {cluster} is answered",
     LINK_FAILED: "a link to {cluster} can be made",
+    DASHBOARD_SILENT: "the dashboard of {cluster} answers again",
     CORDONED: "somebody uncordons {cluster}",
+    QUEUE_PAUSED: "somebody resumes the queue of {cluster}",
     NO_CARRIER: "{cluster} gets a `dashboard` in clusters.yaml",
     REQUIRED_TAGS: "{cluster} gets the tags that are required",
     NOT_ALLOWED: "the item allows {cluster}",
@@ -70,6 +77,8 @@ UNBLOCKED_BY: dict[str, str] = {
     SERIAL: "what runs on {cluster} ends (execution_mode is serial)",
     MAX_RUNNING_JOBS: "a job on {cluster} ends",
     MAX_IN_FLIGHT: "an item on {cluster} ends",
+    OWNER_PAUSED: "somebody resumes the owner's queue",
+    OWNER_LIMIT: "another item of the same owner ends, or its limit is raised",
     BETTER_IS_ASKED: "{cluster} answers, or is found not to",
 }
 

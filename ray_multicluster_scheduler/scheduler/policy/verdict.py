@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
+from ray_multicluster_scheduler.common.decision_table import reason_lines
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
-from ray_multicluster_scheduler.scheduler.policy.reasons import HEALTH_CODES
+from ray_multicluster_scheduler.scheduler.policy.reasons import ABOVE_THRESHOLD, HEALTH_CODES, NO_CAPACITY
 
-_NAMED_CLUSTERS = 3
+ROOM_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
+
+MOST_NAMED = 3
+"""Clusters that a waiting sentence speaks of."""
 
 
 class Verdict(Enum):
@@ -40,24 +45,23 @@ def hopeless(row: CandidateReport) -> bool:
     return any(one.permanent for one in row.rejections)
 
 
+def lacks_room_only(row: CandidateReport) -> bool:
+    """Does nothing but a lack of room keep an item away from this cluster?"""
+    return bool(row.rejections) and all(one.code in ROOM_CODES for one in row.rejections)
+
+
 def table(decision: SchedulingDecision) -> str:
     """The reasons, one cluster per line, for an error message; beside one that is final, passing ones are noise."""
-    return "\n".join(f"  {row.cluster}: {'; '.join(_telling(row))}" for row in decision.candidates)
+    return reason_lines(decision.candidates)
 
 
-def _telling(row: CandidateReport) -> list[str]:
-    final = [one for one in row.rejections if one.permanent]
-    return [one.sentence for one in final or row.rejections]
-
-
-def telling_row(rows: tuple[CandidateReport, ...]) -> CandidateReport:
+def telling_row(rows: Sequence[CandidateReport]) -> CandidateReport:
     """The candidate that is nearest to taking the item: not excluded for good, and with the fewest reasons."""
     return min(rows, key=lambda row: (hopeless(row), len(row.rejections)))
 
 
-def waiting_sentence(rows: tuple[CandidateReport, ...]) -> str:
-    """Why it waits, in one sentence; clusters that are excluded for good are left out."""
-    hopeful = [row for row in rows if not hopeless(row)] or list(rows)
-    parts = [f"{row.cluster}: {row.rejections[0].sentence}" for row in hopeful[:_NAMED_CLUSTERS]]
-    more = len(hopeful) - _NAMED_CLUSTERS
+def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
+    """Why it waits, in one sentence, by the rows of clusters that may take it one day."""
+    parts = [f"{row.cluster}: {row.rejections[0].sentence}" for row in rows[:MOST_NAMED]]
+    more = len(rows) - len(parts)
     return "; ".join([*parts, f"and {more} more"] if more > 0 else parts)

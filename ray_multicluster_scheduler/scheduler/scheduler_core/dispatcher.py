@@ -12,8 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, ClusterLink, NewActor, SharedObject
+from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+    Call,
+    ClusterLink,
+    MemberCall,
+    NewActor,
+    NewGang,
+    SharedObject,
+)
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
@@ -115,6 +122,10 @@ class Dispatcher:
         """Look at a cluster now."""
         self._spawn(self._monitor.refresh(cluster))
 
+    def check_dashboard(self, cluster: str) -> None:
+        """See whether its dashboard answers."""
+        self._spawn(self._monitor.check_dashboard(cluster))
+
     def forget(self, task_id: str) -> None:
         """Retention is over."""
         self.prepared.pop(task_id, None)
@@ -196,8 +207,8 @@ class Dispatcher:
 
     def _call(self, order: Dispatch, task: TaskDescription, prepared: Prepared) -> Call:
         self.prepared[task.id] = prepared
-        digest, arguments = task.function_digest, task.arguments_digest
-        if digest is None or arguments is None:
+        digest, arguments = task.function_digest or "", task.arguments_digest or ""
+        if task.gang is None and not (digest and arguments):
             raise TypeError(f"{task.id} has no payload")
         home = self._preparation.home_of(order.cluster) if task.home_paths else None
         return Call(
@@ -206,17 +217,34 @@ class Dispatcher:
             fence=order.fence,
             name=task.name,
             function_digest=digest,
-            function=self._shelf.get(digest),
-            arguments=self._shelf.get(arguments),
+            function=self._shelf.get(digest) if digest else b"",
+            arguments=self._shelf.get(arguments) if arguments else b"",
             resources=task.requirements,
             runtime_env=prepared.runtime_env,
             homes=tuple(self._preparation.homes) if home else (),
             target_home=home,
-            objects=[SharedObject(*one) for one in self._shelf.objects_of(task.id)],
+            objects=[] if task.gang else [SharedObject(*one) for one in self._shelf.objects_of(task.id)],
             ahead=order.ahead,
             short=order.short,
             actor=None if task.actor is None else _new_actor(task.actor),
+            gang=None if task.gang is None else self._new_gang(task.id, task.gang),
         )
+
+    def _new_gang(self, task_id: str, gang: GangDescription) -> NewGang:
+        objects = iter(self._shelf.objects_of(task_id))
+        members = [
+            MemberCall(
+                name=member.name,
+                function_digest=member.function_digest,
+                function=self._shelf.get(member.function_digest),
+                arguments=self._shelf.get(member.arguments_digest),
+                resources=member.requirements,
+                objects=[SharedObject(*next(objects)) for _ in range(member.objects)],
+                asynchronous=member.asynchronous,
+            )
+            for member in gang.members
+        ]
+        return NewGang(gang.strategy, gang.of, members)
 
     def _take_back(self, order: CancelAttempt | RecallAttempt) -> bool:
         """An attempt that still waits for its link never left."""

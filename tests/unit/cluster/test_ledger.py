@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
 
 
@@ -228,3 +229,170 @@ def test_remembered_sizes_are_bounded() -> None:
         total = {"CPU": float(number), "memory": 1000.0 - number}
         ledger.observe(ResourceSnapshot("c", number, (NodeSnapshot("n", total, total),), "agent", "s1"))
     assert len(ledger.bygone_nodes) == 16
+
+
+def test_what_is_displaced_is_expected_where_there_is_room() -> None:
+    """Ray started the first where the second was expected: the second will start where the first was to be."""
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    reserve(ledger, "first", 8, at=11, node="n1")
+    reserve(ledger, "second", 8, at=11, node="n2")
+    assert ledger.move("first", "n2", 11.5)
+    assert free(ledger) == {"n1": 0, "n2": 0}
+    assert {name: list(one.parts) for name, one in ledger.reservations.items()} == {"second": ["n1"], "first": ["n2"]}
+    assert not ledger.move("second", "n1", 11.6)
+
+
+def test_what_runs_there_or_fits_nowhere_else_stays_booked() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    reserve(ledger, "runs", 4, at=11, node="n2")
+    assert not ledger.move("runs", "n2", 11.1)
+    reserve(ledger, "waits", 4, at=11, node="n2")
+    reserve(ledger, "moves", 8, at=11, node="n1")
+    ledger.reserve("divided", {"n2": {"CPU": 1.0}}, 11, spreads=True)
+    reserve(ledger, "other", 5, at=11, node="n1")
+    assert ledger.move("moves", "n2", 11.5)
+    assert ledger.reservations["runs"].parts == {"n2": {"CPU": 4}}
+    assert ledger.reservations["waits"].parts == {"n2": {"CPU": 4}}  # the three that are left on n1 are too few
+    assert free(ledger) == {"n1": 3, "n2": 0}
+
+
+def test_work_that_starts_on_a_node_nobody_has_seen_displaces_nobody() -> None:
+    ledger = Ledger()
+    reserve(ledger, "t", 8, at=11, node="n1")
+    reserve(ledger, "u", 8, at=11, node="n9")
+    assert ledger.move("t", "n9", 12)
+    assert {name: list(one.parts) for name, one in ledger.reservations.items()} == {"u": ["n9"], "t": ["n9"]}
+
+
+def test_a_gang_is_arranged_as_it_was_started() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    ledger.reserve("g", {"n1": {"CPU": 4.0}, "n2": {"CPU": 2.0}}, 11, spreads=True)
+    assert not ledger.arrange("g", {"n1": {"CPU": 4.0}, "n2": {"CPU": 2.0}}, 11.5)
+    assert ledger.arrange("g", {"n2": {"CPU": 6.0}}, 11.6)
+    assert free(ledger) == {"n1": 8, "n2": 2}
+    assert not ledger.arrange("stranger", {"n1": {"CPU": 1.0}}, 12)
+
+
+def test_a_place_is_handed_over_as_it_is() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8))
+    reserve(ledger, "ended", 3, at=11)
+    assert ledger.hand_over("ended", "begun")
+    assert list(ledger.reservations) == ["begun"]
+    assert free(ledger) == {"n1": 5}
+    assert not ledger.hand_over("ended", "somebody")
+
+
+def test_an_actor_that_is_ready_may_hold_less() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8))
+    reserve(ledger, "a", 4, at=11)
+    ledger.move("a", "n1", 11.5)
+    ledger.shrink("a", {"CPU": 1.0}, 12)
+    assert free(ledger) == {"n1": 7}
+    assert ledger.reservations["a"].started_at == 11.5
+    ledger.shrink("a", {}, 13)
+    assert free(ledger) == {"n1": 8}
+    ledger.shrink("a", {"CPU": 1.0}, 14)  # it holds nothing any more, and nowhere
+    ledger.shrink("stranger", {"CPU": 1.0}, 14)
+    assert free(ledger) == {"n1": 8}
+    assert ledger.reservations["a"].parts == {}
+
+
+# ---- nodes that are still to be added
+
+
+def test_what_waits_for_a_node_is_booked_where_room_appears() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=0))
+    for name, cpus in (("t", 6.0), ("u", 4.0)):
+        ledger.reserve(name, {NEW_NODE: {"CPU": cpus}}, 11)
+    assert ledger.on_new_nodes() == {"CPU": 10}
+    assert ledger.waits_for_node("t")
+    ledger.observe(seen(30, n1=0, n2=8))
+    assert free(ledger) == {"n1": 0, "n2": 2}
+    assert (ledger.waits_for_node("t"), ledger.waits_for_node("u")) == (False, True)
+    ledger.release("t", 40)
+    assert ledger.on_new_nodes() == {}
+    assert free(ledger) == {"n1": 0, "n2": 4}
+    assert not ledger.waits_for_node("stranger")
+
+
+def test_what_may_be_divided_takes_what_a_fresh_node_has() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=0))
+    ledger.reserve("job", {NEW_NODE: {"CPU": 12.0}}, 11, spreads=True)
+    ledger.reserve("task", {NEW_NODE: {"CPU": 9.0}}, 11)
+    ledger.observe(seen(30, n1=0, n2=8))
+    ledger.observe(seen(31, n1=0, n2=8))  # nothing new
+    assert ledger.reservations["job"].parts == {"n2": {"CPU": 8}, NEW_NODE: {"CPU": 4}}
+    ledger.observe(seen(40, n1=0, n2=0, n3=8))
+    assert ledger.reservations["job"].parts == {"n2": {"CPU": 8}, "n3": {"CPU": 4}}
+    assert ledger.reservations["task"].parts == {NEW_NODE: {"CPU": 9}}
+    ledger.observe(seen(50, n1=0, n2=0, n3=4, n4=8))
+    ledger.release("job", 60)
+    ledger.release("task", 60)
+    assert ledger.on_new_nodes() == {}
+    assert {node.node_id: node.ours for node in ledger.nodes()} == {"n1": {}, "n2": {}, "n3": {}, "n4": {}}
+
+
+# ---- sessions
+
+
+def test_how_many_nodes_the_session_of_an_item_had() -> None:
+    ledger = Ledger()
+    assert ledger.nodes_of("t") == 0
+    ledger.observe(seen(10, n1=8, n2=8))
+    reserve(ledger, "old", 2, at=11)
+    assert (ledger.nodes_of("old"), ledger.nodes_of("stranger")) == (2, 2)
+    ledger.observe(seen(20, session="s2", n1=8))
+    reserve(ledger, "new", 2, at=21)
+    assert (ledger.nodes_of("old"), ledger.nodes_of("new")) == (2, 1)
+
+
+def test_the_history_of_a_node_that_is_gone_is_forgotten() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    reserve(ledger, "t", 4, at=11, node="n2")
+    ledger.release("t", 12)
+    ledger.observe(seen(12.1, n1=8))
+    ledger.observe(seen(12.2, n1=8, n2=4))  # nobody remembers that four of them were ours a moment ago
+    assert free(ledger) == {"n1": 8, "n2": 4}
+
+
+def test_a_gang_that_gives_up_a_node_leaves_the_others_alone() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    ledger.reserve("g", {"n1": {"CPU": 4.0}, "n2": {"CPU": 4.0}}, 11, spreads=True)
+    assert ledger.arrange("g", {"n1": {"CPU": 4.0}}, 12)
+    assert free(ledger) == {"n1": 4, "n2": 8}
+
+
+def test_a_fresh_node_that_is_in_use_already_is_used_by_what_it_came_for() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=0))
+    ledger.reserve("job", {NEW_NODE: {"CPU": 6.0}}, 11, spreads=True)
+    ledger.observe(seen(30, n1=0, n2=2))
+    node = ledger.nodes()[1]
+    assert (node.others, node.ours, node.free) == ({"CPU": 0}, {"CPU": 6}, {"CPU": 2})
+
+
+def test_of_two_snapshots_of_the_same_moment_the_second_one_counts() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8))
+    ledger.observe(seen(10, n1=8, n2=8))
+    assert free(ledger) == {"n1": 8, "n2": 8}
+
+
+def test_only_as_many_give_way_as_must() -> None:
+    ledger = Ledger()
+    ledger.observe(seen(10, n1=8, n2=8))
+    reserve(ledger, "moves", 4, at=11, node="n1")
+    for name in ("first", "second"):
+        reserve(ledger, name, 4, at=11, node="n2")
+    assert ledger.move("moves", "n2", 12)
+    where = {name: next(iter(one.parts)) for name, one in ledger.reservations.items()}
+    assert where == {"first": "n1", "second": "n2", "moves": "n2"}

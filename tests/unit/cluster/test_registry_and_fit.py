@@ -26,6 +26,7 @@ def test_list_get_and_find_by_tag() -> None:
     assert [one.name for one in fleet.find_by_tag("x86")] == ["linux"]
     assert fleet.find_by_tag("none") == ()
     assert len(fleet) == 2
+    assert [state.name for state in fleet] == ["mac", "linux"]
 
 
 def test_a_third_cluster_of_any_name_works_and_can_go() -> None:

@@ -66,3 +66,59 @@ def test_never_below_the_truth(steps: list[tuple[float, int]], one: float, other
     before = [cpus for at, cpus in steps if at <= begin]
     truth = max([cpus for at, cpus in steps if begin <= at <= end] + before[-1:], default=0)
     assert history.peak(begin, end).get("CPU", 0) >= truth
+
+
+def test_the_trough_within_a_window() -> None:
+    history = UsageHistory()
+    assert history.trough(0, 100) == {}
+    history.record(10, {"CPU": 4, "GPU": 1})
+    history.record(20, {"CPU": 2})
+    history.record(21, {"CPU": 6})
+    assert history.trough(11, 15) == {"CPU": 4, "GPU": 1}
+    assert history.trough(11, 20.5) == {"CPU": 2}
+    assert history.trough(22, 30) == {"CPU": 6}
+    assert history.trough(5, 15) == {}  # before that, nothing was
+
+
+def test_a_trough_counts_what_is_backdated_only_from_the_next_moment_on() -> None:
+    history = UsageHistory()
+    history.record(10, {"CPU": 1})
+    history.record(20, {"CPU": 1})
+    history.backdate(15.05, {"CPU": 4})
+    assert history.trough(15, 18) == {"CPU": 1}
+    assert history.trough(16, 18) == {"CPU": 5}
+    assert history.trough(21, 22) == {"CPU": 5}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9)), min_size=1, max_size=30),
+    st.floats(0, 20),
+    st.floats(0, 20),
+)
+def test_a_trough_is_never_above_the_truth(steps: list[tuple[float, int]], one: float, other: float) -> None:
+    begin, end = sorted((one, other))
+    steps = sorted(steps, key=lambda step: step[0])
+    history = UsageHistory()
+    for at, cpus in steps:
+        history.record(at, {"CPU": cpus})
+    before = [cpus for at, cpus in steps if at <= begin]
+    truth = min([cpus for at, cpus in steps if begin <= at <= end] + (before[-1:] or [0]))
+    assert history.trough(begin, end).get("CPU", 0) <= truth
+
+
+def test_a_small_part_that_ends_leaves_nothing() -> None:
+    history = UsageHistory()
+    history.record(10, {"CPU": 0.5})
+    history.record(20, {})
+    assert history.trough(11, 15) == {"CPU": 0.5}
+    assert history.trough(11, 21) == {}
+    assert history.peak(11, 21) == {"CPU": 0.5}
+
+
+def test_what_is_backdated_to_before_the_first_change() -> None:
+    history = UsageHistory()
+    history.record(20, {"CPU": 1})
+    history.backdate(10, {"CPU": 2})
+    assert history.peak(11, 15) == {"CPU": 2}
+    assert history.peak(21, 22) == {"CPU": 3}
+    assert history.peak(5, 9) == {}

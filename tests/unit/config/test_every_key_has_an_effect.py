@@ -29,6 +29,10 @@ SETTINGS = {
     ),
     "execution_mode": ("unit/lifecycle/test_scheduling_pass.py", "test_serial_mode_runs_one_item_per_cluster_in_order"),
     "max_queue": ("unit/lifecycle/test_submit_to_result.py", "test_a_full_queue_refuses_loudly"),
+    "dedup": (
+        "unit/client_api/test_equal_items.py",
+        "test_the_setting_joins_equal_items_and_an_item_may_say_otherwise",
+    ),
     "retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
     "crash_retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
     "lost_retries": ("unit/client_api/test_defaults_of_items.py", "test_retries_crash_retries_and_lost_retries"),
@@ -41,6 +45,10 @@ SETTINGS = {
         "unit/connection/test_agent_link_loss.py",
         "test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over",
     ),
+    "node_grace_s": (
+        "unit/lifecycle/test_node_grace.py",
+        "test_the_next_attempt_waits_node_grace_s_where_there_were_several_nodes",
+    ),
     "start_grace_s": (
         "unit/lifecycle/test_timeouts.py",
         "test_what_does_not_start_in_time_is_called_back_and_placed_again",
@@ -49,12 +57,24 @@ SETTINGS = {
         "unit/lifecycle/test_fleet_events.py",
         "test_how_often_a_cluster_is_asked_is_set_by_snapshot_interval_s",
     ),
+    "health_check_interval_s": (
+        "unit/lifecycle/test_dashboard_checks.py",
+        "test_a_linked_dashboard_is_checked_every_health_check_interval_s_while_something_runs",
+    ),
     "prefetch_ms": (
         "unit/lifecycle/test_sending_ahead.py",
         "test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms",
     ),
+    "reserve_after_s": (
+        "unit/lifecycle/test_kept_room.py",
+        "test_reserve_after_zero_keeps_at_once_and_no_timer_stays",
+    ),
+    "ageing_s": ("unit/lifecycle/test_fair_share.py", "test_ageing_lets_an_old_item_pass_a_more_urgent_one"),
+    "order": ("unit/lifecycle/test_fair_share.py", "test_with_order_fifo_owners_do_not_count"),
+    "owners": ("unit/lifecycle/test_fair_share.py", "test_weights_divide_what_there_is"),
     "combine": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
     "weights": ("unit/policy/test_policy_engine.py", "test_weighted_adds_up_and_chain_looks_at_one_after_the_other"),
+    "policies": ("unit/policy/test_users_policies.py", "test_an_object_that_is_a_policy_stands_for_itself"),
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
@@ -78,7 +98,10 @@ CLUSTERS = {
     "max_running_jobs": ("unit/policy/test_filters.py", "test_max_running_jobs"),
     "max_in_flight": ("unit/policy/test_filters.py", "test_max_in_flight"),
     "carrier": ("unit/policy/test_filters.py", "test_the_ray_client_carrier_does_not_carry_tasks_yet"),
-    "autoscaling": ("unit/policy/test_filters.py", "test_a_node_that_may_still_appear"),
+    "autoscaling": (
+        "unit/lifecycle/test_new_nodes.py",
+        "test_a_cluster_that_does_not_grow_by_itself_is_sent_nothing",
+    ),
     "max_node": ("unit/policy/test_filters.py", "test_a_node_that_may_still_appear"),
 }
 

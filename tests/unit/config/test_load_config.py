@@ -178,6 +178,17 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
             "settings: {heartbeat_s: 10, lease_s: 29}\n" + ONE % "a",
             ["settings", "lease_s (29) must be at least three times heartbeat_s (10)"],
         ),
+        (
+            "settings: {owners: {ann: {weigth: 2}}}\n" + ONE % "a",
+            ["settings.owners.ann.weigth", "did you mean 'weight'?"],
+        ),
+        ("settings: {owners: {ann: {weight: 0}}}\n" + ONE % "a", ["settings.owners.ann.weight", "greater than 0"]),
+        ("settings: {owners: {ann: {max_queued: -1}}}\n" + ONE % "a", ["settings.owners.ann.max_queued", "-1"]),
+        (
+            "settings: {policies: {mine: my.module}}\n" + ONE % "a",
+            ["settings.policies.mine: expected package.module:attribute, got 'my.module'"],
+        ),
+        ("settings: {policies: {mine: 7}}\n" + ONE % "a", ["settings.policies.mine", "valid string"]),
         ("settings: {combine: mix}\n" + ONE % "a", ["settings.combine", "'weighted' or 'chain'", "'mix'"]),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import ActorDescription, Rejection, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.policy.filters import built_in
 from tests.unit.lifecycle.driver import job, task
@@ -287,3 +287,25 @@ def test_every_reason_says_what_would_unblock_it() -> None:
     assert set(reasons.UNBLOCKED_BY) == every
     assert all("{" not in (reasons.unblocked_by(code, "mac") or "{") for code in every)
     assert reasons.unblocked_by("A_USERS_OWN", "mac") is None
+
+
+def test_a_silent_dashboard_stops_jobs_only() -> None:
+    cluster = view(job_trouble=Trouble("DASHBOARD_SILENT", "it does not answer"))
+    assert verdicts(job("j"), cluster) == [Rejection("DASHBOARD_SILENT", "it does not answer", False)]
+    assert codes(task("t"), cluster) == []
+    assert codes(actor("a"), cluster) == []
+
+
+@pytest.mark.parametrize(("reason", "says"), [("", "its queue is paused"), ("repairs", "its queue is paused: repairs")])
+def test_a_paused_queue_stops_everything(reason: str, says: str) -> None:
+    for item in (task("t"), job("j"), actor("a")):
+        (verdict,) = verdicts(item, view(paused=reason))
+        assert (verdict.code, verdict.sentence, verdict.permanent) == ("QUEUE_PAUSED", says, LATER)
+
+
+def test_what_would_get_a_node_of_its_own_passes_the_threshold() -> None:
+    grows = view("c", node({"CPU": 8.0}, {"CPU": 1.0}), new_node=NewNode({"CPU": 8.0}, {}))
+    assert codes(task("t", cpus=4), grows) == []
+    assert codes(task("t", cpus=1), grows) == [("ABOVE_THRESHOLD", LATER)]
+    taken = view("c", node({"CPU": 8.0}, {"CPU": 1.0}), new_node=NewNode({"CPU": 8.0}, {"CPU": 8.0}))
+    assert codes(task("t", cpus=4), taken) == [("NO_CAPACITY", LATER)]

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
-from ray_multicluster_scheduler.common.model import ActorDescription, Rejection, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
+from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, Trouble
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
-from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, lacks_room_only, table, verdict
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
-from ray_multicluster_scheduler.scheduler.scheduler_core import installed_policies
-from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_entry_points
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
 
@@ -124,27 +119,6 @@ def test_equals_take_turns_and_asking_does_not_change_whose_it_is() -> None:
     assert order == list("abcabc")
 
 
-levels = st.integers(0, 2)
-
-
-@given(st.lists(st.tuples(st.booleans(), levels, st.integers(1, 8), levels), min_size=1, max_size=6))
-def test_the_order_is_strict(rows: list[tuple[bool, int, int, int]]) -> None:
-    """Preferred, then tag match, then load, then whose turn it is; nothing later outweighs anything earlier."""
-    brain = engine()
-    fleet = []
-    for index, (_, tags, free, turns) in enumerate(rows):
-        only = node({"CPU": 8.0}, {"CPU": float(free)})
-        fleet.append(view(f"c{index}", only, tags=("x", "y")[:tags]))
-        for _ in range(turns):
-            brain.note_placed(f"c{index}")
-    favourite = next((f"c{index}" for index, row in enumerate(rows) if row[0]), None)
-    decision = brain.schedule(task("t", tags=("x", "y"), preferred_cluster=favourite), fleet, 0.0)
-    assert decision.cluster is not None
-    winner = int(decision.cluster[1:])
-    key = [(f"c{index}" == favourite, row[1], row[2]) for index, row in enumerate(rows)]
-    assert key[winner] == max(key)
-
-
 class Constant:
     """A user's own score: a number per cluster."""
 
@@ -195,65 +169,6 @@ def test_a_score_that_raises_is_an_error_with_names() -> None:
         brain.schedule(task("t"), [view("c")], 0.0)
 
 
-# ---- registration
-
-
-class NoMondays:
-    name = "no_mondays"
-
-    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        return Rejection("MONDAY", "it is Monday there") if "monday" in cluster.metadata.tags else None
-
-
-def test_a_users_filter_takes_part() -> None:
-    catalog = PolicyCatalog()
-    catalog.register("no_mondays", NoMondays)
-    decision = engine(catalog).schedule(task("t"), [view("a", tags=("monday",)), view("b")], 0.0)
-    assert decision.cluster == "b"
-    assert [one.code for one in decision.candidates[0].rejections] == ["MONDAY"]
-    waits = engine(catalog).schedule(task("t"), [view("a", tags=("monday",))], 0.0)
-    assert (waits.code, waits.unblocked_by) == ("MONDAY", None)
-
-
-def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'thing' \\(int\\) is neither"):
-        PolicyCatalog().register("thing", int)
-
-
-@pytest.mark.parametrize("name", ["load", "headroom"])
-def test_a_name_is_given_once(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"two policies named '{name}'"):
-        PolicyCatalog().register_score(name, ScoreBasedPolicy())
-
-
-def points(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    point = EntryPoint("extra", value, installed_policies.ENTRY_POINTS)
-    monkeypatch.setattr(installed_policies, "entry_points", lambda group: EntryPoints([point]).select(group=group))
-
-
-def test_policies_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "ray_multicluster_scheduler.scheduler.policy.score_based_policy"
-    points(monkeypatch, f"{module}:ScoreBasedPolicy")
-    catalog = PolicyCatalog()
-    load_entry_points(catalog)
-    assert list(catalog.chosen_scores({"extra": 1.0})) == ["extra"]
-
-
-@pytest.mark.parametrize(
-    ("value", "match"), [("builtins:object", "neither a filter nor a score"), ("math:pow", "TypeError")]
-)
-def test_a_package_that_offers_something_else_is_named(monkeypatch: pytest.MonkeyPatch, value: str, match: str) -> None:
-    points(monkeypatch, value)
-    with pytest.raises(ConfigurationError, match=f"'extra'.*{match}"):
-        load_entry_points(PolicyCatalog())
-
-
-def test_a_package_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    points(monkeypatch, "no_such_module:Thing")
-    with pytest.raises(ConfigurationError, match="'extra' \\(no_such_module:Thing\\) cannot be loaded"):
-        load_entry_points(PolicyCatalog())
-
-
 # ---- the decision as data
 
 
@@ -264,7 +179,7 @@ def test_a_decision_says_why_and_survives_json() -> None:
     assert decision.sentence == "b: preferred, load score 9.6; 1 of 2 clusters could take it"
     row = decision.candidates[1]
     assert row.node_id == "n1"
-    assert row.ranks == {"preferred": 1, "tags": 0, "spares_gpus": 1}
+    assert row.ranks == {"preferred": 1, "tags": 0, "room": 1, "spares_gpus": 1}
     assert row.raw_scores["load"] == pytest.approx(9.6)
     assert SchedulingDecision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
 
@@ -375,3 +290,85 @@ def test_an_item_waits_a_moment_for_the_cluster_it_asked_for(wish: dict[str, Any
 def test_and_not_where_nothing_is_won_by_it(trouble: Trouble, wish: dict[str, Any]) -> None:
     other = view("a", trouble=trouble)
     assert engine().schedule(task("t", **wish), [other, view("b", node({"CPU": 8}))], 0.0).cluster == "b"
+
+
+# ---- what a scheduling pass asks for
+
+
+def test_a_coarse_sieve_says_no_only_where_the_filters_would() -> None:
+    brain = engine()
+    some = view("a", node({"CPU": 8.0}, {"CPU": 2.0}), node({"CPU": 8.0}, {"CPU": 3.0}, name="n2"))
+    plain, spreads = task("none", cpus=0), job("none")
+    assert brain.might_take(plain, {"CPU": 3.0}, some, retry=False)
+    assert not brain.might_take(plain, {"CPU": 4.0}, some, retry=False)
+    assert brain.might_take(spreads, {"CPU": 5.0}, some, retry=False)
+    assert not brain.might_take(spreads, {"CPU": 6.0}, some, retry=False)
+    assert brain.might_take(None, {"CPU": 99.0}, some, retry=False)  # of a gang nothing is said so easily
+    closed = view("b", cordoned=True)
+    assert not brain.might_take(plain, {}, closed, retry=False)
+    assert brain.is_closed(plain, closed, retry=False)
+    grows = view("c", node({"CPU": 8.0}, {"CPU": 0.0}), new_node=NewNode({"CPU": 4.0}, {}))
+    assert brain.might_take(plain, {"CPU": 4.0}, grows, retry=False)
+    assert not brain.might_take(plain, {"CPU": 5.0}, grows, retry=False)
+
+
+def test_a_cluster_above_the_threshold_is_closed_unless_it_can_grow() -> None:
+    brain = engine(resource_threshold=0.7)
+    busy = node({"CPU": 8.0}, {"CPU": 1.0})
+    assert brain.is_closed(task("none", cpus=0), view("a", busy), retry=False)
+    assert not brain.is_closed(task("none", cpus=0), view("a", busy, new_node=NewNode(None, {})), retry=False)
+
+
+@pytest.mark.parametrize("fleet", [(view("c"),), (view("c"), view("d"))], ids=["one cluster", "two"])
+def test_a_rank_that_raises_is_an_error_with_names(fleet: tuple[ClusterView, ...]) -> None:
+    class Broken:
+        name = "broken"
+
+        def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
+            raise KeyError(cluster.name)
+
+    catalog = PolicyCatalog()
+    catalog.register("broken", Broken)
+    with pytest.raises(PolicyEvaluationError, match="a rank or score raised KeyError for cluster c"):
+        engine(catalog).schedule(task("t"), fleet, 0.0)
+
+
+@pytest.mark.parametrize("fleet", [(view("c"),), (view("c"), view("d"))], ids=["one cluster", "two"])
+def test_a_wrong_score_is_found_however_many_compete(fleet: tuple[ClusterView, ...]) -> None:
+    brain = engine(own(Constant("odd", c=7.0, d=0.5)), weights={"odd": 1})
+    with pytest.raises(PolicyEvaluationError, match="score 'odd'.*cluster c.*7.0 is not within"):
+        brain.schedule(task("t"), fleet, 0.0)
+
+
+def test_reading_a_decision() -> None:
+    fleet = [view("a", node({"CPU": 8.0}, {"CPU": 0.0})), view("b", cordoned=True), view("c", dashboard=None)]
+    decision = engine().schedule(task("t"), fleet, 0.0)
+    assert [lacks_room_only(row) for row in decision.candidates] == [True, False, False]
+    lines = table(decision).splitlines()
+    assert [line.split(":")[0].strip() for line in lines] == ["a", "b", "c"]
+    assert "not free" in lines[0]
+
+
+def test_a_filter_by_kind_that_raises_is_an_error_with_names() -> None:
+    class Broken:
+        name = "broken"
+        by_kind = True
+
+        def check(self, task: TaskDescription, cluster: ClusterView) -> None:
+            raise KeyError(cluster.name)
+
+    catalog = PolicyCatalog()
+    catalog.register("mine", Broken)
+    brain = engine(catalog)
+    assert brain.filter_names[-1] == "mine"
+    for _ in range(2):  # what raised is not remembered as a yes
+        with pytest.raises(PolicyEvaluationError, match="the filter 'mine' raised KeyError for cluster c"):
+            brain.schedule(task("t"), [view("c")], 0.0)
+
+
+def test_a_placement_on_a_node_that_is_not_there_yet_says_so() -> None:
+    grows = view("c", node({"CPU": 8.0}, {"CPU": 0.0}), new_node=NewNode({"CPU": 8.0}, {}))
+    decision = engine().schedule(task("t", cpus=8), [grows], 0.0)
+    assert decision.sentence == "c: on a node that is still to be added, load score 0.0; 1 of 1 clusters could take it"
+    row = decision.candidates[0]
+    assert (row.node_id, row.ranks["room"]) == ("(new node)", 0)

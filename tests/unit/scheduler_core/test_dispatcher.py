@@ -82,6 +82,7 @@ class Hands:
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         self.refreshed: list[str] = []
+        self.checked: list[str] = []
 
     async def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
         self.submitted.append(order.task_id)
@@ -91,6 +92,9 @@ class Hands:
 
     async def refresh(self, cluster: str) -> None:
         self.refreshed.append(cluster)
+
+    async def check_dashboard(self, cluster: str) -> None:
+        self.checked.append(cluster)
 
 
 class Bench:
@@ -242,7 +246,9 @@ async def test_jobs_and_looks_go_their_own_way(bench: Bench) -> None:
     bench.dispatcher.dispatch([Dispatch("j1", 1, 1, "a")])
     bench.dispatcher.cancel(end_of("j1"))
     bench.dispatcher.refresh("a")
-    await eventually(lambda: bench.hands.submitted and bench.hands.refreshed)
+    bench.dispatcher.check_dashboard("b")
+    await eventually(lambda: bench.hands.submitted and bench.hands.refreshed and bench.hands.checked)
+    assert bench.hands.checked == ["b"]
     assert (bench.hands.submitted, bench.hands.cancelled, bench.hands.refreshed) == (["j1"], ["j1"], ["a"])
     assert bench.links.asked == 0, "a program that only submits jobs starts no agent"
 

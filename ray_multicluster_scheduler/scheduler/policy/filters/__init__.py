@@ -7,9 +7,11 @@ from ray_multicluster_scheduler.scheduler.policy.filters.allowed import AllowedF
 from ray_multicluster_scheduler.scheduler.policy.filters.capacity import CapacityFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.carrier import CarrierFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.cordon import CordonFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.dashboard import DashboardFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.health import HealthFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.link import LinkFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.paused import PausedFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.preferred_only import PreferredOnlyFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.python_version import PythonVersionFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.required_tags import RequiredTagsFilter
@@ -21,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.policy.filters.threshold import Thresh
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
-__all__ = ["SubmissionIntervalFilter", "built_in"]
+__all__ = ["SubmissionIntervalFilter", "ThresholdFilter", "built_in"]
 
 
 def built_in(settings: Settings, local_python: str) -> tuple[Filter, ...]:
@@ -33,9 +35,11 @@ def built_in(settings: Settings, local_python: str) -> tuple[Filter, ...]:
         CarrierFilter(),
         HealthFilter(),
         LinkFilter(),
+        DashboardFilter(),
         PythonVersionFilter(local_python),
         SizeFilter(),
         CordonFilter(),
+        PausedFilter(),
         CapacityFilter(),
         ThresholdFilter(BackpressureController(settings)),
         SerialFilter(settings),

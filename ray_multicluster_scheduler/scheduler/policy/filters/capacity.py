@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
 from ray_multicluster_scheduler.common.model.resources import describe
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.fit import has_room
 from ray_multicluster_scheduler.scheduler.policy.reasons import CAPACITY_UNKNOWN, NO_CAPACITY
 
 
@@ -15,11 +15,19 @@ class CapacityFilter:
     name = "capacity"
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        if not cluster.known or find_place(task, cluster.nodes) is not None:
+        if not cluster.known or has_room(task, cluster):
             return None
         if any(node.free is None for node in cluster.nodes):
             return Rejection(CAPACITY_UNKNOWN, "its last snapshot does not say what is free on every node")
+        if task.gang is not None:
+            free = {name: cluster.free.get(name, 0.0) for name in task.requirements}
+            sentence = f"its {task.gang.describe()} do not fit what is free on the nodes (in all: {describe(free)})"
+            return Rejection(NO_CAPACITY, sentence + _kept(cluster))
         where = "its nodes together" if task.kind == "job" else "any one node"
         free = {name: cluster.free.get(name, 0.0) for name in task.placement}
         sentence = f"{describe(task.placement)} is not free on {where} (free in all: {describe(free)})"
-        return Rejection(NO_CAPACITY, sentence)
+        return Rejection(NO_CAPACITY, sentence + _kept(cluster))
+
+
+def _kept(cluster: ClusterView) -> str:
+    return f"; room is kept for {cluster.kept_for}, which is wide and has waited long" if cluster.kept_for else ""

@@ -11,6 +11,7 @@ class CarrierFilter:
     """Jobs go to the dashboard, and so does the agent that carries tasks and actors."""
 
     name = "carrier"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if cluster.metadata.dashboard is None:

@@ -11,6 +11,7 @@ class CordonFilter:
     """What runs there goes on; nothing new is sent."""
 
     name = "cordon"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         return Rejection(CORDONED, "it is cordoned: closed for new work") if cluster.cordoned else None

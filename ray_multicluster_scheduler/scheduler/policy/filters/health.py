@@ -10,6 +10,7 @@ class HealthFilter:
     """One code per cause. No snapshot, or a stale one, means unknown: never idle."""
 
     name = "health"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.trouble

@@ -11,6 +11,7 @@ class InFlightFilter:
     """At most ``max_in_flight`` items of any kind, also of those that reserve nothing."""
 
     name = "in_flight"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         limit = cluster.metadata.max_in_flight

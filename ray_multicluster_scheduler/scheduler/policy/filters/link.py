@@ -10,6 +10,7 @@ class LinkFilter:
     """Rejects with LINK_FAILED; for good when somebody has to mend the configuration first."""
 
     name = "link"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.link_trouble

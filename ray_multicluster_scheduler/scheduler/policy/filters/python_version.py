@@ -11,6 +11,7 @@ class PythonVersionFilter:
     """Tasks and actors only; a cluster whose version is not known yet passes."""
 
     name = "python_version"
+    by_kind = True
 
     def __init__(self, local_python: str) -> None:
         self._local = _minor(local_python)

@@ -11,6 +11,7 @@ class RunningJobsFilter:
     """At most ``max_running_jobs`` jobs: each one costs the head 60 to 100 MB."""
 
     name = "running_jobs"
+    by_kind = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         limit = cluster.metadata.max_running_jobs

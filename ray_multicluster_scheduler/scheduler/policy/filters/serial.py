@@ -12,6 +12,7 @@ class SerialFilter:
     """At most one top-level item per cluster when ``execution_mode`` is serial; an actor counts until it is ready."""
 
     name = "serial"
+    by_kind = True
 
     def __init__(self, settings: Settings) -> None:
         self._serial = settings.execution_mode == "serial"

@@ -12,6 +12,7 @@ class SubmissionIntervalFilter:
     """For the kinds in ``submission_interval_kinds``; the engine leaves it out for retries."""
 
     name = "submission_interval"
+    by_kind = True
 
     def __init__(self, settings: Settings) -> None:
         self._kinds = settings.submission_interval_kinds
@@ -19,7 +20,7 @@ class SubmissionIntervalFilter:
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         next_at = cluster.next_submission_at
-        if task.kind not in self._kinds or next_at is None or cluster.at >= next_at:
+        if task.ruled_as not in self._kinds or next_at is None or cluster.at >= next_at:
             return None
         wait = next_at - cluster.at
         sentence = f"it takes one {task.kind} per {self._interval_s:g} s; the next in {wait:.0f} s"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.fit import needs_new_node
 from ray_multicluster_scheduler.scheduler.policy.reasons import ABOVE_THRESHOLD, CAPACITY_UNKNOWN
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
 
 class ThresholdFilter:
-    """Asks the BackpressureController about this one cluster."""
+    """Asks the BackpressureController about this one cluster.
+
+    What would get a node of its own passes: it adds nothing to the use of those that are there.
+    """
 
     name = "threshold"
 
@@ -17,8 +21,11 @@ class ThresholdFilter:
         self._controller = controller
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        pressure = self._controller.pressure(task, cluster) if cluster.known else None
-        if pressure is None:
+        key = (self, bool(task.placement.get("GPU")))  # all that it depends on, beside the cluster
+        if key not in cluster.memo:
+            cluster.memo[key] = self._controller.pressure(task, cluster) if cluster.known else None
+        pressure = cluster.memo[key]
+        if pressure is None or needs_new_node(task, cluster):
             return None
         if pressure.use is None:
             return Rejection(CAPACITY_UNKNOWN, f"nobody knows how much of its {pressure.resource} is in use")

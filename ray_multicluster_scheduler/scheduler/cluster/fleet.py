@@ -1,0 +1,67 @@
+"""Fleet: the views of all clusters, kept as long as nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from ray_multicluster_scheduler.common.model import Resources
+from ray_multicluster_scheduler.common.model.resources import plus
+from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class Fleet:
+    """With two hundred clusters, to look at each of them for every decision would cost more than the decision."""
+
+    def __init__(self, registry: ClusterRegistry, view: Callable[[ClusterState, float], ClusterView]) -> None:
+        self._registry, self._view = registry, view
+        self._by_name: dict[str, ClusterView] = {}
+        self._views: tuple[ClusterView, ...] = ()
+        self._until: dict[str, float] = {}
+        self._soonest = inf
+        self._total: Resources | None = None
+
+    def views(self, now: float) -> tuple[ClusterView, ...]:
+        """The fleet as it is now, in the order of configuration."""
+        if now >= self._soonest:
+            self._registry.changed.update(name for name, until in self._until.items() if until <= now)
+        changed = self._registry.changed
+        if changed:
+            if changed.issubset(self._by_name) and all(self._registry.find(name) for name in changed):
+                self._by_name.update({name: self._renewed(name, now) for name in changed})
+            else:
+                self._by_name = {name: self._renewed(name, now) for name in self._registry.names()}
+                self._until = {name: self._until[name] for name in self._by_name if name in self._until}
+            changed.clear()
+            self._soonest = min(self._until.values(), default=inf)
+            self._views = tuple(self._by_name.values())
+        return self._views
+
+    def view(self, name: str, now: float) -> ClusterView:
+        """One of them."""
+        self.views(now)
+        return self._by_name[name]
+
+    def total(self, now: float) -> Resources:
+        """What all clusters have together, as of the last time that one of them got other nodes."""
+        if self._total is None:
+            total: dict[str, float] = {}
+            for view in self.views(now):
+                total = plus(total, view.total)
+            self._total = total
+        return self._total
+
+    def has_other_nodes(self) -> None:
+        """What a cluster has is not what it was."""
+        self._total = None
+
+    def _renewed(self, name: str, now: float) -> ClusterView:
+        state = self._registry.state(name)
+        view = self._view(state, now)
+        if state.view_until < inf:
+            self._until[name] = state.view_until
+        else:
+            self._until.pop(name, None)
+        return view

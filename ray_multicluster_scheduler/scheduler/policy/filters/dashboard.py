@@ -1,0 +1,19 @@
+"""Jobs need the dashboard; while it is silent, they keep away. Tasks and actors go over the link."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+
+
+class DashboardFilter:
+    """Rejects with DASHBOARD_SILENT; waiting helps, as the dashboard is asked again."""
+
+    name = "dashboard"
+    by_kind = True
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
+        trouble = cluster.job_trouble
+        if task.kind != "job" or trouble is None:
+            return None
+        return Rejection(trouble.code, trouble.sentence, trouble.hopeless)
