@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
-from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ArgumentsFailed,
@@ -12,8 +12,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Submitted,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+
+MAX_TOLD = 200
+"""Items that are told in one call that another one has ended; the rest goes on with Continued."""
 
 
 class Admission:
@@ -24,38 +28,70 @@ class Admission:
         self._scheduling = scheduling
         self._submissions = 0
         self._id_for_key: dict[tuple[str, str], str] = {}
-        self._incomplete: set[str] = set()
+        self._id_for_content: dict[str, str] = {}
 
     def id_for_key(self, owner: str, key: str) -> str | None:
         """The first id that was submitted with this idempotency key."""
         return self._id_for_key.get((owner, key))
 
+    def id_for_content(self, key: str) -> str | None:
+        """The unfinished item that an equal one is joined to; none that was asked to end."""
+        task_id = self._id_for_content.get(key)
+        record = None if task_id is None else self._core.records.get(task_id)
+        return task_id if record is not None and not record.state.terminal else None
+
     def submitted(self, event: Submitted, now: float) -> None:
         task = event.task
         if task.id in self._core.records or self._is_repeated(task):
             return
-        self._submissions += 1
-        record = self._core.records[task.id] = TaskRecord(task, self._submissions)
-        record.load_bytes = task.arguments_bytes + event.bytes_beside
-        if task.idempotency_key is not None:
-            self._id_for_key[task.owner, task.idempotency_key] = task.id
-        self._core.unfinished += 1
+        unknown, failed, missing = self._look_at(event, now)
+        record = self._accept(event)
         code, sentence = codes.SUBMITTED, f"{task.kind} {task.name} was submitted"
-        if event.waits_for:
-            code, sentence = codes.WAITS_FOR_ARGUMENTS, event.waits_for
+        if missing:
+            code, sentence = missing.code, missing.sentence
         self._core.transition(record, TaskState.PENDING, code, sentence, now)
         if self._refused_for_names(record, now) or self._refused_for_room(record, now):
             return
-        if event.waits_for:
-            self._incomplete.add(task.id)
+        if unknown is not None:
+            self._refuse_for_dependency(record, unknown, now)
+        elif failed is not None:
+            self._fail_with(record, failed, now)
+        elif missing:
+            self._core.prerequisites.expect(task.id, missing)
+            if missing.begins_at is not None:
+                self._core.out.set_timer(timers.begin_key(task.id), missing.begins_at)
         else:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
+    def go_on(self, now: float) -> None:
+        """Tell those that waited for items which have ended, a bounded number of them."""
+        prerequisites = self._core.prerequisites
+        for _ in range(MAX_TOLD):
+            told = prerequisites.told()
+            if told is None:
+                return
+            end, task_id = told
+            record = self._core.records[task_id]
+            if end.state is TaskState.SUCCEEDED:
+                self._one_thing_less(record, now)
+            else:
+                self._fail_with(record, end, now)
+        if prerequisites.more_to_tell():
+            self._core.out.ask_for_more()
+
+    def time_has_come(self, task_id: str, now: float) -> None:
+        """Its ``start_after`` is over."""
+        missing = self._core.prerequisites.of(task_id)
+        assert missing is not None  # else its timer would have been cleared
+        missing.begins_at = None
+        self._one_thing_less(self._core.records[task_id], now)
+
     def arguments_ready(self, event: ArgumentsReady, now: float) -> None:
         """What it waited for is there; late news of an item that is over changes nothing."""
-        if event.task_id not in self._incomplete:
+        missing = self._core.prerequisites.of(event.task_id)
+        if missing is None or not missing.arguments:
             return
-        self._incomplete.discard(event.task_id)
+        missing.arguments = ""
         record = self._core.records[event.task_id]
         record.load_bytes += event.bytes_beside
         if event.pinned is not None:
@@ -64,12 +100,12 @@ class Admission:
             record.pin(event.pinned)
             if self._refused_for_names(record, now):
                 return
-        self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
+        self._one_thing_less(record, now)
 
     def arguments_failed(self, event: ArgumentsFailed, now: float) -> None:
-        if event.task_id not in self._incomplete:
+        missing = self._core.prerequisites.of(event.task_id)
+        if missing is None or not missing.arguments:
             return
-        self._incomplete.discard(event.task_id)
         record = self._core.records[event.task_id]
         message = f"{record.task.kind} {event.task_id} did not run: {event.sentence}"
         self._core.complete(record, TaskState.FAILED, codes.ARGUMENT_FAILED, now, message, error=event.error)
@@ -83,10 +119,10 @@ class Admission:
         record = self._core.records.get(event.task_id)
         if record is None or record.state.terminal:
             return
+        self._join_no_more(record.task)
         if record.live:
             self._cancel_attempt(record, event, now)
         else:
-            self._incomplete.discard(event.task_id)
             message = f"{record.task.kind} {record.task.id} was cancelled while it waited: {event.reason}"
             self._core.complete(record, TaskState.CANCELLED, codes.CANCELLED, now, message, error="TaskCancelledError")
 
@@ -103,14 +139,89 @@ class Admission:
             next_step="give it a longer queue_timeout, or free what it waits for",
         )
 
-    def forget(self, task: TaskDescription) -> None:
+    def forget(self, record: TaskRecord) -> None:
         """Its record is dropped: its idempotency key is free again."""
+        task = record.task
         key = (task.owner, task.idempotency_key or "")
         if self._id_for_key.get(key) == task.id:
             del self._id_for_key[key]
+        self._join_no_more(task)
+        self._core.prerequisites.forget(task.id, record.state)
+
+    def _accept(self, event: Submitted) -> TaskRecord:
+        task = event.task
+        self._submissions += 1
+        record = self._core.records[task.id] = TaskRecord(task, self._submissions)
+        record.load_bytes = task.arguments_bytes + event.bytes_beside
+        if task.idempotency_key is not None:
+            self._id_for_key[task.owner, task.idempotency_key] = task.id
+        if task.content_key is not None:
+            self._id_for_content[task.content_key] = task.id
+        self._core.unfinished += 1
+        return record
 
     def _is_repeated(self, task: TaskDescription) -> bool:
-        return task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key
+        if task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key:
+            return True
+        return task.content_key is not None and self.id_for_content(task.content_key) is not None
+
+    def _join_no_more(self, task: TaskDescription) -> None:
+        """The next one with the same content runs by itself."""
+        if task.content_key is not None and self._id_for_content.get(task.content_key) == task.id:
+            del self._id_for_content[task.content_key]
+
+    def _look_at(self, event: Submitted, now: float) -> tuple[str | None, HowItEnded | None, Missing]:
+        """Of what has to be over first: an id that nobody has, one that failed, and what is not over yet."""
+        task, missing = event.task, Missing(event.waits_for, owner=event.task.owner)
+        if task.start_after is not None and task.start_after > now:
+            missing.begins_at = task.start_after
+        for other in task.after:
+            record = self._core.records.get(other)
+            if record is not None and not record.state.terminal:
+                missing.after[other] = None
+                continue
+            remembered = self._core.prerequisites.remembered(other)
+            end = remembered if record is None else HowItEnded(other, record.state, record.sentence)
+            if end is None:
+                return other, None, missing
+            if end.state is not TaskState.SUCCEEDED:
+                return None, end, missing
+        return None, None, missing
+
+    def _one_thing_less(self, record: TaskRecord, now: float) -> None:
+        """Something that it waited for is there: queue it, or say what it waits for now."""
+        missing = self._core.prerequisites.of(record.task.id)
+        if missing:
+            if missing.code != record.code:
+                self._core.transition(record, TaskState.PENDING, missing.code, missing.sentence, now)
+            return
+        self._core.prerequisites.complete(record.task.id)
+        self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
+
+    def _fail_with(self, record: TaskRecord, end: HowItEnded, now: float) -> None:
+        ended = "was cancelled" if end.state is TaskState.CANCELLED else "failed"
+        task = record.task
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.DEPENDENCY_FAILED,
+            now,
+            f"{task.kind} {task.id} did not run, because {end.task_id}, which it was to run after, {ended}: "
+            f"{end.sentence}",
+            error="TaskSubmissionError",
+            next_step=f"mend {end.task_id} and submit both again",
+        )
+
+    def _refuse_for_dependency(self, record: TaskRecord, unknown: str, now: float) -> None:
+        self._core.complete(
+            record,
+            TaskState.FAILED,
+            codes.UNKNOWN_DEPENDENCY,
+            now,
+            f"{record.task.kind} {record.task.id} is to run after {unknown!r}, and there is no item of that id here.",
+            error="ConfigurationError",
+            next_step="give ids that submit calls of this program returned, and submit those items first",
+        )
 
     def _refused_for_names(self, record: TaskRecord, now: float) -> bool:
         name = self.unknown_name(record.wanted)
@@ -145,7 +256,13 @@ class Admission:
         return True
 
     def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
-        waiting, limit = len(self._core.queue) + len(self._incomplete), self._core.settings.max_queue
+        task = record.task
+        waiting, limit = self._waiting(), self._core.settings.max_queue
+        of_all, name = "", "max_queue"
+        owner = self._core.settings.owners.get(task.owner)
+        if waiting < limit and owner is not None and owner.max_queued is not None:
+            waiting, limit = self._waiting_of(task.owner), owner.max_queued
+            of_all, name = f" of {task.owner}", f"owners: {task.owner}: max_queued"
         if waiting < limit:
             return False
         self._core.complete(
@@ -153,11 +270,17 @@ class Admission:
             TaskState.FAILED,
             codes.QUEUE_FULL,
             now,
-            f"{record.task.kind} {record.task.id} was refused: {waiting} items wait already and max_queue is {limit}.",
+            f"{task.kind} {task.id} was refused: {waiting} items{of_all} wait already and {name} is {limit}.",
             error="QueueFullError",
-            next_step="submit it again later, or raise max_queue",
+            next_step=f"submit it again later, or raise {name}",
         )
         return True
+
+    def _waiting(self) -> int:
+        return len(self._core.queue) + len(self._core.held) + len(self._core.prerequisites)
+
+    def _waiting_of(self, owner: str) -> int:
+        return self._core.queue.waiting_of(owner) + self._core.prerequisites.of_owner(owner)
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending

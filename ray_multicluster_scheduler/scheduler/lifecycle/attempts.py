@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.fit import parts_on
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, retry, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
@@ -18,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAt
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import NEW_NODE_GRACE_S
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 _ENDING_CODES = {
@@ -44,11 +46,13 @@ class Attempts:
         record.accepted = True
         if record.started_at is not None or record.task.kind == "job":  # of jobs only the cluster knows when they do
             return
-        if record.task.actor is None:
-            self._core.starts.expect(record, now)
-        elif record.task.actor.ready_timeout is not None:
+        if not record.task.serves:
+            state = self._core.registry.find(record.cluster)
+            waits = state is not None and state.ledger.waits_for_node(record.task.id)
+            self._core.starts.expect(record, now, new_node=waits)
+        elif record.task.ready_timeout is not None:
             key = timers.start_key(record.task.id, record.attempt)
-            self._core.out.set_timer(key, now + record.task.actor.ready_timeout)
+            self._core.out.set_timer(key, now + record.task.ready_timeout)
 
     def refused(self, event: DispatchRefused, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
@@ -56,7 +60,7 @@ class Attempts:
             return
         wrong_place = event.code == reasons.PYTHON_MISMATCH
         if event.failure is FailureClass.CLUSTER and not wrong_place:
-            self._judge_cluster(record, event.failure, now)
+            self._judge_refusal(record, event.sentence, now)
         self._core.end_attempt(record, now)
         self._scheduling.request()
         if record.ending is not None and record.ending.kind == "cancel":
@@ -79,6 +83,8 @@ class Attempts:
         if record is None or state is None or record.task.id not in state.places.ahead:
             return
         self._begin(record)
+        if state.crowded:
+            self._core.freed.add(state.name)
         state.hand_over(event.ended[0], record.task, now)
 
     def finished(self, event: AttemptFinished, now: float) -> None:
@@ -93,9 +99,9 @@ class Attempts:
             self._begin(record)
             self._catch_up(record, now)
         self._core.run_times.observe(record.task.function_digest, event.took)
-        cluster = record.cluster or ""
-        if self._core.end_attempt(record, now) or self._ahead.is_low(record, cluster):
-            self._scheduling.request()
+        cluster, grace_s = record.cluster or "", self._grace_s(record, event.code)
+        self._core.end_attempt(record, now)
+        self._ahead.runs_low(record, cluster)
         ending = record.ending
         if event.status == "succeeded":
             sentence = event.sentence or f"finished on {record.cluster}"
@@ -106,7 +112,9 @@ class Attempts:
             self._cancelled(record, ending, now)
         elif event.status == "failed":
             failure = event.failure or FailureClass.USER
-            self._failed(record, failure, event.error_type, event.code, event.sentence, now, refused=False)
+            self._failed(
+                record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
+            )
         elif ending is not None:
             self._recalled(record, ending, event.code == codes.KILLED, now)
         else:
@@ -123,26 +131,37 @@ class Attempts:
 
     def start_timeout(self, now: float) -> None:
         """These were sent and did not start: call them back, and look again at what the cluster has."""
-        grace = self._core.settings.start_grace_s
         for record in self._core.starts.late(now):
-            sentence = f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
-            self._end(record, Ending("recall", sentence, False), now)
+            self._end(record, Ending("recall", self._not_started(record), False), now)
+
+    def _not_started(self, record: TaskRecord) -> str:
+        state = self._core.registry.find(record.cluster)
+        if state is not None and state.ledger.waits_for_node(record.task.id):
+            return f"{record.cluster} added no node for it within {NEW_NODE_GRACE_S:g} s, and it was called back"
+        grace = self._core.settings.start_grace_s
+        return f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"
 
     def back_off_over(self, task_id: str, now: float) -> None:
         record = self._core.records[task_id]
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
     def _start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
-        is_actor = record.task.kind == "actor"
+        is_actor = record.task.serves
         self._begin(record)
         self._run(record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now)
         state = self._core.registry.find(record.cluster)
         if state is None:
             return
-        if node_id is not None and record.task.kind != "job" and state.ledger.move(record.task.id, node_id, now):
-            self._scheduling.request()
+        if node_id is not None and self._is_elsewhere(record.task, state, node_id, now):
+            self._core.freed.add(state.name)
         if is_actor:
             self._ready(record, state, now)
+
+    def _is_elsewhere(self, task: TaskDescription, state: ClusterState, node_id: str, now: float) -> bool:
+        """Correct the books by where it was seen to start; of a gang these are the nodes of its members."""
+        if task.gang is not None:
+            return state.ledger.arrange(task.id, parts_on(task.gang, node_id.split()), now)
+        return task.kind != "job" and state.ledger.move(task.id, node_id, now)
 
     def _begin(self, record: TaskRecord) -> None:
         """It runs, so it is not taken back any more."""
@@ -153,7 +172,7 @@ class Attempts:
         """The actor serves: it holds what it asked for, and stays where it is also when it has to be restarted."""
         state.actor_ready(record.task, now)
         self._core.touched.add(state.name)
-        self._scheduling.request()
+        self._core.freed.add(state.name)
         if record.task.actor is not None and not record.task.actor.restart_elsewhere:
             record.pin(state.name)
 
@@ -163,9 +182,9 @@ class Attempts:
 
     def _run(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
-        if record.task.actor is not None:
+        if record.task.serves:
             self._core.out.clear_timer(timers.start_key(record.task.id, record.attempt))
-        code = codes.READY if record.task.kind == "actor" else codes.STARTED
+        code = codes.READY if record.task.serves else codes.STARTED
         self._core.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
@@ -207,6 +226,23 @@ class Attempts:
         self._core.touched.add(state.name)
         self._scheduling.request()
 
+    def _judge_refusal(self, record: TaskRecord, sentence: str, now: float) -> None:
+        """A job that is refused where the link is up tells of the dashboard only: tasks go on over the link."""
+        state = self._core.registry.find(record.cluster)
+        if record.task.kind == "job" and state is not None and state.pushed():
+            state.dashboard_failed(sentence, now)
+            state.checked_at = None
+            self._core.touched.add(state.name)
+        else:
+            self._judge_cluster(record, FailureClass.CLUSTER, now)
+
+    def _grace_s(self, record: TaskRecord, code: str) -> float:
+        """How long nodes of a cluster that restarted may still run an attempt of the session before."""
+        state = self._core.registry.find(record.cluster)
+        if code != codes.CLUSTER_RESTARTED or state is None:
+            return 0.0
+        return self._core.settings.node_grace_s if state.ledger.nodes_of(record.task.id) > 1 else 0.0
+
     def _failed(
         self,
         record: TaskRecord,
@@ -217,12 +253,14 @@ class Attempts:
         now: float,
         *,
         refused: bool,
+        grace_s: float = 0.0,
     ) -> None:
         code = code or codes.FAILED[failure]
         again, failures = self._is_tried_again(record, failure, error_type, refused=refused)
         if again:
             delay = retry.backoff_s(self._core.settings.retry_backoff, record.task.id, record.attempt, failures)
-            why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}; tried again in {delay:.1f} s"
+            delay, when = retry.pause(delay, grace_s)
+            why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}; tried again in {when}"
             self._core.transition(record, TaskState.RETRYING, code, why, now)
             self._core.out.set_timer(timers.retry_key(record.task.id), now + delay)
             return
@@ -237,6 +275,8 @@ class Attempts:
         if actor is not None and was_ready and failure in (FailureClass.CRASH, FailureClass.CLUSTER):
             record.restarts += 1
             return record.restarts <= retry.restarts(actor), record.restarts
+        if record.task.gang is not None and record.task.serves and was_ready:
+            return False, 1  # whoever calls its members would not know that they begin anew
         failures = record.failures
         failures[failure] = failures.get(failure, 0) + 1
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
@@ -252,8 +292,8 @@ class Attempts:
         self._scheduling.enqueue(record, code, ending.sentence, now)
 
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
-        if record.task.actor is not None and ending.kind == "ready_timeout":
-            what = f"was not ready within its ready_timeout of {record.task.actor.ready_timeout:g} s"
+        if ending.kind == "ready_timeout":
+            what = f"was not ready within its ready_timeout of {record.task.ready_timeout:g} s"
             step = "give it a longer ready_timeout, or look at its output for what its constructor waits for"
         else:
             what = f"ran longer than its run_timeout of {record.task.run_timeout:g} s"
@@ -276,5 +316,5 @@ class Attempts:
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:
     """Does this end prove that user code began? An actor whose constructor failed was never ready."""
     if event.status == "failed":
-        return event.failure is FailureClass.USER and record.task.kind != "actor"
+        return event.failure is FailureClass.USER and not record.task.serves
     return event.status == "succeeded"

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.fleet import Fleet
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Complete,
@@ -18,12 +19,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
 from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import StartWatch
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
-from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup, TaskQueue
+from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
+from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount, holding_of
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 
 class Core:
@@ -35,13 +40,20 @@ class Core:
         self.settings = settings
         self.registry = ClusterRegistry(settings, clusters)
         self.engine = engine
-        self.queue = TaskQueue()
+        self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
+        self.held: set[str] = set()
+        self.freed: set[str] = set()
+        """Clusters with more room than when those that wait were last looked at."""
+        self.pins: dict[str, str] = {}
+        """On which cluster room is kept, by the item that it is kept for."""
+        self.fleet = Fleet(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
         self.out = Outbox()
         self.records: dict[str, TaskRecord] = {}
         self.unfinished = 0
         self.next_fence = first_fence
         self.touched: set[str] = set()
+        self.prerequisites = Prerequisites()
         self.run_times = RunTimes()
         self.starts = StartWatch(self.records, self.out, settings.start_grace_s)
 
@@ -74,7 +86,12 @@ class Core:
         self.leave_queue(record)
         self.end_attempt(record, now)
         self.out.clear_timer(timers.retry_key(record.task.id))
+        if record.task.start_after is not None:
+            self.out.clear_timer(timers.begin_key(record.task.id))
+        self.prerequisites.settled(HowItEnded(record.task.id, state, message))
         record.finished_at = now
+        if state is TaskState.SUCCEEDED and record.started_at is not None:
+            self.run_times.ended(record.task, now - record.started_at)
         self.transition(record, state, code, message, now)
         self.unfinished -= 1
         if not self.unfinished:
@@ -84,7 +101,7 @@ class Core:
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
         record.cluster = None
-        group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        group = self.queue.enqueue(record.wanted, record.number, now, retry=record.retry)
         if group.decision is not None and code == codes.QUEUED:
             code, sentence = group.decision.code, group.decision.sentence  # what they all wait for is known
         self.transition(record, TaskState.QUEUED, code, sentence, now)
@@ -93,21 +110,48 @@ class Core:
             self.out.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
         return group
 
+    def keep_held(self, record: TaskRecord, now: float) -> None:
+        """It may not start: it waits beside the queue until it is released, for as long as that takes."""
+        record.cluster = None
+        self.held.add(record.task.id)
+        why = f": {record.held}" if record.held else ""
+        self.transition(record, TaskState.QUEUED, codes.HELD, f"is held{why}", now)
+
     def leave_queue(self, record: TaskRecord) -> None:
         """It waits no longer; nothing happens if it did not."""
         if self.queue.remove(record.task.id):
             self.out.clear_timer(timers.queue_key(record.task.id))
+        self.held.discard(record.task.id)
+        if self.pins:
+            self.let_go(record.task.id)
         record.group = None
+
+    def let_go(self, task_id: str) -> None:
+        """What was kept for it, if anything, is for everybody."""
+        state = self.registry.find(self.pins.pop(task_id, None))
+        if state is not None:
+            state.pin = None
+            self.freed.add(state.name)
+
+    def count(self, record: TaskRecord, now: float) -> None:
+        """From now on it takes something of its owner's share."""
+        record.holding = holding_of(record.task, self.fleet.total(now))
+        self.queue.account(record.task.owner).take(record.holding, now)
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
-        if record.task.actor is not None:
+        if record.holding is not None:
+            self.queue.give_back(record.task.owner, record.holding, now)
+            record.holding = None
+        if record.task.serves:
             self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
         if record.task.run_timeout is not None:
             self.out.clear_timer(timers.run_key(record.task.id, record.attempt))
         state = self.registry.find(record.cluster)
         if state is None:
             return False
+        if state.crowded:
+            self.freed.add(state.name)
         state.places.leave_ahead(record.task.id)
         place = state.places.held.get(record.task.id)
         if place is None:
@@ -119,6 +163,7 @@ class Core:
             return False
         state.give_back(record.task.id, now)
         self.touched.add(state.name)
+        self.freed.add(state.name)
         if not state.places.held and not state.places.ahead:
             self.out.clear_timer(timers.lost_key(state.name))
         return True
@@ -131,6 +176,12 @@ class Core:
     def view(self, state: ClusterState, now: float) -> ClusterView:
         return state.view(now, self.submissions.next_at(state.name))
 
-    def views(self, now: float) -> dict[str, ClusterView]:
-        """The fleet as it is now, by name."""
-        return {state.name: self.view(state, now) for state in self.registry}
+    def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
+        """The fleet with every sentence as of now, for people."""
+        return tuple(state.fresh_view(now, self.submissions.next_at(state.name)) for state in self.registry)
+
+    def _new_account(self, owner: str) -> OwnerAccount:
+        limits = self.settings.owners.get(owner)
+        if limits is None:
+            return OwnerAccount()
+        return OwnerAccount(limits.weight, limits.max_queued, limits.max_running, limits.max_gpus)

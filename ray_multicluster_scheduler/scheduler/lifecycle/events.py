@@ -74,6 +74,14 @@ class SnapshotFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class DashboardChecked:
+    """The answer to CheckDashboard: None, or why there was none."""
+
+    cluster: str
+    sentence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """The link for tasks and actors is ready. ``python_version`` is the cluster's, for example 3.11.7."""
 
@@ -186,6 +194,46 @@ class ClusterChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRequested:
+    """Let it not start before ReleaseRequested; what has been sent already is not called back."""
+
+    task_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequested:
+    """It may start again."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    """From now on it waits with this priority."""
+
+    task_id: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused:
+    """Nothing new goes to this cluster, or nothing of this owner's is started, until QueueResumed."""
+
+    what: Literal["cluster", "owner"]
+    name: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed:
+    """The end of a QueuePaused."""
+
+    what: Literal["cluster", "owner"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Continued:
     """Go on with what the last call left over (the answer to Continue)."""
 
@@ -197,6 +245,7 @@ Event: TypeAlias = (
     | CancelRequested
     | SnapshotTaken
     | SnapshotFailed
+    | DashboardChecked
     | LinkUp
     | LinkDown
     | LinkClosed
@@ -208,5 +257,10 @@ Event: TypeAlias = (
     | AttemptFinished
     | TimerFired
     | ClusterChanged
+    | HoldRequested
+    | ReleaseRequested
+    | PriorityChanged
+    | QueuePaused
+    | QueueResumed
     | Continued
 )

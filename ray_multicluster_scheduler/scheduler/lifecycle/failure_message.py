@@ -28,10 +28,13 @@ def _of_class(
     message = f"{task.kind} {task.id} ({task.name}) failed on {record.cluster} after {attempts}: {sentence}"
     if failure is FailureClass.USER:
         return None, message, ""
-    if failure is FailureClass.CRASH and task.kind == "actor":
+    if failure is FailureClass.CRASH and task.kind == "actor" and record.started_at is not None:
         return "ActorDiedError", message, "look at its output; with max_restarts it is made anew, without its state"
+    if failure is FailureClass.CRASH and task.gang is not None and task.serves and record.started_at is not None:
+        return "ActorDiedError", message, "look at its output, and submit the gang again: one dead member ends it"
     if failure is FailureClass.CRASH:
-        return "WorkerCrashedError", message, "look at its output; it may need more memory, or a higher crash_retries"
+        error = "ActorDiedError" if task.serves else "WorkerCrashedError"
+        return error, message, "look at its output; it may need more memory, or a higher crash_retries"
     if failure is FailureClass.PERMANENT:
         return "TaskSubmissionError", message, "mend what the message names and submit it again"
     if refused:

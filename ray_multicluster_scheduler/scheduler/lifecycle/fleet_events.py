@@ -8,6 +8,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterChanged,
+    DashboardChecked,
     LinkClosed,
     LinkDown,
     LinkFailed,
@@ -29,10 +30,18 @@ class FleetEvents:
         self._ahead = ahead
 
     def snapshot_taken(self, event: SnapshotTaken, now: float) -> None:
-        state = self._news(event.snapshot.cluster)
-        if state is not None:
-            state.heard_snapshot(event.snapshot, now)
+        state = self._core.registry.find(event.snapshot.cluster)
+        if state is None:
+            return
+        before = _face(state, now)
+        state.heard_snapshot(event.snapshot, now)
+        if state.dashboard_silence is None:
             self._found_again(state, now, jobs=True)
+        self._core.touched.add(state.name)
+        if before is not None and before == _face(state, now):
+            self._core.freed.add(state.name)  # at the most, something got free
+        else:
+            self._scheduling.request()
 
     def snapshot_failed(self, event: SnapshotFailed, now: float) -> None:
         state = self._news(event.cluster)
@@ -42,6 +51,22 @@ class FleetEvents:
         # Jobs have no link that could tell: their cluster is lost when it does not answer for so long.
         if state.silent_since is not None and now - state.silent_since >= self._core.settings.lost_after_s:
             self._lost(state, now, jobs=True, sentence=event.sentence)
+
+    def dashboard_checked(self, event: DashboardChecked, now: float) -> None:
+        """It concerns jobs only: what goes over the link does not need the dashboard."""
+        state = self._core.registry.find(event.cluster)
+        if state is None:
+            return
+        self._core.touched.add(state.name)
+        state.checking, state.checked_at = False, now
+        if event.sentence is not None:
+            silent_for = now - state.dashboard_failed(event.sentence, now)
+            if silent_for >= self._core.settings.lost_after_s:
+                self._lost(state, now, jobs=True, sentence=event.sentence)
+        elif state.dashboard_silence is not None:
+            state.dashboard_silence = None
+            self._found_again(state, now, jobs=True)
+            self._scheduling.request()
 
     def link_up(self, event: LinkUp, now: float) -> None:
         state = self._news(event.cluster)
@@ -58,10 +83,9 @@ class FleetEvents:
                 self._core.out.set_timer(timers.lost_key(state.name), now + self._core.settings.lost_after_s)
 
     def link_silent_for_long(self, cluster: str, now: float) -> None:
-        state = self._core.registry.find(cluster)
-        if state is not None and state.link == "down":
-            sentence = f"no contact with {cluster} for lost_after_s ({self._core.settings.lost_after_s:g} s)"
-            self._lost(state, now, jobs=False, sentence=sentence)
+        """The timer of this is cleared by whatever ends the silence."""
+        sentence = f"no contact with {cluster} for lost_after_s ({self._core.settings.lost_after_s:g} s)"
+        self._lost(self._core.registry.state(cluster), now, jobs=False, sentence=sentence)
 
     def link_closed(self, event: LinkClosed, now: float) -> None:
         state = self._news(event.cluster)
@@ -144,3 +168,11 @@ class FleetEvents:
         for record in self._core.records.values():
             if record.live and record.cluster == state.name:
                 state.take(record.task, now)
+
+
+def _face(state: ClusterState, now: float) -> tuple[object, ...] | None:
+    """What a healthy cluster is, apart from what is free there just now; None for one that is not healthy."""
+    newest = state.ledger.newest
+    if newest is None or state.trouble(now) is not None:
+        return None
+    return (*((node.node_id, node.total) for node in newest.nodes), state.python_version)

@@ -103,6 +103,13 @@ class RefreshSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckDashboard:
+    """See whether the cluster's dashboard answers; answered by DashboardChecked, exactly once."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Fire TimerFired(key) at this time; a second one with the same key replaces the first."""
 
@@ -144,6 +151,7 @@ Instruction: TypeAlias = (
     | RecallAttempt
     | CancelAttempt
     | RefreshSnapshot
+    | CheckDashboard
     | SetTimer
     | ClearTimer
     | Complete

@@ -15,12 +15,19 @@ from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
+from ray_multicluster_scheduler.scheduler.lifecycle.forecast import Forecast
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
+from ray_multicluster_scheduler.scheduler.lifecycle.kept_room import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.outlook import outlook
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
+from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane
 
 
@@ -43,8 +50,11 @@ class SchedulerMachine:
         engine = policy or PolicyEngine(settings, local_python=local_python)
         self._core = Core(settings, clusters, engine, first_fence)
         self._refresher = Refresher(self._core)
-        self._ahead = SendingAhead(self._core)
-        self._scheduling = SchedulingPass(self._core, self._refresher, self._ahead)
+        sending = Sending(self._core)
+        self._ahead = SendingAhead(self._core, sending)
+        kept = KeptRoom(self._core)
+        self._scheduling = SchedulingPass(self._core, self._refresher, self._ahead, kept, sending)
+        self._control = QueueControl(self._core, self._scheduling)
         self._admission = Admission(self._core, self._scheduling)
         self._attempts = Attempts(self._core, self._scheduling, self._ahead)
         self._fleet = FleetEvents(self._core, self._scheduling, self._ahead)
@@ -60,11 +70,17 @@ class SchedulerMachine:
             events.AttemptFinished: self._attempts.finished,
             events.SnapshotTaken: self._fleet.snapshot_taken,
             events.SnapshotFailed: self._fleet.snapshot_failed,
+            events.DashboardChecked: self._fleet.dashboard_checked,
             events.LinkUp: self._fleet.link_up,
             events.LinkDown: self._fleet.link_down,
             events.LinkClosed: self._fleet.link_closed,
             events.LinkFailed: self._fleet.link_failed,
             events.ClusterChanged: self._fleet.cluster_changed,
+            events.HoldRequested: self._control.hold,
+            events.ReleaseRequested: self._control.release,
+            events.PriorityChanged: self._control.prioritise,
+            events.QueuePaused: self._control.pause,
+            events.QueueResumed: self._control.resume,
             events.TimerFired: self._timer_fired,
             events.Continued: _nothing,  # the pass goes on, as after every event
         }
@@ -72,6 +88,7 @@ class SchedulerMachine:
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Take in one event, and say what is to be done. Late, repeated and unknown events change nothing."""
         self._takers[type(event)](event, now)
+        self._admission.go_on(now)
         self._scheduling.run(now)
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
         return self._core.out.take()
@@ -82,12 +99,16 @@ class SchedulerMachine:
         match timers.split(event.key):
             case ("queue", task_id):
                 self._admission.queue_timeout(task_id, now)
+            case ("begin", task_id):
+                self._admission.time_has_come(task_id, now)
             case ("retry", task_id):
                 self._attempts.back_off_over(task_id, now)
             case ("run", task_id):
                 self._attempts.run_timeout(task_id, now)
             case ("start", task_id):
                 self._attempts.ready_timeout(task_id, now)
+            case (timers.KEEP, _):
+                self._scheduling.keep_room(now)
             case (timers.STARTS, _):
                 self._attempts.start_timeout(now)
             case ("lost", cluster):
@@ -125,6 +146,21 @@ class SchedulerMachine:
         """The id of the first item that this owner submitted with this idempotency key, or None."""
         return self._admission.id_for_key(owner, key)
 
+    def id_for_content(self, key: str) -> str | None:
+        """The id of the unfinished item with this content key, or None."""
+        return self._admission.id_for_content(key)
+
+    def missing(self, task_id: str) -> Missing | None:
+        """What an accepted item waits for before it is queued; None if it does not wait for anything of that kind."""
+        return self._core.prerequisites.of(task_id)
+
+    def outlook(
+        self, task_id: str, position: int | None, decision: SchedulingDecision | None, now: float
+    ) -> Forecast | None:
+        """When a waiting item may start, by its place in the queue and why it waits; None for one that does not wait.
+        Raises KeyError for an unknown id."""
+        return outlook(self._core, self._core.records[task_id], position, decision, now)
+
     def view(self, name: str, now: float) -> ClusterView:
         """The cluster as placement sees it. Raises ConfigurationError for an unknown name."""
         return self._core.view(self._core.registry.state(name), now)
@@ -133,13 +169,27 @@ class SchedulerMachine:
         """How many items wait in each queue that is not empty."""
         return self._core.queue.depths()
 
+    def queue_place(self, task_id: str, now: float) -> QueuePlace | None:
+        """Which place it has in the queue, and who is before it; None if it does not wait there."""
+        return queue_place(self._core.queue, task_id, now)
+
+    @property
+    def filter_names(self) -> tuple[str, ...]:
+        """The filters that every decision goes through, in their order."""
+        return self._core.engine.filter_names
+
+    def why(self, task_id: str, now: float) -> SchedulingDecision | None:
+        """Why it waits, as of this moment; None if it is not ready to be placed, or was. Raises KeyError for an
+        unknown id, PolicyEvaluationError."""
+        return self._scheduling.why(self._core.records[task_id], now)
+
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
         """Where it would go, without submitting it. Raises ConfigurationError and PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:
             hint = self._core.registry.name_hint(name)
             raise ConfigurationError(self._core.registry.unknown(name), task_id=task.id, cluster=name, next_step=hint)
-        return self._core.engine.schedule(task, self._core.views(now).values(), now)
+        return self._core.engine.schedule(task, self._core.fleet.views(now), now)
 
     def forget(self, task_id: str) -> None:
         """Drop the record of an item that is over. Raises KeyError if unknown, ValueError if it is not over."""
@@ -147,7 +197,7 @@ class SchedulerMachine:
         if not record.state.terminal:
             raise ValueError(f"{task_id} is {record.state}: only an item that is over can be forgotten")
         del self._core.records[task_id]
-        self._admission.forget(record.task)
+        self._admission.forget(record)
 
 
 def _nothing(event: events.Event, now: float) -> None:

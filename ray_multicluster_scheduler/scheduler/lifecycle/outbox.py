@@ -32,6 +32,10 @@ class Outbox:
         """The same, without a copy."""
         return self._timers.keys()
 
+    def due(self, key: str) -> float | None:
+        """When this timer fires; None if it is not set."""
+        return self._timers.get(key)
+
     def put(self, instruction: Instruction) -> None:
         (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)
 

@@ -8,7 +8,8 @@ from typing import Literal
 from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back"]
 
@@ -28,7 +29,8 @@ class TaskRecord:
 
     While it waits, the reason is its group's: items of one shape wait for the same thing. ``wanted`` is what placement
     looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there. ``restarts`` counts how
-    often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it.
+    often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it. ``held`` is why
+    somebody keeps it from starting, ``holding`` what it takes of its owner's share.
     """
 
     task: TaskDescription
@@ -37,6 +39,7 @@ class TaskRecord:
     attempt: int = 0
     cluster: str | None = None
     fence: int | None = None
+    earlier_fences: tuple[int, ...] = ()
     history: list[Transition] = field(default_factory=list)
     queued_at: float | None = None
     started_at: float | None = None
@@ -49,6 +52,8 @@ class TaskRecord:
     restarts: int = 0
     load_bytes: int = 0
     pinned: str | None = None
+    held: str | None = None
+    holding: Holding | None = None
     wanted: TaskDescription = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +62,11 @@ class TaskRecord:
     def pin(self, cluster: str) -> None:
         """From now on it can be placed on this cluster only."""
         self.pinned = cluster
-        self.wanted = replace(self.task, preferred_cluster=cluster, fallback="wait")
+        self.wanted = replace(self.wanted, preferred_cluster=cluster, fallback="wait")
+
+    def prioritise(self, priority: int) -> None:
+        """From now on it waits with this priority."""
+        self.wanted = replace(self.wanted, priority=priority)
 
     @property
     def decision(self) -> SchedulingDecision | None:
@@ -79,6 +88,12 @@ class TaskRecord:
         if self.group is not None and self.group.decision is not None:
             return self.group.decision.sentence
         return self.history[-1].sentence
+
+    @property
+    def fences(self) -> dict[int, int]:
+        """The fence of each attempt."""
+        known = self.earlier_fences if self.fence is None else (*self.earlier_fences, self.fence)
+        return dict(enumerate(known, start=1))
 
     @property
     def retry(self) -> bool:

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RefreshSnapshot
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CheckDashboard, RefreshSnapshot
 
 
 class Refresher:
     """At most one question to a cluster at a time.
 
-    A cluster is polled while anything waits, or something of ours runs there, unless its link tells us of every
-    change. With nothing to do nobody is asked; a submission then asks once.
+    A cluster is polled while anything waits, or something of ours runs there. Where a link tells us of every change,
+    only the dashboard is checked now and then. With nothing to do nobody is asked; a submission then asks once.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting = False
+        self._restless = set(core.registry.names())
 
     def run(self, now: float, *, submitted: bool) -> None:
         """Once at the end of each call, for the clusters that it concerned."""
         waiting = len(self._core.queue) > 0
-        everyone = submitted or waiting != self._waiting
-        self._waiting = waiting
-        if not everyone and not self._core.touched:
-            return
-        for state in self._core.registry:
-            if everyone or state.name in self._core.touched:
+        names: Iterable[str] = sorted(self._core.touched)
+        if waiting != self._waiting:
+            names, self._waiting = self._core.registry.names(), waiting
+        elif submitted and self._restless:
+            names = sorted({*names, *self._restless})
+        for name in names:
+            state = self._core.registry.find(name)
+            if state is None:
+                self._restless.discard(name)
+            else:
                 self._look(state, now, waiting=waiting, submitted=submitted)
         self._core.touched.clear()
 
@@ -45,14 +52,34 @@ class Refresher:
 
     def _look(self, state: ClusterState, now: float, *, waiting: bool, submitted: bool) -> None:
         key = timers.refresh_key(state.name)
-        due = None if state.refreshing else self._due_at(state, now)
         wanted = waiting or bool(state.places.held or state.places.ahead)
+        if state.pushed() and state.breaker.state(now) is BreakerState.CLOSED:
+            self._restless.discard(state.name)
+            self._look_at_dashboard(state, now, wanted=wanted)
+            return
+        self._restless.add(state.name)  # a submission may be a reason to ask it
+        due = None if state.refreshing else self._due_at(state, now)
         if due is not None and now >= due and (wanted or (submitted and state.trouble(now) is not None)):
             self._ask(state, now)
         elif due is not None and wanted:
             self._core.out.set_timer(key, max(due, now))
         else:
             self._core.out.clear_timer(key)
+
+    def _look_at_dashboard(self, state: ClusterState, now: float, *, wanted: bool) -> None:
+        """Its link says how the cluster is, but jobs go by its dashboard, which may be silent all the same."""
+        key = timers.refresh_key(state.name)
+        due = max(state.link_up_at, state.checked_at or 0.0) + self._core.settings.health_check_interval_s
+        if state.dashboard_silence is not None and state.checked_at is None:
+            due = now  # somebody else found it silent: see whether it is
+        if not wanted or state.checking:
+            self._core.out.clear_timer(key)
+        elif now < due:
+            self._core.out.set_timer(key, due)
+        else:
+            self._core.out.clear_timer(key)
+            state.checking = True
+            self._core.out.put(CheckDashboard(state.name))
 
     def _ask(self, state: ClusterState, now: float) -> None:
         state.refreshing = True
@@ -61,12 +88,9 @@ class Refresher:
         self._core.out.put(RefreshSnapshot(state.name))
 
     def _due_at(self, state: ClusterState, now: float) -> float | None:
-        """When it should be asked next; None if its link tells us by itself."""
-        breaker = state.breaker.state(now)
-        if breaker is BreakerState.OPEN:
+        """When it should be asked next."""
+        if state.breaker.state(now) is BreakerState.OPEN:
             return state.breaker.half_open_at
-        if state.pushed() and breaker is BreakerState.CLOSED:
-            return None
         if state.refresh_failed is not None and state.refresh_failed.permanent:
             return state.refresh_failed.at + self._core.settings.breaker_recovery_s
         last = max((at for at in (state.asked_at, state.snapshot_heard_at) if at is not None), default=None)

@@ -62,6 +62,13 @@ def wants_retry(
     return task.retry_on is None or error_type in task.retry_on
 
 
+def pause(delay: float, grace_s: float) -> tuple[float, str]:
+    """Seconds before the next attempt, and the words for them: the back-off, or what the nodes need to notice."""
+    if grace_s <= delay:
+        return delay, f"{delay:.1f} s"
+    return grace_s, f"{grace_s:.1f} s (node_grace_s), when no node of the old session can still run it"
+
+
 def backoff_s(settings: RetryBackoff, task_id: str, attempt: int, failures: int) -> float:
     """Seconds before the next attempt: exponential in ``failures`` (1, 2, …), capped, then give or take the jitter.
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from ray_multicluster_scheduler.common.model import TaskDescription
 
 OVERHEAD_S = 0.001
 """What a task costs Ray at the least, however little it does."""
@@ -10,6 +13,15 @@ OVERHEAD_S = 0.001
 _ENOUGH = 2
 _RECENT = 8
 _KEPT = 10_000
+_SHOWN_OF_ENTRYPOINT = 200
+
+
+class RunTime(NamedTuple):
+    """Seconds: the least, the mean and the most that is expected by what was seen."""
+
+    low: float
+    likely: float
+    high: float
 
 
 class RunTimes:
@@ -29,12 +41,43 @@ class RunTimes:
                 self._recent.popitem(last=False)
         recent.append(took)
 
+    def ended(self, task: TaskDescription, took: float) -> None:
+        """An item ran this long, as far as we could see. Of a task's code the cluster tells it better."""
+        self.observe(size_of(task), took)
+        if task.job is not None:
+            self.observe(code_of(task), took)
+
     def expected(self, function: str | None) -> float | None:
         """Seconds that its next run will keep a place busy; None if nobody knows."""
         recent = self._recent.get(function) if function is not None else None
         return max(recent) + OVERHEAD_S if recent is not None and len(recent) >= _ENOUGH else None
 
+    def seen(self, task: TaskDescription) -> RunTime | None:
+        """How long such an item runs, by the last runs of the same code, or else of the same kind and size."""
+        for key in (code_of(task), size_of(task)):
+            recent = self._recent.get(key) if key is not None else None
+            if recent:
+                number = len(recent)
+                few = 1 / (number + 1), 1 / number  # the fewer were seen, the less is known of the others
+                return RunTime(min(recent) * (1 - few[0]), sum(recent) / number, max(recent) * (1 + few[1]))
+        return None
+
     def forget(self, function: str | None) -> None:
         """What was seen before does not hold any more."""
         if function is not None:
             self._recent.pop(function, None)
+
+
+def code_of(task: TaskDescription) -> str | None:
+    """What names the code that it runs; None for an actor, which runs for as long as it is needed."""
+    if task.job is not None:
+        return f"job:{task.job.entrypoint[:_SHOWN_OF_ENTRYPOINT]}"
+    return task.function_digest if task.kind == "task" else None
+
+
+def size_of(task: TaskDescription) -> str | None:
+    """Kind and size of what comes to an end by itself."""
+    if task.serves:
+        return None
+    needs = task.requirements
+    return f"{task.kind}:{needs.get('CPU', 0)}:{needs.get('GPU', 0)}"

@@ -1,106 +1,252 @@
-"""The scheduling pass: who of those that wait goes where."""
+"""The scheduling pass: who of those that wait goes where.
+
+After a pass, nobody waits who could go anywhere. So when room gets free on a cluster, only that cluster is looked at,
+and only by those whom the room suffices for; a new shape is looked at once; and when anything else changes, everybody
+is looked at again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Ahead, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.kept_room import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.no_place import fail_without_place
+from ray_multicluster_scheduler.scheduler.lifecycle.openings import BARE, Openings, anything
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
-from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, table, verdict
-from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
-from ray_multicluster_scheduler.scheduler.queue.walk import QueueWalk
+from ray_multicluster_scheduler.scheduler.policy.reasons import unblocked_by
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, verdict
+from ray_multicluster_scheduler.scheduler.queue.shape import Shape
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-MAX_DECISIONS = 200
-"""Decisions in one call; the rest goes on with Continued, so that other events get their turn."""
+MAX_CHECKS = 400
+"""Clusters that are looked at in one call; the rest goes on with Continued, so that other events get their turn."""
+
+KEPT_SHAPES = 10_000
+"""Shapes of which is remembered that waiting is worth while."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One look at those that wait, in order: at everybody, only for what got free on the ``freed`` clusters, or only
+    at the ``fresh`` groups, the most urgent last."""
+
+    freed: frozenset[str] | None = None
+    fresh: list[ShapeGroup] | None = None
+    done: list[ShapeGroup] = field(default_factory=list)
 
 
 class SchedulingPass:
-    """A walk over the queue that may take several calls. What changes meanwhile is seen by the next walk."""
+    """A walk may take several calls. What changes meanwhile is seen by the next walk."""
 
-    def __init__(self, core: Core, refresher: Refresher, ahead: SendingAhead) -> None:
-        self._core = core
-        self._refresher = refresher
-        self._ahead = ahead
-        self._walk = QueueWalk()
-        self._again = False
+    def __init__(self, core: Core, refresher: Refresher, ahead: SendingAhead, kept: KeptRoom, sending: Sending) -> None:
+        self._core, self._refresher, self._ahead, self._kept, self._sending = core, refresher, ahead, kept, sending
+        self._walk: _Walk | None = None
+        self._everybody = False
+        self._fresh: dict[ShapeGroup, None] = {}
+        self._kept_back: dict[str, dict[ShapeGroup, None]] = {}
+        self._known: dict[Shape, SchedulingDecision] = {}
+        self._wake_unknown = False
         self._wake_at: float | None = None
 
+    # ---- who is to be looked at
+
     def request(self) -> None:
-        """Something changed that may unblock anyone: look at the whole queue again."""
-        self._again = True
+        """Something changed that may unblock, or doom, anyone: look at the whole queue again."""
+        self._everybody = self._wake_unknown = True
+
+    def keep_room(self, now: float) -> None:
+        """Somebody has waited long: where room is kept for a wide item, nothing more is sent ahead."""
+        for cluster in self._kept.patience_over(now):
+            self._ahead.leave(self._core.registry.state(cluster), "room is kept for a wide item", now)
+
+    def take_back(self, state: ClusterState, sentence: str, now: float) -> None:
+        """Nothing new goes there: what was sent ahead and has not begun comes back."""
+        self._ahead.leave(state, sentence, now)
+
+    def look_at_owner(self, owner: str) -> None:
+        """What kept this owner's items from being looked at is gone: they may use what got free meanwhile."""
+        self._fresh.update(self._kept_back.pop(owner, {}))
+        self._core.freed.update(self._core.registry.names())
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
-        group = self._core.enqueue(record, code, sentence, now)
-        if group.decision is None:
-            self._walk.offer(group)
+        if record.held is not None:
+            self._core.keep_held(record, now)
             return
-        if group.head()[1] == record.task.id:
-            self._send_ahead(group, group.decision, now)
-        if record.group is not None and code != codes.QUEUED:
+        group = self._core.enqueue(record, code, sentence, now)
+        self._kept.watch(group, now)
+        refusal = self._core.queue.refusal(group)
+        if refusal is not None:
+            self._core.transition(record, TaskState.QUEUED, *refusal, now)
+        if group.decision is None:
+            self._fresh[group] = None
+            return
+        self._ahead.wanted_by(record)
+        if code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
+        self._ahead.make_way(group, now)
+
+    def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
+        """Why it waits for a place, as of now; None if it does not."""
+        if record.task.id in self._core.held:
+            unblocked = "somebody releases it"
+            return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
+        if record.group is None:
+            return None
+        views = self._kept.views_for(record, self._core.fresh_views(now), now)
+        refusal = self._core.queue.refusal(record.group)
+        if refusal is None:
+            decision = self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
+            return replace(decision, task_id=record.task.id)
+        table = self._core.engine.table(record.wanted, views, retry=record.retry)
+        return SchedulingDecision(record.task.id, now, None, *refusal, table, unblocked_by(refusal[0], ""))
+
+    # ---- the pass
 
     def run(self, now: float) -> None:
         """One pass, top to bottom."""
-        self._again = self._again or (self._wake_at is not None and now >= self._wake_at)
-        if not self._walk and not self._again and self._wake_at is None:
-            return  # nothing has changed for anybody
-        # 1. the fleet as it is now
-        views = self._core.views(now) if self._walk or (self._again and self._core.queue) else {}
-        changed: set[str] = set()
-        for _ in range(MAX_DECISIONS):
-            # 2. the first in order of those not looked at yet; equal items are looked at once
-            picked = self._next()
-            if picked is None:
+        if self._wake_at is not None and now >= self._wake_at:
+            self.request()
+        if self._core.queue.lifted:
+            for owner in sorted(self._core.queue.lifted):
+                self.look_at_owner(owner)
+            self._core.queue.lifted.clear()
+        left = MAX_CHECKS
+        while left > 0:
+            # 1. whom to look at: everybody, those who may use room that got free, or those who are new
+            walk = self._walk = self._walk or self._next_walk(now)
+            if walk is None:
                 break
-            task_id, group = picked
-            record = self._core.records[task_id]
-            # 3. decide, by what those before it have left
-            views |= {name: self._core.view(self._core.registry.state(name), now) for name in changed}
-            changed.clear()
-            decision = self._decide(record, list(views.values()), now)
-            if decision is None:
-                self._walk.offer(group)
+            # 2. the first in order of them; equal items are looked at once
+            group = self._next(walk, now)
+            if group is None:
+                self._end(walk)
                 continue
-            outcome = verdict(decision)
-            # 4. place it, and look at the next of the same shape
-            if decision.cluster is not None:
-                self._place(record, decision, decision.cluster, now)
-                changed.add(decision.cluster)
-                self._walk.offer(group)
-            # 5. or let it wait, with all of its shape, for a reason that can be read
-            elif outcome is Verdict.WAIT or self._may_still_answer(record, decision, now):
-                self._wait(record, group, decision, now)
-                used = self._send_ahead(group, decision, now)
-                changed |= used
-                if used:
-                    self._walk.offer(group)  # its next one may go when those before it have gone
-            # 6. or end it, when waiting is pointless
-            else:
-                self._fail(record, decision, outcome, now)
-                self._walk.offer(group)
-        if self._walk or self._again:
+            # 3. decide, by what those before it have left; place it, let it wait, or end it
+            left -= self._look(walk, group, now)
+        # 4. what is short may wait beside a place that is soon free
+        if self._walk is None:
+            self._ahead.fill_up(now)
+        if not self._core.queue:
+            self._kept.rest()
+        self._core.queue.tidy_up()
+        if self._walk is not None or self._ahead.unfinished:
             self._core.out.ask_for_more()
         self._set_wake(now)
 
-    def _next(self) -> tuple[str, ShapeGroup] | None:
-        picked = self._walk.next()
-        if picked is None and self._again:
-            self._again = False
-            self._walk = QueueWalk(self._core.queue.groups())
-            picked = self._walk.next()
-        return picked
+    def _next_walk(self, now: float) -> _Walk | None:
+        if self._everybody:
+            self._everybody = False
+            self._core.freed.clear()
+            self._fresh.clear()
+            self._known.clear()
+            self._kept.look_again(now)
+            self._core.fleet.has_other_nodes()
+            return _Walk() if self._core.queue else None
+        if self._core.freed:
+            freed = frozenset(self._core.freed)
+            self._core.freed.clear()
+            if self._core.queue:
+                return _Walk(freed=freed)
+        if self._fresh:
+            waiting = [group for group in self._fresh if group]
+            self._fresh.clear()
+            if waiting:
+                return _Walk(fresh=sorted(waiting, key=self._core.queue.urgency, reverse=True))
+        return None
 
-    def _decide(self, record: TaskRecord, views: list[ClusterView], now: float) -> SchedulingDecision | None:
+    def _next(self, walk: _Walk, now: float) -> ShapeGroup | None:
+        queue = self._core.queue
+        if walk.freed is None and walk.fresh is None:
+            return queue.first(anything, now)
+        if walk.freed is not None:
+            openings = Openings(self._core.engine, self._views_of(walk.freed, now))
+            return queue.first(openings.rooms, now)
+        while walk.fresh:
+            group = walk.fresh[-1]
+            if group and not group.parked:
+                if queue.refusal(group) is None:
+                    return group
+                self._kept_back.setdefault(group.shape.owner, {})[group] = None
+            walk.fresh.pop()
+        return None
+
+    def _end(self, walk: _Walk) -> None:
+        self._walk = None
+        for group in walk.done:
+            self._core.queue.unpark(group)
+
+    def _done_with(self, walk: _Walk, group: ShapeGroup) -> None:
+        """It has to wait: whoever comes next has a turn."""
+        self._core.queue.park(group)
+        walk.done.append(group)
+
+    def _look(self, walk: _Walk, group: ShapeGroup, now: float) -> int:
+        """Decide about the head of a group; returns how many clusters were looked at."""
+        record = self._core.records[group.head().task_id]
+        views = self._kept.views_for(record, self._core.fleet.views(now), now)
+        opened = self._opened(record, group, views, walk)
+        decision = self._decide(record, opened, views, now, freed=walk.freed is not None)
+        if decision is None:
+            if record.group is group:  # else its policy failed, and it is over
+                self._done_with(walk, group)
+        elif decision.cluster is not None:
+            self._place(record, decision, decision.cluster, views, now)
+        elif group.shape in self._known or self._is_worth_waiting(record, group, decision, now):
+            self._wait(record, group, decision, now)
+            self._done_with(walk, group)
+        else:
+            fail_without_place(self._core, record, decision, verdict(decision), now)
+        return max(1, len(opened))
+
+    def _opened(
+        self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], walk: _Walk
+    ) -> list[ClusterView]:
+        """Clusters that may take it, by a coarse sieve; in a walk for freed room, only where that is."""
+        some = views if walk.freed is None else [view for view in views if view.name in walk.freed]
+        engine, bare = self._core.engine, BARE.get(group.shape.kind)
+        return [view for view in some if engine.might_take(bare, group.need, view, retry=record.retry)]
+
+    def _is_worth_waiting(
+        self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float
+    ) -> bool:
+        """Does any cluster not reject it for good? That, and why it waits, holds for the shape until the fleet changes:
+        :meth:`why` tells it as of now."""
+        if verdict(decision) is Verdict.WAIT:
+            if len(self._known) >= KEPT_SHAPES:
+                self._known.clear()
+            self._known[group.shape] = decision
+            return True
+        return self._may_still_answer(record, decision, now)
+
+    def _decide(
+        self,
+        record: TaskRecord,
+        opened: Sequence[ClusterView],
+        views: tuple[ClusterView, ...],
+        now: float,
+        *,
+        freed: bool,
+    ) -> SchedulingDecision | None:
+        """None: it waits on, for what it waited for, or its policy failed and it is over."""
+        engine, task = self._core.engine, record.wanted
         try:
-            return self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
+            placed = engine.place(task, opened, views, now, retry=record.retry)
+            if placed is not None or freed:
+                return placed
+            known = None if record.group is None else self._known.get(record.group.shape)
+            return known or engine.reject(task, views, now, retry=record.retry)
         except PolicyEvaluationError as error:
             self._core.complete(
                 record,
@@ -113,60 +259,27 @@ class SchedulingPass:
             )
             return None
 
-    def _place(self, record: TaskRecord, decision: SchedulingDecision, cluster: str, now: float) -> None:
+    def _place(
+        self, record: TaskRecord, decision: SchedulingDecision, cluster: str, views: Sequence[ClusterView], now: float
+    ) -> None:
         core, task = self._core, record.task
         core.leave_queue(record)
         short = self._ahead.is_short(record)
-        core.registry.state(cluster).take(task, now, short=short)
+        nodes = next(view.nodes for view in views if view.name == cluster)
+        core.registry.state(cluster).take(task, now, short=short, nodes=nodes)
+        if short:
+            self._ahead.placed(record, cluster)
         core.submissions.record(task, cluster, now, retry=record.retry)
         core.touched.add(cluster)
-        self._dispatch(record, decision, cluster, now, short=short)
-
-    def _send_ahead(self, group: ShapeGroup, decision: SchedulingDecision, now: float) -> set[str]:
-        """Send those of the group that are known to be short to where they will soon have a place; returns where."""
-        used: set[str] = set()
-        takers: dict[str, bool] = {}
-        decisions: dict[str, SchedulingDecision] = {}
-        while group and (target := self._ahead.target(group, decision, now, takers)) is not None:
-            cluster, how = target
-            record = self._core.records[group.head()[1]]
-            if cluster not in decisions:  # one for all of them: record.decision puts each one's id into it
-                sentence = f"{cluster}: it is short, and sent ahead to where a place is soon free"
-                decisions[cluster] = replace(decision, cluster=cluster, code=codes.SENT_AHEAD, sentence=sentence)
-            state = self._core.registry.state(cluster)
-            self._core.leave_queue(record)
-            state.places.send_ahead(record.task, now)
-            self._ahead.watch(state)
-            self._dispatch(record, decisions[cluster], cluster, now, how, short=True)
-            used.add(cluster)
-        if group:
-            self._ahead.make_way(group, now)
-        return used
-
-    def _dispatch(
-        self,
-        record: TaskRecord,
-        decision: SchedulingDecision,
-        cluster: str,
-        now: float,
-        ahead: Ahead = "",
-        *,
-        short: bool,
-    ) -> None:
-        core = self._core
-        core.engine.note_placed(cluster)
-        record.attempt += 1
-        record.cluster, record.placed = cluster, decision
-        record.fence, core.next_fence = core.next_fence, core.next_fence + 1
-        record.accepted, record.ending, record.started_at = False, None, None
-        core.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        core.out.put(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
+        self._sending.dispatch(record, decision, cluster, now, short=short)
 
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """All of the shape wait for this. Only the head's history is told, and only of another reason."""
         before, group.decision = group.decision, decision
         if before is None or before.code != decision.code:
             self._core.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
+        self._ahead.wanted_by(record)
+        self._ahead.make_way(group, now)
 
     def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
         """Ask clusters again whose failure is older than the item; it fails only by fresh news."""
@@ -174,29 +287,22 @@ class SchedulingPass:
         asked = [self._refresher.ask_anew(name, record.queued_at or now, now) for name in suspects]
         return any(asked)
 
-    def _fail(self, record: TaskRecord, decision: SchedulingDecision, outcome: Verdict, now: float) -> None:
-        task = record.task
-        if outcome is Verdict.INFEASIBLE:
-            code, error = codes.NO_FEASIBLE_CLUSTER, "NoFeasibleClusterError"
-            message = f"No cluster can ever run {task.kind} {task.id} ({task.name}):\n{table(decision)}"
-            step = "ask for less, relax its tags or cluster lists, or add a cluster that can run it"
-        elif decision.candidates:
-            code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
-            message = f"No cluster that could run {task.kind} {task.id} ({task.name}) can be used:\n{table(decision)}"
-            step = "mend what the lines say, check with `rmcs clusters`, then submit again"
-        else:
-            code, error = codes.NO_HEALTHY_CLUSTER, "NoHealthyClusterError"
-            message = f"{task.kind} {task.id} ({task.name}) has nowhere to go: no cluster is configured."
-            step = "add a cluster to clusters.yaml, or start a local fleet with `rmcs fleet up`"
-        record.placed = decision
-        self._core.complete(record, TaskState.FAILED, code, now, message, error=error, next_step=step)
+    def _views_of(self, names: frozenset[str], now: float) -> list[ClusterView]:
+        self._core.fleet.views(now)
+        return [self._core.fleet.view(name, now) for name in names if self._core.registry.find(name) is not None]
 
     def _set_wake(self, now: float) -> None:
         """Be called when something that blocks by time alone is over."""
-        times = [self._core.submissions.next_at(name) for name in self._core.registry.names()]
-        times += [state.link_failed.until for state in self._core.registry if state.link_failed]
-        ahead = [at for at in times if at is not None and at > now]
-        self._wake_at = min(ahead) if ahead and self._core.queue else None
+        overdue = self._wake_at is not None and self._wake_at <= now
+        if not self._core.queue:
+            self._wake_at, self._wake_unknown = None, True
+        elif self._wake_unknown or overdue or self._core.submissions.news:
+            self._wake_unknown = False
+            times = [self._core.submissions.next_at(name) for name in self._core.registry.names()]
+            times += [state.link_failed.until for state in self._core.registry if state.link_failed]
+            soonest = min((at for at in times if at is not None and at > now), default=inf)
+            self._wake_at = soonest if soonest < inf else None
+        self._core.submissions.news = False
         if self._wake_at is not None:
             self._core.out.set_timer(timers.WAKE, self._wake_at)
         else:

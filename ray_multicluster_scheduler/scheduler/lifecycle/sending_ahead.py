@@ -10,23 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ray_multicluster_scheduler.common.model import (
-    CandidateReport,
-    Resources,
-    SchedulingDecision,
-    TaskDescription,
-)
-from ray_multicluster_scheduler.common.model.resources import fits, minus, plus, shape_of
+from ray_multicluster_scheduler.common.model import Resources, SchedulingDecision
+from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, minus, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Ahead, RecallAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.openings import Openings, anything
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.policy.reasons import ABOVE_THRESHOLD, NO_CAPACITY
-from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
-from ray_multicluster_scheduler.scheduler.queue.order import OrderKey
-from ray_multicluster_scheduler.scheduler.queue.task_queue import ShapeGroup
+from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
+from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 MOST_PER_PLACE = 50
 """However short it is: more would not make it faster, and only be taken back when plans change."""
@@ -37,55 +33,158 @@ PATIENCE_S = 1.0
 LIGHT_BYTES = 64 * 1024
 """More has to be carried: what is sent ahead would hold up what has a place."""
 
-_FULL = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
+MAX_SENT = 200
+"""Sent in one call; the rest goes on with Continued, so that other events get their turn."""
 
 
 class SendingAhead:
-    """Who may be sent ahead, where, and who is taken back."""
+    """Who may be sent ahead, where, and who is taken back.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    Whoever would get a place that is freed may be sent ahead to it, if it is known to be short; nobody else.
+    """
+
+    def __init__(self, core: Core, sending: Sending) -> None:
+        self._core, self._sending = core, sending
         settings = core.settings
-        self._controller = BackpressureController(settings)
         self._cover_s = settings.prefetch_ms / 1000 if settings.execution_mode == "parallel" else 0.0
+        self._short_at: dict[ResourceShape, set[str]] = {}
+        self._low: set[str] = set()
 
-    def target(
-        self, group: ShapeGroup, decision: SchedulingDecision, now: float, takers: dict[str, bool]
-    ) -> tuple[str, Ahead] | None:
-        """Where the group's head may be sent although ``decision`` has no place for it, and how; None if nowhere.
+    # ---- who is sent, and where
 
-        ``takers`` is empty for the first of a group, and the same for all that are sent with it: sending ahead does not
-        change who would take them.
-        """
-        key, task_id = group.head()
-        record = self._core.records[task_id]
-        per_place = self._per_place(record)
-        if not per_place or record.task.kind != "task" or record.load_bytes > LIGHT_BYTES:
-            return None
-        room = {row.cluster: self._room(row, record, per_place, now, takers) for row in decision.candidates}
-        rows = [row for row in decision.candidates if room[row.cluster] > 0]
-        for row in sorted(rows, key=lambda row: -room[row.cluster]):
-            state = self._core.registry.state(row.cluster)
-            if not any(waiting_for_a_place(other, record.task, state) for other in self._before(key, group)):
-                return row.cluster, "overlap" if any(one.code == NO_CAPACITY for one in row.rejections) else "queue"
-        return None
+    @property
+    def unfinished(self) -> bool:
+        """Is there a cluster left to which more may be sent?"""
+        return bool(self._low)
 
-    def _before(self, key: OrderKey, group: ShapeGroup) -> Iterator[ShapeGroup]:
-        """Whose turn comes earlier."""
-        return (other for other in self._core.queue.groups() if other is not group and other.head()[0] < key)
+    def placed(self, record: TaskRecord, cluster: str) -> None:
+        """A short one has a place there: others like it may be sent after it."""
+        self._short_at.setdefault(shape_of(record.task.requirements), set()).add(cluster)
+
+    def wanted_by(self, record: TaskRecord) -> None:
+        """It waits: it may be sent ahead to where short ones like it have places."""
+        if self._short_at:
+            self._low |= self._short_at.get(shape_of(record.task.requirements), set())
+
+    def runs_low(self, record: TaskRecord, cluster: str) -> None:
+        """One like this has ended there; if less than half of what may be sent after it is there, send more."""
+        state = self._core.registry.find(cluster)
+        if state is not None and self._core.queue:
+            of = shape_of(record.task.requirements)
+            if state.places.waiting(of) * 2 < state.places.short_places(of) * self._per_place(record):
+                self._low.add(cluster)
+
+    def fill_up(self, now: float) -> None:
+        """Send what may be sent, a bounded number."""
+        left = MAX_SENT
+        while self._low and left > 0 and self._core.queue:
+            states = [state for state in map(self._core.registry.find, sorted(self._low)) if state is not None]
+            self._low = {state.name for state in states}
+            if not states:
+                break
+            state = max(states, key=_emptiness)
+            others = [_emptiness(other) for other in states if other is not state]
+            share = max(1, _emptiness(state) - max(others)) if others else left
+            sent = sum(self._fill(state, of, min(share, left), now) for of in state.places.short_shapes())
+            if not sent:
+                self._low.discard(state.name)
+            left -= sent
+        if not self._core.queue:
+            self._low.clear()
 
     def is_short(self, record: TaskRecord) -> bool:
         """Will its place soon be free again?"""
         return self._per_place(record) > 0
 
-    def is_low(self, record: TaskRecord, cluster: str) -> bool:
-        """Is less than half of what may be there still there, behind work like this one?"""
-        state = self._core.registry.find(cluster)
-        if state is None:
+    def _fill(self, state: ClusterState, of: ResourceShape, most: int, now: float) -> int:
+        """Send those who would get the next places of this class; returns how many were sent."""
+        view = self._core.fleet.view(state.name, now)
+        relieved = relieve(view, dict(of))
+        if relieved is None or state.link != "up" or state.pin is not None:
+            return 0
+        sent = 0
+        passed: list[ShapeGroup] = []
+        openings = Openings(self._core.engine, [relieved])
+        decisions: dict[ShapeGroup, SchedulingDecision] = {}
+        while sent < most:
+            group = self._core.queue.first(openings.rooms, now)
+            if group is None:
+                break
+            record = self._core.records[group.head().task_id]
+            if not self._lacks_one_place(record, view, relieved):
+                self._core.queue.park(group)
+                passed.append(group)
+            elif self._may_go(record, group, state, of, now):
+                self._send(record, self._decision(group, record, state, decisions, now), view, now)
+                sent += 1
+            else:
+                break  # the next place is somebody else's, or enough is there
+        for group in passed:
+            self._core.queue.unpark(group)
+        return sent
+
+    def _lacks_one_place(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
+        """Is one place all that it waits for there? Who could go already waits for something else."""
+        reject = self._core.engine.first_rejection
+        if reject(record.wanted, relieved, retry=record.retry) is not None:
             return False
-        of = shape_of(record.task.requirements)
-        most = state.places.short_places(of) * self._per_place(record)
-        return state.places.waiting(of) * 2 < most
+        return reject(record.wanted, view, retry=record.retry) is not None
+
+    def _may_go(
+        self, record: TaskRecord, group: ShapeGroup, state: ClusterState, of: ResourceShape, now: float
+    ) -> bool:
+        task, places = record.task, state.places
+        if task.kind != "task" or record.load_bytes > LIGHT_BYTES or shape_of(task.requirements) != of:
+            return False
+        if places.waiting(of) >= places.short_places(of) * self._per_place(record):
+            return False
+        if state.crowded:
+            return False
+        return not self._more_urgent_waits(group, state, now)
+
+    def _more_urgent_waits(self, group: ShapeGroup, state: ClusterState, now: float) -> bool:
+        """Does anybody of higher priority wait for room there? Who needs several places must see them get free."""
+        queue = self._core.queue
+        passed: list[ShapeGroup] = []
+        found = False
+        while not found and (urgent := queue.first(anything, now, above=group.priority)) is not None:
+            found = self._waits_for_room(urgent, state)
+            queue.park(urgent)
+            passed.append(urgent)
+        for one in passed:
+            queue.unpark(one)
+        return found
+
+    def _decision(
+        self,
+        group: ShapeGroup,
+        record: TaskRecord,
+        state: ClusterState,
+        known: dict[ShapeGroup, SchedulingDecision],
+        now: float,
+    ) -> SchedulingDecision:
+        """One for all of a group: record.decision puts each one's id into it."""
+        if group not in known:
+            sentence = f"{state.name}: it is short, and sent ahead to where a place is soon free"
+            table = self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry)
+            known[group] = SchedulingDecision(record.task.id, now, state.name, codes.SENT_AHEAD, sentence, table)
+        return known[group]
+
+    def _send(self, record: TaskRecord, decision: SchedulingDecision, view: ClusterView, now: float) -> None:
+        state = self._core.registry.state(view.name)
+        self._core.leave_queue(record)
+        state.places.send_ahead(record.task, now)
+        self.watch(state)
+        overlap = find_place(record.task, view.nodes) is None
+        self._sending.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
+
+    def _per_place(self, record: TaskRecord) -> int:
+        if not self._cover_s:
+            return 0
+        expected = self._core.run_times.expected(record.task.function_digest)
+        return 0 if expected is None else min(int(self._cover_s / expected), MOST_PER_PLACE)
+
+    # ---- who is taken back
 
     def watch(self, state: ClusterState) -> None:
         """Look after those that wait there when the first of them has waited too long."""
@@ -101,9 +200,7 @@ class SendingAhead:
 
     def patience_over(self, cluster: str, now: float) -> None:
         """Take back what has waited too long; its function is not thought to be short any more."""
-        state = self._core.registry.find(cluster)
-        if state is None:
-            return
+        state = self._core.registry.state(cluster)
         for record in self._waiting(state):
             since = state.places.ahead[record.task.id].since
             if since + PATIENCE_S <= now and record.started_at is None:  # Ray may have begun before its turn
@@ -113,53 +210,25 @@ class SendingAhead:
 
     def make_way(self, group: ShapeGroup, now: float) -> None:
         """These wait: take back whoever is less urgent and would get a place that they could have."""
-        priority = -group.head()[0][0]
-        for state in self._core.registry:
-            for record in self._waiting(state) if state.places.ahead else ():
-                if record.task.priority < priority and waiting_for_a_place(group, record.task, state):
-                    self._recall(record, "a more urgent item waits", now)
+        for state in self._core.registry if self._short_at else ():
+            if not state.places.ahead or not state.places.ahead_below(group.priority):
+                continue
+            if self._waits_for_room(group, state):
+                for record in self._waiting(state):
+                    if record.wanted.priority < group.priority:
+                        self._recall(record, "a more urgent item waits", now)
 
     def leave(self, state: ClusterState, sentence: str, now: float) -> None:
         """Take back all that waits on a cluster."""
         for record in self._waiting(state):
             self._recall(record, sentence, now)
 
-    def _per_place(self, record: TaskRecord) -> int:
-        if not self._cover_s:
-            return 0
-        expected = self._core.run_times.expected(record.task.function_digest)
-        return 0 if expected is None else min(int(self._cover_s / expected), MOST_PER_PLACE)
-
-    def _room(
-        self, row: CandidateReport, record: TaskRecord, per_place: int, now: float, takers: dict[str, bool]
-    ) -> int:
-        """How many more may be sent there; only where nothing but a lack of room keeps it away."""
-        if not lacks_room_only(row):
-            return 0
-        state = self._core.registry.find(row.cluster)
-        if state is None or state.link != "up" or state.cordoned:
-            return 0
-        of = shape_of(record.task.requirements)
-        most = state.places.short_places(of) * per_place
-        others = state.metadata.max_in_flight - len(state.places.held) - len(state.places.ahead)
-        room = min(most - state.places.waiting(of), others)
-        if room <= 0:
-            return 0
-        if row.cluster not in takers:
-            takers[row.cluster] = self._would_be_taken(row, record, state, now)
-        return room if takers[row.cluster] else 0
-
-    def _would_be_taken(self, row: CandidateReport, record: TaskRecord, state: ClusterState, now: float) -> bool:
-        """Would it pass the threshold if one of our places were free?"""
-        if all(one.code != ABOVE_THRESHOLD for one in row.rejections):
-            return True
-        view = self._core.view(state, now)
-        nodes = [with_one_place_less(node, record.task.requirements) for node in view.nodes]
-        relieved = next((index for index, node in enumerate(nodes) if node is not None), None)
-        if relieved is None:
-            return False
-        changed = (*view.nodes[:relieved], nodes[relieved] or view.nodes[relieved], *view.nodes[relieved + 1 :])
-        return self._controller.pressure(record.task, replace(view, nodes=changed)) is None
+    def _waits_for_room(self, group: ShapeGroup, state: ClusterState) -> bool:
+        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet."""
+        decision = group.decision
+        return decision is None or any(
+            row.cluster == state.name and lacks_room_only(row) for row in decision.candidates
+        )
 
     def _waiting(self, state: ClusterState) -> Iterator[TaskRecord]:
         return iter([self._core.records[task_id] for task_id in state.places.ahead])
@@ -172,27 +241,20 @@ class SendingAhead:
         self._core.out.put(RecallAttempt(record.task.id, record.attempt, record.cluster))
 
 
-def lacks_room_only(row: CandidateReport) -> bool:
-    """Does nothing but a lack of room keep an item away from this cluster?"""
-    return bool(row.rejections) and all(one.code in _FULL for one in row.rejections)
+def _emptiness(state: ClusterState) -> int:
+    """How much more could be sent ahead there, if it were all as short as can be."""
+    places = state.places
+    return sum(places.short_places(of) * MOST_PER_PLACE - places.waiting(of) for of in places.short_shapes())
 
 
-def waiting_for_a_place(group: ShapeGroup, holder: TaskDescription, state: ClusterState) -> bool:
-    """Would these go to that cluster if a place like the one of ``holder`` were free there?
-
-    More urgent ones wait for any room there: who needs several places must see them get free.
-    """
-    if group.decision is None:
-        return True  # nobody has looked at them yet
-    row = next((row for row in group.decision.candidates if row.cluster == state.name), None)
-    if row is None or not lacks_room_only(row):
-        return False
-    if -group.head()[0][0] > holder.priority:
-        return True
-    need = dict(group.shape.placement)
-    return any(
-        node.free is not None and fits(need, plus(node.free, holder.requirements)) for node in state.ledger.nodes()
-    )
+def relieve(view: ClusterView, amounts: Resources) -> ClusterView | None:
+    """The cluster as it will be when one of our places of this size is freed; None if we have none there."""
+    nodes = [with_one_place_less(node, amounts) for node in view.nodes]
+    at = next((index for index, node in enumerate(nodes) if node is not None), None)
+    if at is None:
+        return None
+    changed = (*view.nodes[:at], nodes[at] or view.nodes[at], *view.nodes[at + 1 :])
+    return replace(view, nodes=changed, in_flight=max(0, view.in_flight - 1), ahead=0, memo={})
 
 
 def with_one_place_less(node: NodeView, amounts: Resources) -> NodeView | None:

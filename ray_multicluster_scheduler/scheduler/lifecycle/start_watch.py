@@ -4,47 +4,62 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
+NEW_NODE_GRACE_S = 600.0
+"""What Ray's autoscaler may take to add a node before that which was sent there for it is called back."""
+
+_Line: TypeAlias = "deque[tuple[float, str, int]]"
+
 
 class StartWatch:
-    """All have the same time, so the oldest is the first to be late: one timer does for all of them."""
+    """Two lines, and all in a line have the same time, so the oldest is the first to be late: one timer does."""
 
     def __init__(self, records: Mapping[str, TaskRecord], out: Outbox, grace_s: float) -> None:
         self._records, self._out, self._grace_s = records, out, grace_s
-        self._expected: deque[tuple[float, str, int]] = deque()
+        self._soon: _Line = deque()
+        self._for_new_nodes: _Line = deque()
+        self._timer_at = 0.0
 
-    def expect(self, record: TaskRecord, now: float) -> None:
-        """It was accepted just now."""
-        self._drop_settled()
-        self._expected.append((now + self._grace_s, record.task.id, record.attempt))
-        if timers.STARTS not in self._out.timer_keys:
-            self._out.set_timer(timers.STARTS, now + self._grace_s)
+    def expect(self, record: TaskRecord, now: float, *, new_node: bool) -> None:
+        """It was accepted just now. ``new_node``: there is no node for it yet."""
+        line, grace = (self._for_new_nodes, NEW_NODE_GRACE_S) if new_node else (self._soon, self._grace_s)
+        self._first_open(line)
+        line.append((now + grace, record.task.id, record.attempt))
+        if timers.STARTS not in self._out.timer_keys or now + grace < self._timer_at:
+            self._set_timer(now + grace)
 
     def late(self, now: float) -> list[TaskRecord]:
         """Those whose time is over; the timer is set for the next one."""
         late = []
-        while self._drop_settled() and self._expected[0][0] <= now:
-            late.append(self._records[self._expected.popleft()[1]])
-        if self._expected:
-            self._out.set_timer(timers.STARTS, self._expected[0][0])
+        for line in (self._soon, self._for_new_nodes):
+            while (due := self._first_open(line)) is not None and due <= now:
+                late.append(self._records[line.popleft()[1]])
+        times = [line[0][0] for line in (self._soon, self._for_new_nodes) if line]
+        if times:
+            self._set_timer(min(times))
         return late
 
     def clear(self) -> None:
         """Nothing is left to be done."""
-        self._expected.clear()
+        self._soon.clear()
+        self._for_new_nodes.clear()
         self._out.clear_timer(timers.STARTS)
 
-    def _drop_settled(self) -> bool:
-        """Forget the oldest as far as they have started or are over. Is there one that is not?"""
-        while self._expected:
-            _, task_id, attempt = self._expected[0]
+    def _set_timer(self, at: float) -> None:
+        self._timer_at = at
+        self._out.set_timer(timers.STARTS, at)
+
+    def _first_open(self, line: _Line) -> float | None:
+        """Forget the oldest as far as they have started or are over. When is the first of the others late?"""
+        while line:
+            due, task_id, attempt = line[0]
             record = self._records.get(task_id)
-            waits = record is not None and record.live and record.attempt == attempt and record.started_at is None
-            if waits:
-                return True
-            self._expected.popleft()
-        return False
+            if record is not None and record.live and record.attempt == attempt and record.started_at is None:
+                return due
+            line.popleft()
+        return None

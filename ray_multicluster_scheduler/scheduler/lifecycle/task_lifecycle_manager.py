@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Continued, Event, TimerFired
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     CancelAttempt,
+    CheckDashboard,
     ClearTimer,
     Complete,
     Continue,
@@ -52,6 +53,8 @@ class Hands(Protocol):
     def cancel(self, order: CancelAttempt) -> None: ...
 
     def refresh(self, cluster: str) -> None: ...
+
+    def check_dashboard(self, cluster: str) -> None: ...
 
 
 class Audience(Protocol):
@@ -88,6 +91,7 @@ class TaskLifecycleManager:
             StartAttempt: self._ask_hands,
             RecallAttempt: self._ask_hands,
             RefreshSnapshot: self._ask_hands,
+            CheckDashboard: self._ask_hands,
         }
 
     def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
@@ -171,6 +175,8 @@ class TaskLifecycleManager:
                 self._hands.recall(instruction)
             case RefreshSnapshot(cluster):
                 self._hands.refresh(cluster)
+            case CheckDashboard(cluster):
+                self._hands.check_dashboard(cluster)
 
     def _publish(self, instruction: Publish) -> None:
         transition = instruction.transition

@@ -9,6 +9,10 @@ STARTS = "starts"
 """The oldest attempt that was accepted has had ``start_grace_s`` to start."""
 
 
+KEEP = "keep"
+"""Somebody has waited so long that a place may be kept for it."""
+
+
 def queue_key(task_id: str) -> str:
     """``queue_timeout`` of a waiting item."""
     return f"queue:{task_id}"
@@ -17,6 +21,11 @@ def queue_key(task_id: str) -> str:
 def retry_key(task_id: str) -> str:
     """End of the back-off."""
     return f"retry:{task_id}"
+
+
+def begin_key(task_id: str) -> str:
+    """``start_after`` of an item."""
+    return f"begin:{task_id}"
 
 
 def run_key(task_id: str, attempt: int) -> str:

@@ -1,27 +1,53 @@
-"""Orders: who goes first. One small class each; a smaller key goes earlier."""
+"""Orders: whose turn it is. One small class each, registered by name.
+
+Three questions, the first that tells two items apart decides: how urgent is it, whose turn is it among the owners, who
+came first. Only the second changes while items wait.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from ray_multicluster_scheduler.common.model import TaskDescription
-
-OrderKey: TypeAlias = tuple[float, ...]
+from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount
 
 
 class Order(Protocol):
-    """Called once when an item is queued; the key never changes while it waits."""
+    """Smaller goes earlier."""
 
     name: str
 
-    def key(self, task: TaskDescription, number: int) -> OrderKey:
-        """``number`` counts submissions; keys of two items are never equal."""
+    def urgency(self, priority: int, since: float) -> float:
+        """Of an item of this priority that was submitted then. Static: it does not change while the item waits."""
+
+    def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
+        """Of an owner, among owners of items of equal priority."""
 
 
-class PriorityThenFifo:
-    """Higher priority first; among equals, the one that was submitted first."""
+class _Aged:
+    def __init__(self, ageing_s: float) -> None:
+        self._ageing_s = ageing_s
 
-    name = "priority"
+    def urgency(self, priority: int, since: float) -> float:
+        """Higher priority first; to have waited ``ageing_s`` longer is worth one step of priority."""
+        return since - priority * self._ageing_s
 
-    def key(self, task: TaskDescription, number: int) -> OrderKey:
-        return (-task.priority, number)
+
+class FairOrder(_Aged):
+    """Priority, then the owner who holds least for its weight (who has used least, if equal), then first come."""
+
+    name = "fair"
+
+    def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
+        return account.held / account.weight, account.used(now) / account.weight
+
+
+class FifoOrder(_Aged):
+    """Priority, then first come, whoever owns it."""
+
+    name = "fifo"
+
+    def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
+        return ()
+
+
+ORDERS: dict[str, type[FairOrder | FifoOrder]] = {order.name: order for order in (FairOrder, FifoOrder)}

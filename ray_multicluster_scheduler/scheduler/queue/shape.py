@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.model.gang_description import GangShape
 
 
 class Lane(NamedTuple):
@@ -27,6 +28,22 @@ class Shape(NamedTuple):
     deny_clusters: tuple[str, ...]
     owner: str
     retry: bool
+    bundles: GangShape | None = None
+
+
+class Bay(NamedTuple):
+    """Groups that the same clusters are open for: by kind, by whether it is a retry, and for those that go to one
+    cluster or nowhere, by that cluster. ``names`` are the resources that all of them need."""
+
+    kind: str
+    retry: bool
+    cluster: str | None
+    names: tuple[str, ...]
+
+
+def bay_of(shape: Shape) -> Bay:
+    only = shape.lane.cluster if shape.fallback == "wait" else None
+    return Bay(shape.kind, shape.retry, only, tuple(name for name, _ in shape.placement))
 
 
 def lane_of(task: TaskDescription) -> Lane:
@@ -47,4 +64,5 @@ def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
         task.deny_clusters,
         task.owner,
         retry,
+        task.bundles,
     )

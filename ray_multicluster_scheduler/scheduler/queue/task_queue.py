@@ -1,73 +1,73 @@
-"""TaskQueue: who waits, grouped by shape, in order.
+"""TaskQueue: who waits, grouped by shape, and whose turn it is.
 
-A task queue and a job queue, each global plus one per preferred cluster: these are the *lanes*. Within a lane,
-items of one shape form a *group*, a heap in order. Placement decides a group's head; a head that has to wait
-answers for the whole group, so ten thousand equal items cost one decision.
+A task queue and a job queue, each global plus one per preferred cluster: these are the *lanes* that people see. Inside,
+items of one shape and priority form a *group*; a group that has to wait answers for all its items, so ten thousand
+equal items cost one decision. Groups stand by priority, then by owner; of one owner's groups, an index finds the first
+one that what is free suffices for.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import TypeAlias
 
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.scheduler.queue.order import Order, OrderKey, PriorityThenFifo
-from ray_multicluster_scheduler.scheduler.queue.shape import Lane, Shape, shape_of
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.scheduler.policy import reasons
+from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, Need, NeedIndex
+from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-_SLACK = 64
+_FOREVER = 3600.0
 
 
-class ShapeGroup:
-    """Waiting items of one shape. ``decision`` says why they wait; None while they were not looked at yet."""
+Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
+"""What is free for a bay, of what its groups need, for each place where something is; None: look at all of them."""
 
-    __slots__ = ("_heap", "_members", "decision", "shape")
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.decision: SchedulingDecision | None = None
-        self._heap: list[tuple[OrderKey, str]] = []
-        self._members: dict[str, OrderKey] = {}
+class _OwnerQueue:
+    """What of one owner waits with one priority."""
 
-    def add(self, task_id: str, key: OrderKey) -> None:
-        self._members[task_id] = key
-        heapq.heappush(self._heap, (key, task_id))
+    __slots__ = ("account", "bays")
 
-    def remove(self, task_id: str) -> None:
-        """Its heap entry stays until it comes up, or until such entries are the larger part."""
-        del self._members[task_id]
-        if len(self._heap) > 2 * len(self._members) + _SLACK:
-            self._heap = [(key, one) for one, key in self._members.items()]
-            heapq.heapify(self._heap)
-
-    def head(self) -> tuple[OrderKey, str]:
-        """The item whose turn it is. Raises IndexError when nobody waits here."""
-        while self._members.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0]
-
-    def ids(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
+    def __init__(self, account: OwnerAccount) -> None:
+        self.account = account
+        self.bays: dict[Bay, NeedIndex] = {}
 
 
 class TaskQueue:
-    """O(log n) to enqueue, remove and (by :class:`QueueWalk`) pick, whatever the number of items."""
+    """O(log n) to enqueue, remove and pick, whatever the number of items."""
 
-    def __init__(self, order: Order | None = None) -> None:
-        self._order = order or PriorityThenFifo()
-        self._groups: dict[Shape, ShapeGroup] = {}
+    def __init__(self, order: Order | None = None, account: Callable[[str], OwnerAccount] | None = None) -> None:
+        self.order = order or FifoOrder(_FOREVER)
+        self._new_account = account or (lambda _: OwnerAccount())
+        self._accounts: dict[str, OwnerAccount] = {}
+        self._maybe_idle: set[str] = set()
+        self.lifted: set[str] = set()
+        """Owners whose items were not looked at because of a limit that has been lifted."""
+        self._levels: dict[int, dict[str, _OwnerQueue]] = {}
+        self._priorities: list[int] = []
+        self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
 
-    def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
+    # ---- who waits
+
+    def enqueue(
+        self, task: TaskDescription, number: int, now: float = 0.0, *, retry: bool = False, priority: int | None = None
+    ) -> ShapeGroup:
         """Let it wait. ``number`` is its submission number; a retry keeps its own and so its place."""
+        priority = task.priority if priority is None else priority
         shape = shape_of(task, retry=retry)
-        group = self._groups.get(shape)
+        group = self._groups.get((priority, shape))
         if group is None:
-            group = self._groups[shape] = ShapeGroup(shape)
-        group.add(task.id, self._order.key(task, number))
+            group = self._groups[priority, shape] = ShapeGroup(shape, priority)
+        self._count(shape.owner, now)
+        group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
+        self._put(group)
         return group
 
     def remove(self, task_id: str) -> bool:
@@ -75,9 +75,13 @@ class TaskQueue:
         group = self._group_of.pop(task_id, None)
         if group is None:
             return False
+        self.account(group.shape.owner).queued -= 1
+        self._maybe_idle.add(group.shape.owner)
         group.remove(task_id)
-        if not group:
-            del self._groups[group.shape]
+        if group:
+            self._put(group)
+        else:
+            self._drop(group)
         return True
 
     def group_of(self, task_id: str) -> ShapeGroup | None:
@@ -87,6 +91,11 @@ class TaskQueue:
     def groups(self) -> Iterator[ShapeGroup]:
         """All groups; none is empty."""
         return iter(self._groups.values())
+
+    @property
+    def shapes(self) -> int:
+        """How many groups there are."""
+        return len(self._groups)
 
     def waiting_for(self, cluster: str) -> list[str]:
         """Ids of the items that go to this cluster or nowhere."""
@@ -105,3 +114,169 @@ class TaskQueue:
 
     def __len__(self) -> int:
         return len(self._group_of)
+
+    # ---- whose turn it is
+
+    def first(self, rooms: Rooms, now: float, above: int | None = None) -> ShapeGroup | None:
+        """The group whose head comes first of those that ``rooms`` has something for; only priorities ``above``.
+
+        Groups that are parked are left out, and so are those of owners who may start nothing now.
+        """
+        best: tuple[float, ShapeGroup] | None = None
+        for priority in reversed(self._priorities):
+            if above is not None and priority <= above:
+                break
+            found = self._first_of_level(priority, rooms, now)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        return None if best is None else best[1]
+
+    def park(self, group: ShapeGroup) -> None:
+        """It had its say in this walk: leave it out until :meth:`unpark`."""
+        group.parked = True
+        if group:
+            self._index(group).put(group, group.need, NOBODY)
+
+    def unpark(self, group: ShapeGroup) -> None:
+        if group.parked:
+            group.parked = False
+            if group:
+                self._put(group)
+
+    def urgency(self, group: ShapeGroup) -> float:
+        """Of its head; smaller is more urgent."""
+        return self.order.urgency(group.priority, group.head().since)
+
+    def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
+        """Why nothing of it may start now, whatever is free: a code and a sentence; None if it may."""
+        owner = group.shape.owner
+        account = self.account(owner)
+        if account.paused is not None:
+            why = f": {account.paused}" if account.paused else ""
+            return reasons.OWNER_PAUSED, f"the queue of {owner or 'this owner'} is paused{why}"
+        sentence = account.refusal(group.need.get("GPU", 0.0))
+        return None if sentence is None else (reasons.OWNER_LIMIT, f"{owner or 'this owner'}: {sentence}")
+
+    def account(self, owner: str) -> OwnerAccount:
+        account = self._accounts.get(owner)
+        if account is None:
+            account = self._accounts[owner] = self._new_account(owner)
+        return account
+
+    def waiting_of(self, owner: str) -> int:
+        """How many items of this owner wait in here."""
+        account = self._accounts.get(owner)
+        return 0 if account is None else account.queued
+
+    def pause(self, owner: str, reason: str) -> None:
+        """Nothing of this owner's starts until :meth:`resume`."""
+        self.account(owner).paused = reason
+
+    def resume(self, owner: str) -> None:
+        self.account(owner).paused = None
+        self._maybe_idle.add(owner)
+
+    def give_back(self, owner: str, holding: Holding, now: float) -> None:
+        """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
+        account = self.account(owner)
+        limited = account.limited
+        account.give_back(holding, now)
+        if limited and account.queued:
+            self.lifted.add(owner)
+        self._maybe_idle.add(owner)
+
+    def tidy_up(self) -> None:
+        """Owners come and go: forget those with nothing left. Who comes back starts level with the others anyway."""
+        for owner in self._maybe_idle:
+            account = self._accounts.get(owner)
+            if account is not None and account.idle and account.paused is None:
+                del self._accounts[owner]
+        self._maybe_idle.clear()
+
+    def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[float, ShapeGroup] | None:
+        """By fair share among the owners; the level is as urgent as the oldest of those that could go."""
+        turn = self.order.turn
+        turns = [
+            (turn(queue.account, now), at, queue)
+            for at, queue in enumerate(self._levels[priority].values())
+            if queue.account.paused is None and (not queue.account.has_limits or queue.account.refusal(0) is None)
+        ]
+        if len(turns) > 1:
+            turns.sort()
+        alone = len(self._priorities) == 1
+        best: tuple[int, ShapeGroup] | None = None
+        best_turn: tuple[float, ...] = ()
+        urgency = inf
+        for its_turn, _, queue in turns:
+            if best is not None and alone and its_turn != best_turn:
+                break  # whoever is left comes later
+            first = self._first_of_owner(queue, rooms)
+            if first is None:
+                continue
+            if not alone:
+                urgency = min(urgency, self.urgency(first[1]))
+            if best is None or (its_turn == best_turn and first[0] < best[0]):
+                best, best_turn = first, its_turn
+        return None if best is None else (urgency, best[1])
+
+    def _first_of_owner(self, queue: _OwnerQueue, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
+        best: tuple[int, ShapeGroup] | None = None
+        account = queue.account
+        for bay, index in queue.bays.items():
+            free = rooms(bay)
+            if account.max_gpus is not None and "GPU" in bay.names:
+                free = _at_most(free, bay, account.max_gpus - account.gpus)
+            one = index.first(free) if free is None or free else None
+            if one is not None and (best is None or one[0] < best[0]):
+                best = one
+        return best
+
+    def _count(self, owner: str, now: float) -> None:
+        account = self.account(owner)
+        if account.idle:
+            active = [one.used(now) for one in self._accounts.values() if not one.idle]
+            account.start_level(min(active, default=0.0), now)
+        account.queued += 1
+
+    # ---- where it stands
+
+    def _index(self, group: ShapeGroup) -> NeedIndex:
+        level = self._levels.get(group.priority)
+        if level is None:
+            level = self._levels[group.priority] = {}
+            insort(self._priorities, group.priority)
+        queue = level.get(group.shape.owner)
+        if queue is None:
+            queue = level[group.shape.owner] = _OwnerQueue(self.account(group.shape.owner))
+        index = queue.bays.get(group.bay)
+        if index is None:
+            index = queue.bays[group.bay] = NeedIndex(group.bay.names)
+        return index
+
+    def _put(self, group: ShapeGroup) -> None:
+        if not group.parked:
+            self._index(group).put(group, group.need, group.head().number)
+
+    def _drop(self, group: ShapeGroup) -> None:
+        """Nobody waits in it any more: nothing of it stays."""
+        del self._groups[group.priority, group.shape]
+        level = self._levels[group.priority]
+        bays = level[group.shape.owner].bays
+        bays[group.bay].drop(group)
+        if not bays[group.bay]:
+            del bays[group.bay]
+        if not bays:
+            del level[group.shape.owner]
+        if not level:
+            del self._levels[group.priority]
+            self._priorities.remove(group.priority)
+
+
+def _at_most(rooms: Sequence[Need] | None, bay: Bay, gpus: float) -> Sequence[Need]:
+    """The same, with no more GPUs than this."""
+    if rooms is None:
+        rooms = [(inf,) * len(bay.names)]
+    return [
+        tuple(min(amount, gpus) if name == "GPU" else amount for name, amount in zip(bay.names, room, strict=True))
+        for room in rooms
+    ]

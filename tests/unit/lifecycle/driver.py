@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CheckDashboard,
     Complete,
     Continue,
     Dispatch,
@@ -101,6 +102,10 @@ class Driver:
     def snapshot(self, name: str, *nodes: float | Mapping[str, float], **values: Any) -> list[Instruction]:
         return self.send(events.SnapshotTaken(snapshot(name, self.now, *nodes, **values)))
 
+    def dashboard(self, name: str, sentence: str | None = None) -> None:
+        """The answer to a check of the dashboard; with a sentence, that there was none."""
+        self.send(events.DashboardChecked(name, sentence))
+
     def no_answer(self, name: str, sentence: str = "connection refused", *, permanent: bool = False) -> None:
         self.send(events.SnapshotFailed(name, "REFUSED", sentence, permanent))
 
@@ -160,6 +165,10 @@ class Driver:
     def asked(self) -> list[str]:
         """Clusters that were asked for a snapshot in the last call."""
         return [one.cluster for one in self.said(RefreshSnapshot)]
+
+    def checked(self) -> list[str]:
+        """Clusters whose dashboards were to be checked in the last call."""
+        return [one.cluster for one in self.said(CheckDashboard)]
 
     def end(self, task_id: str) -> Complete:
         """The one Complete of an item."""

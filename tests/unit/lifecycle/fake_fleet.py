@@ -64,6 +64,8 @@ class FakeFleet:
     last_state: dict[str, TaskState] = field(default_factory=dict)
     fences: list[int] = field(default_factory=list)
     lines: int = 0
+    chance_of_a_look: Random = field(default_factory=lambda: Random(1))
+    """Its own, so that looking changes nothing."""
     met: Counter[str] = field(default_factory=Counter)
     """How often some rare things happened, so that a test can tell that they do."""
 
@@ -93,6 +95,9 @@ class FakeFleet:
                     assert cluster not in self.waiting, "a second question before anything was heard"
                     self.waiting.add(cluster)
                     self.asked.append(cluster)
+                case out.CheckDashboard(cluster):
+                    sentence = self.chance.choice([None, None, None, "connection refused"])
+                    self.post(events.DashboardChecked(cluster, sentence))
                 case out.SetTimer(key, at):
                     assert at >= self.now
                     self.timers[key] = at
@@ -171,8 +176,20 @@ class FakeFleet:
         source: Any = self.chance.choice(["agent", "http"])
         return ResourceSnapshot(cluster, self.now, nodes, source, "s1")
 
+    def _judge_who_waits(self) -> None:
+        """Whoever waits is looked at afresh, by all clusters: nobody may wait who could go."""
+        core = self.machine._core
+        for group in core.queue.groups():
+            why = self.machine.why(group.head().task_id, self.now)
+            assert why is not None
+            assert why.cluster is None, f"{group.head().task_id} waits, and {why.cluster} would take it: {why.sentence}"
+            assert not group.parked
+
     def judge(self) -> None:
         """What must hold after every single call."""
+        self.met["room kept"] += bool(self.machine._core.pins)
+        if self.chance_of_a_look.random() < 0.2:
+            self._judge_who_waits()
         assert all(count == 1 for count in self.ends.values()), "more than one Complete"
         assert set(self.timers) == self.machine.timers
         for metadata in self.machine.registry.list():
@@ -268,6 +285,12 @@ class FakeFleet:
 
     def settle(self) -> None:
         """All goes well from here on; returns when nothing is left to do."""
+        for owner in ("", "ann", "bob"):
+            self.feed(events.QueueResumed("owner", owner))
+        for task_id in list(self.tasks):
+            self.feed(events.ReleaseRequested(task_id))
+        for metadata in self.machine.registry.list():
+            self.feed(events.QueueResumed("cluster", metadata.name))
         for metadata in self.machine.registry.list():
             self.feed(events.ClusterChanged(metadata.name, metadata))
             self.link(metadata.name, "up")

@@ -111,6 +111,7 @@ def test_a_refused_job_did_not_run_so_it_is_sent_again() -> None:
     driver = ready(4)
     driver.submit(job("j", lost_retries=1))
     driver.refuse("j")
+    driver.dashboard("a")
     again(driver, "j")
     driver.refuse("j")
     end = driver.end("j")

@@ -50,6 +50,9 @@ class Journal(MemoryTransitionLog):
     def refresh(self, name: str) -> None:
         self.lines.append(("refresh", name))
 
+    def check_dashboard(self, name: str) -> None:
+        self.lines.append(("check", name))
+
     def transition(self, transition: Transition) -> None:
         self.lines.append(("told", (transition.task_id, transition.state)))
 
@@ -246,6 +249,14 @@ async def test_a_cluster_that_was_not_seen_is_looked_at() -> None:
     manager.post(events.Submitted(task("t1")))
     await eventually(lambda: journal.of("refresh"))
     assert journal.of("refresh") == ["a"]
+    manager.stop_timers()
+
+
+async def test_the_dashboard_of_a_linked_cluster_is_checked_now_and_then() -> None:
+    manager, journal, _ = make(health_check_interval_s=0.02)
+    manager.post(events.Submitted(task("t1")))
+    await eventually(lambda: journal.of("check"))
+    assert journal.of("check") == ["a"]
     manager.stop_timers()
 
 

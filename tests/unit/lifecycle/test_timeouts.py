@@ -67,7 +67,7 @@ def test_a_queue_timeout_says_why_it_waited() -> None:
 def test_a_queue_timeout_is_over_once_it_is_placed_and_begins_anew_with_a_retry() -> None:
     driver = ready(1, retry_backoff={"base_s": 0})
     driver.submit(task("t", queue_timeout=20, retries=1))
-    assert driver.machine.timers == frozenset()
+    assert "queue:t" not in driver.machine.timers
     driver.fail("t")
     driver.submit(task("other"))
     driver.fire("retry:t", after=50)
@@ -132,7 +132,7 @@ def test_the_grace_ends_with_the_start_whatever_came_first() -> None:
     driver.accept("t2")
     driver.fire("starts", after=60)
     assert not driver.said(CancelAttempt, ever=True)
-    assert driver.machine.timers == frozenset()
+    assert "starts" not in driver.machine.timers
 
 
 def test_each_has_its_own_grace_and_one_timer_serves_all() -> None:

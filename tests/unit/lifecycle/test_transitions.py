@@ -13,7 +13,7 @@ from tests.unit.lifecycle.driver import task
 
 # One line per state, written down a second time on purpose: a change of the table has to be meant.
 EXPECTED = {
-    "PENDING": "QUEUED FAILED CANCELLED",
+    "PENDING": "PENDING QUEUED FAILED CANCELLED",
     "QUEUED": "QUEUED DISPATCHING FAILED CANCELLED",
     "DISPATCHING": "DISPATCHING RUNNING QUEUED RETRYING LOST FAILED CANCELLED",
     "RUNNING": "RUNNING RETRYING LOST SUCCEEDED FAILED CANCELLED",

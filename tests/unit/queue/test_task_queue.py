@@ -1,36 +1,66 @@
-"""TaskQueue and QueueWalk: order, groups, lanes, and their cost."""
+"""TaskQueue: order, groups, lanes, owners, and their cost."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
-from ray_multicluster_scheduler.scheduler.queue.shape import Lane, shape_of
+from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
+from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_place
+from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, shape_of
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
-from ray_multicluster_scheduler.scheduler.queue.walk import QueueWalk
 from tests.unit.lifecycle.driver import job, task
 
+HOUR = 3600.0
 
-def fill(*items: TaskDescription) -> TaskQueue:
-    queue = TaskQueue()
+
+def anything(bay: Bay) -> None:
+    """Look at all of them."""
+
+
+def fill(*items: TaskDescription, queue: TaskQueue | None = None) -> TaskQueue:
+    queue = TaskQueue(FairOrder(HOUR)) if queue is None else queue
     for number, item in enumerate(items):
         queue.enqueue(item, number)
     return queue
 
 
+def fair(**accounts: OwnerAccount) -> TaskQueue:
+    return TaskQueue(FairOrder(HOUR), lambda owner: accounts.get(owner) or OwnerAccount())
+
+
+def head(queue: TaskQueue, rooms: Any = anything, now: float = 0.0) -> str | None:
+    group = queue.first(rooms, now)
+    return None if group is None else group.head().task_id
+
+
 def drain(queue: TaskQueue) -> list[str]:
-    """Take everything out in the order of the walk."""
-    walk = QueueWalk(queue.groups())
+    """Take everything out, in the order in which it would be looked at."""
     order = []
-    while (picked := walk.next()) is not None:
-        task_id, group = picked
-        order.append(task_id)
-        queue.remove(task_id)
-        walk.offer(group)
+    while (first := head(queue)) is not None:
+        order.append(first)
+        queue.remove(first)
     return order
+
+
+def room(**amounts: float) -> Any:
+    """One place where this much is free."""
+
+    def rooms(bay: Bay) -> list[Need]:
+        return [amounts_of(amounts, bay.names)]
+
+    return rooms
+
+
+# ---- order
 
 
 def test_priority_then_first_come_over_all_shapes() -> None:
@@ -39,26 +69,168 @@ def test_priority_then_first_come_over_all_shapes() -> None:
     assert len(queue) == 0
 
 
-def test_a_group_that_is_not_offered_again_is_done() -> None:
+def test_to_have_waited_long_is_worth_a_step_of_priority() -> None:
+    old, young = task("old", submitted_at=0.0), task("young", priority=1, submitted_at=HOUR - 1)
+    assert drain(fill(old, young)) == ["young", "old"]
+    old, young = task("old", submitted_at=0.0), task("young", priority=1, submitted_at=HOUR + 1)
+    assert drain(fill(old, young)) == ["old", "young"]
+
+
+def test_a_level_is_as_urgent_as_its_oldest_that_could_go() -> None:
+    """Somebody wide has waited for ten hours: that does not make the small ones beside it more urgent."""
+    queue = fill(
+        task("wide", cpus=64), task("small", submitted_at=10 * HOUR), task("urgent", priority=1, submitted_at=10 * HOUR)
+    )
+    assert head(queue, room(CPU=4.0)) == "urgent"
+    assert head(queue) == "wide"
+
+
+def test_a_parked_group_is_left_out_until_it_is_not() -> None:
     queue = fill(task("a", cpus=2), task("b", cpus=2), task("c", cpus=1))
-    walk = QueueWalk(queue.groups())
-    assert [picked[0] for picked in iter(walk.next, None)] == ["a", "c"]
-    assert not walk
+    first = queue.first(anything, 0.0)
+    assert first is not None
+    queue.park(first)
+    assert head(queue) == "c"
+    queue.enqueue(task("early", cpus=2), -1)  # it joins them: nobody looks at it either
+    assert head(queue) == "c"
+    queue.unpark(first)
+    assert head(queue) == "early"
+    queue.unpark(first)
+    assert head(queue) == "early"
 
 
-def test_a_better_head_that_comes_meanwhile_goes_first() -> None:
-    queue = fill(task("a"), task("b", cpus=2))
-    walk = QueueWalk(queue.groups())
-    walk.offer(queue.enqueue(task("urgent", priority=9), 5))
-    assert [picked[0] for picked in iter(walk.next, None)] == ["urgent", "b"]
-
-
-def test_a_head_that_leaves_meanwhile_is_skipped() -> None:
-    queue = fill(task("a"), task("b"), task("c", cpus=2))
-    walk = QueueWalk(queue.groups())
+def test_parking_a_group_that_nobody_is_in_any_more() -> None:
+    queue = fill(task("a"))
+    first = queue.first(anything, 0.0)
+    assert first is not None
     queue.remove("a")
-    queue.remove("c")
-    assert [picked[0] for picked in iter(walk.next, None)] == ["b"]
+    queue.park(first)
+    queue.unpark(first)
+    assert head(queue) is None
+    queue.enqueue(task("b"), 2)
+    assert head(queue) == "b"
+
+
+def test_the_first_that_what_is_free_suffices_for() -> None:
+    queue = fill(task("wide", cpus=8), task("gpu", requirements={"CPU": 1.0, "GPU": 1.0}), task("small"))
+    assert head(queue, room(CPU=4.0)) == "small"
+    assert head(queue, room(CPU=4.0, GPU=1.0)) == "gpu"
+    assert head(queue, room(CPU=8.0)) == "wide"
+    assert head(queue, room(memory=8.0)) is None
+    assert head(queue, lambda bay: []) is None
+
+
+def test_only_what_is_above_a_priority() -> None:
+    queue = fill(task("a", priority=1), task("b", priority=5))
+    first = queue.first(anything, 0.0, above=1)
+    assert first is not None
+    assert first.head().task_id == "b"
+    assert queue.first(anything, 0.0, above=5) is None
+
+
+entries = st.lists(st.tuples(st.integers(-3, 3), st.integers(1, 4), st.booleans()), max_size=60)
+
+
+@given(entries)
+def test_the_order_is_the_sorted_one_less_what_was_removed(items: list[tuple[int, int, bool]]) -> None:
+    queue = fill(*(task(f"t{i}", cpus=cpus, priority=priority) for i, (priority, cpus, _) in enumerate(items)))
+    for index, (_, _, gone) in enumerate(items):
+        if gone:
+            queue.remove(f"t{index}")
+    left = [(-priority, index) for index, (priority, _, gone) in enumerate(items) if not gone]
+    assert drain(queue) == [f"t{index}" for _, index in sorted(left)]
+
+
+# ---- owners
+
+
+def test_the_owner_who_holds_less_has_the_next_turn() -> None:
+    queue = fair()
+    fill(*(task(f"a{n}", owner="a") for n in range(3)), task("b0", owner="b"), queue=queue)
+    queue.account("a").take(Holding(0.5, 0), 0.0)
+    assert head(queue) == "b0"
+    queue.account("b").take(Holding(0.75, 0), 0.0)
+    assert head(queue) == "a0"
+
+
+def test_weights_count() -> None:
+    queue = fair(a=OwnerAccount(weight=3.0))
+    fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
+    queue.account("a").take(Holding(0.5, 0), 0.0)
+    queue.account("b").take(Holding(0.25, 0), 0.0)
+    assert head(queue) == "a0"  # a third of its weight is less than a quarter of b's
+
+
+def test_who_holds_as_much_but_has_used_less_has_the_next_turn() -> None:
+    queue = fair()
+    fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
+    queue.account("a").take(Holding(0.5, 0), 0.0)
+    queue.account("a").give_back(Holding(0.5, 0), 10.0)
+    assert head(queue, now=10.0) == "b0"
+    queue.account("b").take(Holding(0.5, 0), 10.0)
+    queue.account("b").give_back(Holding(0.5, 0), 30.0)
+    assert head(queue, now=30.0) == "a0"
+
+
+def test_what_one_did_not_use_cannot_be_saved_up() -> None:
+    queue = fair()
+    fill(task("a0", owner="a"), queue=queue)
+    queue.account("a").take(Holding(1.0, 0), 0.0)
+    queue.enqueue(task("b0", owner="b"), 9, 1000.0)  # it comes after a long while, and starts level
+    assert queue.account("b").used(1000.0) == queue.account("a").used(1000.0) == 1000.0
+
+
+def test_first_come_whoever_owns_it() -> None:
+    queue = TaskQueue(FifoOrder(HOUR))
+    fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
+    queue.account("a").take(Holding(0.9, 0), 0.0)
+    assert drain(queue) == ["a0", "b0"]
+
+
+def test_an_owner_who_is_paused_or_at_a_limit_is_passed_over() -> None:
+    queue = fair(busy=OwnerAccount(max_running=1), greedy=OwnerAccount(max_gpus=2))
+    gpus = {"CPU": 1.0, "GPU": 2.0}
+    fill(
+        task("a", owner="busy"), task("b", owner="greedy", requirements=gpus), task("c", owner="greedy"),
+        task("d", owner="paused"), queue=queue,
+    )  # fmt: skip
+    queue.account("paused").paused = "at lunch"
+    queue.account("busy").take(Holding(0.1, 0), 0.0)
+    queue.account("greedy").take(Holding(0.1, 1), 0.0)
+    assert drain(queue) == ["c"]
+    group = {name: queue.group_of(name) for name in "abd"}
+    assert {name: queue.refusal(one) for name, one in group.items() if one is not None} == {
+        "a": ("OWNER_LIMIT", "busy: 1 of its items are on clusters; its max_running is 1"),
+        "b": ("OWNER_LIMIT", "greedy: it holds 1 GPUs; its max_gpus is 2"),
+        "d": ("OWNER_PAUSED", "the queue of paused is paused: at lunch"),
+    }
+    assert head(queue, room(CPU=1.0, GPU=8.0)) is None
+    queue.give_back("busy", Holding(0.1, 0), 1.0)
+    queue.give_back("greedy", Holding(0.1, 1), 1.0)
+    assert queue.lifted == {"busy", "greedy"}
+    assert drain(queue) == ["a", "b"]
+
+
+def test_an_owner_with_nothing_is_forgotten() -> None:
+    queue = fair()
+    fill(task("a0", owner="a"), queue=queue)
+    before = queue.account("a")
+    before.take(Holding(0.5, 0), 0.0)
+    queue.remove("a0")
+    queue.tidy_up()
+    assert queue.account("a") is before
+    queue.give_back("a", Holding(0.5, 0), 1.0)
+    queue.tidy_up()
+    assert queue.account("a") is not before
+    queue.pause("b", "for now")
+    queue.tidy_up()
+    assert queue.account("b").paused == "for now"
+    queue.resume("b")
+    queue.tidy_up()
+    assert "b" not in queue._accounts
+
+
+# ---- groups and lanes
 
 
 def test_lanes_and_depths() -> None:
@@ -75,6 +247,13 @@ def test_lanes_and_depths() -> None:
     }
     assert sorted(queue.waiting_for("mac")) == ["w", "w2"]
     assert queue.waiting_for("linux") == []
+    assert queue.shapes == 7
+
+
+def test_who_goes_to_one_cluster_only_is_looked_at_for_that_one_only() -> None:
+    queue = fill(task("w", preferred_cluster="mac", fallback="wait"), task("p", preferred_cluster="mac"))
+    assert head(queue, lambda bay: [(9.0,)] if bay.cluster in (None, "linux") else []) == "p"
+    assert head(queue, lambda bay: [(9.0,)] if bay.cluster in (None, "mac") else []) == "w"
 
 
 def test_membership_and_removal() -> None:
@@ -119,28 +298,73 @@ def test_what_placement_reads_makes_the_shape() -> None:
     assert turned == shape_of(task("c", requirements={"CPU": 1.0, "GPU": 1.0}), retry=False)
 
 
-entries = st.lists(st.tuples(st.integers(-3, 3), st.integers(1, 4), st.booleans()), max_size=60)
-
-
-@given(entries)
-def test_the_walk_is_the_sorted_order_less_what_was_removed(items: list[tuple[int, int, bool]]) -> None:
-    queue = fill(*(task(f"t{i}", cpus=cpus, priority=priority) for i, (priority, cpus, _) in enumerate(items)))
-    for index, (_, _, gone) in enumerate(items):
-        if gone:
-            queue.remove(f"t{index}")
-    left = [(-priority, index) for index, (priority, _, gone) in enumerate(items) if not gone]
-    assert drain(queue) == [f"t{index}" for _, index in sorted(left)]
-
-
 def test_removed_items_do_not_pile_up() -> None:
     queue = TaskQueue()
-    queue.enqueue(task("stays", priority=9), 0)
-    for number in range(1, 5000):
+    queue.enqueue(task("stays"), -1)
+    for number in range(5000):
         queue.enqueue(task(f"t{number}"), number)
         queue.remove(f"t{number}")
     group = queue.group_of("stays")
     assert group is not None
     assert len(group._heap) < 100
+
+
+def test_a_group_of_nobody_has_no_head() -> None:
+    with pytest.raises(IndexError):
+        ShapeGroup(shape_of(task("a"), retry=False), 0).head()
+
+
+# ---- the place of one
+
+
+def test_the_place_in_the_queue_and_who_is_ahead() -> None:
+    queue = fair()
+    fill(
+        task("mine0", owner="me"), task("urgent", owner="x", priority=2), task("its0", owner="you"),
+        task("its1", owner="you"), task("mine1", owner="me"), task("later", owner="me"),
+        task("low", owner="x", priority=-1), queue=queue,
+    )  # fmt: skip
+    queue.account("me").take(Holding(0.5, 0), 0.0)
+    place = queue_place(queue, "mine1", 0.0)
+    assert place is not None
+    assert place.position == 5
+    assert place.ahead == (
+        ("urgent", "has priority 2"),
+        ("mine0", "came earlier"),
+        ("its0", "it is the turn of you, who holds less"),
+        ("its1", "it is the turn of you, who holds less"),
+    )
+    first = queue_place(queue, "urgent", 0.0)
+    assert first is not None
+    assert (first.position, first.ahead) == (1, ())
+    assert queue_place(queue, "nobody", 0.0) is None
+
+
+def test_owners_take_turns_and_old_ones_count_for_more() -> None:
+    queue = fair()
+    fill(
+        task("old", owner="z", priority=-1, submitted_at=0.0), task("mine0", owner="me", submitted_at=2 * HOUR),
+        task("its0", owner="you", submitted_at=2 * HOUR), task("mine1", owner="me", submitted_at=2 * HOUR),
+        task("its1", owner="you", submitted_at=2 * HOUR), queue=queue,
+    )  # fmt: skip
+    place = queue_place(queue, "mine1", 0.0)
+    assert place is not None
+    assert place.ahead == (
+        ("old", "has waited so long that it counts for more than priority 0"),
+        ("mine0", "came earlier"),
+        ("its0", "you takes turns"),
+    )
+
+
+def test_first_come_places_do_not_depend_on_owners() -> None:
+    queue = TaskQueue(FifoOrder(HOUR))
+    fill(task("a", owner="a"), task("b", owner="b"), task("c", owner="a"), queue=queue)
+    place = queue_place(queue, "b", 0.0)
+    assert place is not None
+    assert place.ahead == (("a", "came earlier"),)
+
+
+# ---- cost
 
 
 def test_taking_one_costs_the_same_in_a_long_queue() -> None:
@@ -157,8 +381,7 @@ def test_taking_one_costs_the_same_in_a_long_queue() -> None:
         sys.setprofile(note)
         try:
             for number in range(500):
-                picked = QueueWalk(queue.groups()).next()
-                queue.remove(picked[0] if picked else "")
+                queue.remove(head(queue) or "")
                 queue.enqueue(task(f"x{number}"), size + number)
         finally:
             sys.setprofile(None)

@@ -1,0 +1,38 @@
+"""The content of an item as one short text: equal items have equal ones, and may be joined to one run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from ray_multicluster_scheduler.common.model import TaskDescription
+
+_COUNTS = (
+    "kind",
+    "owner",
+    "function_digest",
+    "arguments_digest",
+    "requirements",
+    "runtime_env",
+    "job",
+    "gang",
+    "gang",
+    "tags",
+    "require_tags",
+    "preferred_cluster",
+    "fallback",
+    "allow_clusters",
+    "deny_clusters",
+    "after",
+    "start_after",
+)
+"""What makes two items differ. Names, priorities, retries and time limits do not: the first one's hold for both."""
+
+
+def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:
+    """``sources`` name the values that stand in for handles among its arguments, in their order."""
+    whole = task.to_dict()
+    content = [[name, whole[name]] for name in _COUNTS]
+    text = json.dumps([*content, list(sources)], sort_keys=True, default=repr)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,174 @@
+"""KeptRoom: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
+
+Wide is who needs more than any one place of ours that ends would free: small items would take each such place before
+enough of them are free. What is kept is closed to others, but for the more urgent ones and for those that are expected
+to be over before the wide item could start.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import count
+from math import inf
+
+from ray_multicluster_scheduler.common.model import Resources, TaskDescription
+from ray_multicluster_scheduler.common.model.resources import fits, plus
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
+from ray_multicluster_scheduler.scheduler.lifecycle import timers
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+
+_SLACK = 64
+_AGAIN_S = 1.0
+"""Who got no place kept is looked at again, but not all the time."""
+
+
+class KeptRoom:
+    """At most one place is kept on a cluster, and for an item at most one."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._after_s = core.settings.reserve_after_s
+        self._patience: list[tuple[float, int, ShapeGroup]] = []
+        self._watched: set[ShapeGroup] = set()
+        self._numbers = count()
+
+    def watch(self, group: ShapeGroup, now: float) -> None:
+        """Somebody waits in it."""
+        if group not in self._watched:
+            if len(self._patience) > 2 * self._core.queue.shapes + _SLACK:
+                self._forget_empty()
+            self._watched.add(group)
+            heapq.heappush(self._patience, (now + self._after_s, next(self._numbers), group))
+            self._set_timer()
+
+    def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...], now: float) -> tuple[ClusterView, ...]:
+        """The fleet as this item may use it: with or without what is kept for another."""
+        if not self._core.pins:
+            return views
+        return tuple(view.plain or view if self._may_use(record, view, now) else view for view in views)
+
+    def patience_over(self, now: float) -> list[str]:
+        """Some have waited long enough: keep places for those that are wide. Returns the clusters."""
+        clusters = []
+        while self._patience and self._patience[0][0] <= now:
+            group = heapq.heappop(self._patience)[2]
+            if not group:
+                self._watched.discard(group)
+                continue
+            record = self._core.records[group.head().task_id]
+            due = (record.queued_at or now) + self._after_s
+            if due <= now:
+                due = now + max(self._after_s, _AGAIN_S)
+                if record.task.id not in self._core.pins:
+                    cluster = self._pin(record, group, now)
+                    clusters += [cluster] if cluster is not None else []
+            heapq.heappush(self._patience, (due, next(self._numbers), group))
+        self._set_timer()
+        return clusters
+
+    def look_again(self, now: float) -> None:
+        """Clusters are not what they were: keep nothing where that would be in vain."""
+        for task_id, cluster in list(self._core.pins.items()):
+            state = self._core.registry.find(cluster)
+            sound = state is not None and state.trouble(now) is None and not state.cordoned
+            if state is None or not sound or find_place(self._wanted(task_id), _emptied(state.ledger.nodes())) is None:
+                self._core.let_go(task_id)
+
+    def rest(self) -> None:
+        """Nobody waits."""
+        if self._patience:
+            self._patience.clear()
+            self._watched.clear()
+            self._set_timer()
+
+    def _wanted(self, task_id: str) -> TaskDescription:
+        return self._core.records[task_id].wanted
+
+    def _forget_empty(self) -> None:
+        self._patience = [entry for entry in self._patience if entry[2]]
+        self._watched = {entry[2] for entry in self._patience}
+        heapq.heapify(self._patience)
+
+    def _may_use(self, record: TaskRecord, view: ClusterView, now: float) -> bool:
+        state = self._core.registry.find(view.name)
+        pin = None if state is None else state.pin
+        if pin is None or pin.task_id == record.task.id:
+            return True
+        if record.group is not None and self._core.queue.urgency(record.group) < pin.urgency:
+            return True
+        expected = self._core.run_times.expected(record.task.function_digest)
+        return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
+
+    def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
+        """Where it can start soonest, as far as anybody can tell."""
+        best: tuple[float, ClusterState, Pin] | None = None
+        decision = self._core.engine.schedule(record.wanted, self._core.fleet.views(now), now, retry=record.retry)
+        for row in decision.candidates:
+            state = self._core.registry.state(row.cluster)
+            if state.pin is not None or not lacks_room_only(row) or not self._is_wide(record, state):
+                continue
+            parts = find_place(record.wanted, _emptied(state.ledger.nodes()))
+            if not parts:
+                continue
+            start_at = self._free_at(state, parts, now)
+            pin = Pin(record.task.id, parts, self._core.queue.urgency(group), None if start_at == inf else start_at)
+            if best is None or start_at < best[0]:
+                best = start_at, state, pin
+        if best is None:
+            return None
+        _, state, pin = best
+        state.pin = pin
+        self._core.pins[record.task.id] = state.name
+        return state.name
+
+    def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
+        """Would no single place of ours that ends make room for it?"""
+        nodes = state.ledger.nodes()
+        for reservation in state.ledger.reservations.values():
+            relieved = [_with(node, reservation.parts.get(node.node_id)) for node in nodes]
+            if find_place(record.wanted, relieved) is not None:
+                return False
+        return bool(state.ledger.reservations)
+
+    def _free_at(self, state: ClusterState, parts: dict[str, Resources], now: float) -> float:
+        """When enough of what runs there is expected to be over; infinity if that cannot be told."""
+        free = {node.node_id: node.free or {} for node in state.ledger.nodes()}
+        for ends_at, held in sorted(self._ends(state), key=lambda one: one[0]):
+            if all(fits(need, free.get(node_id, {})) for node_id, need in parts.items()):
+                return now
+            for node_id, amounts in held.items():
+                free[node_id] = plus(free.get(node_id, {}), amounts)
+            now = max(now, ends_at)
+        return now if all(fits(need, free.get(node_id, {})) for node_id, need in parts.items()) else inf
+
+    def _ends(self, state: ClusterState) -> Iterator[tuple[float, dict[str, Resources]]]:
+        for task_id, reservation in state.ledger.reservations.items():
+            record = self._core.records[task_id]
+            expected = self._core.run_times.expected(record.task.function_digest)
+            begun = reservation.since if record.started_at is None else record.started_at
+            yield inf if expected is None else begun + expected, reservation.parts
+
+    def _set_timer(self) -> None:
+        if self._patience:
+            self._core.out.set_timer(timers.KEEP, self._patience[0][0])
+        else:
+            self._core.out.clear_timer(timers.KEEP)
+
+
+def _emptied(nodes: Iterable[NodeView]) -> list[NodeView]:
+    """The nodes as they will be when everything of ours there is over."""
+    return [node if node.free is None else replace(node, free=plus(node.free, node.ours)) for node in nodes]
+
+
+def _with(node: NodeView, amounts: Resources | None) -> NodeView:
+    if node.free is None or not amounts:
+        return node
+    return replace(node, free=plus(node.free, amounts))

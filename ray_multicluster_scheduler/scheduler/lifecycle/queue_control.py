@@ -1,0 +1,78 @@
+"""QueueControl: people hold, release and re-order what waits, and pause queues."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    HoldRequested,
+    PriorityChanged,
+    QueuePaused,
+    QueueResumed,
+    ReleaseRequested,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+
+
+class QueueControl:
+    """Only what has not been sent yet is touched. Requests that change nothing are no mistakes."""
+
+    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
+        self._core, self._scheduling = core, scheduling
+
+    def hold(self, event: HoldRequested, now: float) -> None:
+        """One that was sent, or waits for something else first, is held when it would be queued (again)."""
+        record = self._unfinished(event.task_id)
+        if record is None or record.held is not None:
+            return
+        record.held = event.reason
+        if event.task_id in self._core.queue:
+            self._core.leave_queue(record)
+            self._core.keep_held(record, now)
+
+    def release(self, event: ReleaseRequested, now: float) -> None:
+        record = self._unfinished(event.task_id)
+        if record is None or record.held is None:
+            return
+        record.held = None
+        if event.task_id in self._core.held:
+            self._core.held.discard(event.task_id)
+            self._scheduling.enqueue(record, codes.QUEUED, "was released and waits to be placed", now)
+
+    def prioritise(self, event: PriorityChanged, now: float) -> None:
+        record = self._unfinished(event.task_id)
+        if record is None or record.wanted.priority == event.priority:
+            return
+        before = record.wanted.priority
+        record.prioritise(event.priority)
+        if event.task_id in self._core.queue:
+            self._core.leave_queue(record)
+            sentence = f"its priority was changed from {before} to {event.priority}"
+            self._scheduling.enqueue(record, codes.PRIORITY_CHANGED, sentence, now)
+
+    def pause(self, event: QueuePaused, now: float) -> None:
+        if event.what == "owner":
+            self._core.queue.pause(event.name, event.reason)
+        else:
+            self._pause_cluster(event.name, event.reason, now)
+
+    def resume(self, event: QueueResumed, now: float) -> None:
+        if event.what == "owner":
+            self._core.queue.resume(event.name)
+            self._scheduling.look_at_owner(event.name)
+        else:
+            self._pause_cluster(event.name, None, now)
+
+    def _pause_cluster(self, name: str, reason: str | None, now: float) -> None:
+        state = self._core.registry.find(name)
+        if state is not None:
+            state.paused = reason
+            self._core.touched.add(name)
+            if reason is not None:
+                self._scheduling.take_back(state, "its queue is paused", now)
+            self._scheduling.request()
+
+    def _unfinished(self, task_id: str) -> TaskRecord | None:
+        record = self._core.records.get(task_id)
+        return None if record is None or record.state.terminal else record

@@ -1,0 +1,161 @@
+"""NeedIndex: of many groups that wait, the first one whose needs are covered by what is free.
+
+A binary tree over the groups, sorted by what they need. Each branch knows the earliest number below it and the least
+that anybody below it needs, so a search goes straight to the first group that fits and skips whole branches that
+cannot. To look, to add and to change a head cost O(log n).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+
+Need: TypeAlias = tuple[float, ...]
+NOBODY = 1 << 62
+"""The number of an empty branch: later than everyone."""
+
+_ROUNDING = 0.5e-4
+_UNSORTED = 16
+
+
+class NeedIndex:
+    """Groups that need the same kinds of resources, ``names``, in different amounts."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._nothing: Need = (inf,) * len(self._names)
+        self._place: dict[ShapeGroup, int] = {}
+        self._needs: dict[ShapeGroup, Need] = {}
+        self._leaves: list[ShapeGroup | None] = []
+        self._free: list[int] = []
+        self._firsts: list[int] = []
+        self._earliest: list[int] = []
+        self._least: list[Need] = []
+        self._size = 0
+        self._unsorted = 0
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def put(self, group: ShapeGroup, amounts: Mapping[str, float], first: int) -> None:
+        """It waits, and ``first`` is the number of its head; also to change that."""
+        place = self._place.get(group)
+        if place is None:
+            self._needs[group] = tuple(amounts[name] for name in self._names)
+            place = self._new_place(group)
+        elif self._firsts[self._size + place] == first:
+            return
+        self._set(place, first, self._needs[group] if first != NOBODY else self._nothing)
+
+    def drop(self, group: ShapeGroup) -> None:
+        """Nobody of it waits any more."""
+        place = self._place.pop(group)
+        del self._needs[group]
+        self._leaves[place] = None
+        self._free.append(place)
+        self._set(place, NOBODY, self._nothing)
+
+    def first(self, rooms: Sequence[Need] | None) -> tuple[int, ShapeGroup] | None:
+        """The earliest group that one of ``rooms`` has enough for (None: any at all), with its number."""
+        if not self._place or self._firsts[1] == NOBODY:
+            return None
+        if rooms is None:
+            return self._search((inf,) * len(self._names))
+        if len(rooms) == 1:
+            return self._search(rooms[0])
+        found = [one for one in map(self._search, rooms) if one is not None]
+        return min(found, key=lambda one: one[0]) if found else None
+
+    def _search(self, room: Need) -> tuple[int, ShapeGroup] | None:
+        firsts, least, size = self._firsts, self._least, self._size
+        earliest = self._earliest[1]
+        if _covers(room, least[earliest]):  # most often, whoever is first fits
+            return firsts[earliest], self._group_at(earliest)
+        if not _covers(room, least[1]):
+            return None
+        branches = [(firsts[1], 1)]
+        while branches:
+            number, branch = heapq.heappop(branches)
+            if branch >= size:
+                return number, self._group_at(branch)
+            for child in (2 * branch, 2 * branch + 1):
+                if firsts[child] != NOBODY and _covers(room, least[child]):
+                    heapq.heappush(branches, (firsts[child], child))
+        return None
+
+    def _group_at(self, branch: int) -> ShapeGroup:
+        group = self._leaves[branch - self._size]
+        assert group is not None, "an empty leaf has a number"
+        return group
+
+    def _new_place(self, group: ShapeGroup) -> int:
+        if not self._free or self._unsorted > max(_UNSORTED, len(self._place) // 4):
+            self._rebuild(group)
+        else:
+            self._unsorted += 1
+            self._place[group] = self._free.pop()
+            self._leaves[self._place[group]] = group
+        return self._place[group]
+
+    def _rebuild(self, newcomer: ShapeGroup) -> None:
+        """Sort all by what they need: who needs little is in the left branches."""
+        numbers = {group: self._firsts[self._size + place] for group, place in self._place.items()}
+        groups = sorted((*self._place, newcomer), key=lambda one: self._needs[one])
+        self._size = 2
+        while self._size < 2 * len(groups):
+            self._size *= 2
+        self._leaves = [*groups, *(None for _ in range(self._size - len(groups)))]
+        self._free = list(range(self._size - 1, len(groups) - 1, -1))
+        self._place = {group: place for place, group in enumerate(groups)}
+        self._firsts = [NOBODY] * (2 * self._size)
+        self._earliest = list(range(2 * self._size))
+        self._least = [self._nothing] * (2 * self._size)
+        self._unsorted = 0
+        for group, number in numbers.items():
+            if number != NOBODY:
+                self._firsts[self._size + self._place[group]] = number
+                self._least[self._size + self._place[group]] = self._needs[group]
+        for branch in range(self._size - 1, 0, -1):
+            self._sum_up(branch)
+
+    def _set(self, place: int, first: int, need: Need) -> None:
+        branch = self._size + place
+        self._firsts[branch], self._least[branch] = first, need
+        branch //= 2
+        while branch and self._sum_up(branch):
+            branch //= 2
+
+    def _sum_up(self, branch: int) -> bool:
+        """Work out a branch from its two; False if it is what it was, and so is everything above."""
+        firsts, least = self._firsts, self._least
+        left = 2 * branch
+        right = left + 1
+        first = left if firsts[left] <= firsts[right] else right
+        needs, others = least[left], least[right]
+        if needs != others:
+            needs = tuple(map(min, needs, others))
+        if (
+            firsts[branch] == firsts[first]
+            and self._earliest[branch] == self._earliest[first]
+            and least[branch] == needs
+        ):
+            return False
+        firsts[branch], self._earliest[branch], least[branch] = firsts[first], self._earliest[first], needs
+        return True
+
+
+def amounts_of(room: Mapping[str, float], names: Sequence[str]) -> Need:
+    """What a room has of these, to compare needs with; tolerates the rounding of Ray's fixed-point amounts."""
+    return tuple(room.get(name, 0.0) + _ROUNDING for name in names)
+
+
+def _covers(room: Need, need: Need) -> bool:
+    for there, wanted in zip(room, need):  # noqa: B905, SIM110 - this is where a search spends its time
+        if wanted > there:
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""OwnerAccount: what one owner holds, has used, and may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.common.model import Resources, TaskDescription
+
+UNKNOWN_COST = {"CPU": 1.0}
+"""An item that asks for nothing still keeps something busy: it counts as this much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one item takes of its owner's share while it is on a cluster."""
+
+    cost: float
+    gpus: float
+
+
+class OwnerAccount:
+    """Shares are parts of the whole fleet, by the resource of which an item takes the largest part.
+
+    ``used`` grows with what is held and with time. Who comes back after a while without anything starts level with the
+    others: what one did not use cannot be saved up.
+    """
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        max_queued: int | None = None,
+        max_running: int | None = None,
+        max_gpus: float | None = None,
+    ) -> None:
+        self.weight = weight
+        self.max_queued, self.max_running, self.max_gpus = max_queued, max_running, max_gpus
+        self.has_limits = max_running is not None or max_gpus is not None
+        self.paused: str | None = None
+        self.queued = 0
+        self.running = 0
+        self.gpus = 0.0
+        self.held = 0.0
+        self._used = 0.0
+        self._since = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not self.queued and not self.running
+
+    @property
+    def limited(self) -> bool:
+        """Does a limit keep anything of it from starting now, or may it?"""
+        return self.refusal(0) is not None or self.max_gpus is not None
+
+    def used(self, now: float) -> float:
+        return self._used + self.held * max(0.0, now - self._since)
+
+    def start_level(self, used: float, now: float) -> None:
+        """It has been idle: it has used at least this much."""
+        self._used, self._since = max(self._used, used), now
+
+    def take(self, holding: Holding, now: float) -> None:
+        """One more item is on a cluster."""
+        self._change(now, holding.cost)
+        self.running += 1
+        self.gpus += holding.gpus
+
+    def give_back(self, holding: Holding, now: float) -> None:
+        self._change(now, -holding.cost)
+        self.running -= 1
+        self.gpus = max(0.0, self.gpus - holding.gpus)
+        if not self.running:
+            self.held = self.gpus = 0.0  # without the noise of sums
+
+    def refusal(self, gpus: float) -> str | None:
+        """Why nothing of this owner's that needs so many GPUs may start now, as a sentence; None if it may."""
+        if self.max_running is not None and self.running >= self.max_running:
+            return f"{self.running} of its items are on clusters; its max_running is {self.max_running}"
+        if self.max_gpus is not None and gpus and self.gpus + gpus > self.max_gpus:
+            return f"it holds {self.gpus:g} GPUs; its max_gpus is {self.max_gpus:g}"
+        return None
+
+    def _change(self, now: float, cost: float) -> None:
+        self._used, self._since = self.used(now), now
+        self.held = max(0.0, self.held + cost)
+
+
+def holding_of(task: TaskDescription, fleet: Resources) -> Holding:
+    """What it takes of a fleet with these totals."""
+    need = task.placement or UNKNOWN_COST
+    shares = (amount / fleet[name] for name, amount in need.items() if fleet.get(name))
+    return Holding(max(shares, default=0.0), task.placement.get("GPU", 0.0))

@@ -1,0 +1,63 @@
+"""ShapeGroup: those that wait for the same thing, in the order in which they came."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ray_multicluster_scheduler.common.model import SchedulingDecision
+from ray_multicluster_scheduler.scheduler.queue.shape import Shape, bay_of
+
+_SLACK = 64
+
+
+class Head(NamedTuple):
+    """Whose turn it is within a group."""
+
+    number: int
+    task_id: str
+    since: float
+
+
+class ShapeGroup:
+    """Waiting items of one shape and priority. ``decision`` says why they wait; None while nobody has looked yet."""
+
+    __slots__ = ("_heap", "_members", "bay", "decision", "need", "parked", "priority", "shape")
+
+    def __init__(self, shape: Shape, priority: int) -> None:
+        self.shape = shape
+        self.priority = priority
+        self.bay = bay_of(shape)
+        self.need = dict(shape.placement)
+        self.decision: SchedulingDecision | None = None
+        self.parked = False
+        self._heap: list[tuple[int, str, float]] = []
+        self._members: dict[str, int] = {}
+
+    def add(self, task_id: str, number: int, since: float) -> None:
+        self._members[task_id] = number
+        heapq.heappush(self._heap, (number, task_id, since))
+
+    def remove(self, task_id: str) -> None:
+        """Its heap entry stays until it comes up, or until such entries are the larger part."""
+        del self._members[task_id]
+        if len(self._heap) > 2 * len(self._members) + _SLACK:
+            self._heap = [entry for entry in self._heap if self._members.get(entry[1]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def head(self) -> Head:
+        """The item whose turn it is. Raises IndexError when nobody waits here."""
+        while self._members.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return Head(*self._heap[0])
+
+    def ids(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def entries(self) -> Iterator[Head]:
+        """All that wait, in no order."""
+        return (Head(*entry) for entry in self._heap if self._members.get(entry[1]) == entry[0])
+
+    def __len__(self) -> int:
+        return len(self._members)

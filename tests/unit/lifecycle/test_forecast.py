@@ -1,0 +1,130 @@
+"""When a waiting item may start: plain cases of the arithmetic, and what the machine makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.lifecycle import run_times
+from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
+    Busy,
+    Forecast,
+    Node,
+    left_of,
+    span,
+    until_there_is_room,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTime, RunTimes
+from tests.unit.lifecycle.driver import actor, job, task
+
+CPU = {"CPU": 1.0}
+
+
+def ends_in(*seconds: float, cpus: float = 1) -> tuple[Busy, ...]:
+    return tuple(Busy({"CPU": float(cpus)}, RunTime(at / 2, at, at * 2)) for at in seconds)
+
+
+class TestTheArithmetic:
+    def test_the_next_one_starts_when_the_first_one_ends(self) -> None:
+        assert until_there_is_room(1, CPU, None, [Node({}, ends_in(30, 12))]) == Forecast(6, 12, 24)
+
+    def test_each_end_is_for_one_of_those_that_wait(self) -> None:
+        nodes = [Node({}, ends_in(30)), Node({}, ends_in(12, 40))]
+        assert [until_there_is_room(place, CPU, None, nodes).likely for place in (1, 2, 3)] == [12, 30, 40]
+
+    def test_a_wide_one_waits_until_enough_has_ended_on_one_node(self) -> None:
+        nodes = [Node({}, ends_in(10, 20, 30)), Node({"CPU": 1.0}, ends_in(50))]
+        assert until_there_is_room(1, {"CPU": 2.0}, None, nodes).likely == 20
+        assert until_there_is_room(2, {"CPU": 2.0}, None, nodes).likely == 50
+
+    def test_room_that_is_there_counts_for_those_ahead(self) -> None:
+        assert until_there_is_room(1, CPU, None, [Node({"CPU": 1.0}, ends_in(30))]).likely == 0
+        assert until_there_is_room(2, CPU, None, [Node({"CPU": 1.0}, ends_in(30))]).likely == 30
+
+    def test_those_ahead_run_as_long_as_it_does(self) -> None:
+        nodes = [Node({}, ends_in(10, 20))]
+        own = RunTime(60, 100, 200)
+        assert until_there_is_room(3, CPU, own, nodes) == Forecast(65, 110, 220)
+        assert until_there_is_room(6, CPU, own, nodes).likely == 20 + 2 * 100
+
+    def test_what_is_not_known_is_said(self) -> None:
+        def unknown(*case: object) -> str:
+            forecast = until_there_is_room(*case)  # type: ignore[arg-type]  # cases of several types
+            assert (forecast.low, forecast.likely, forecast.high) == (None, None, None)
+            return forecast.text
+
+        assert unknown(1, CPU, None, []) == "unknown: nothing is known of how long runs what it waits for"
+        assert "nothing is known" in unknown(1, CPU, None, [Node({}, (Busy(CPU, None),))])
+        assert unknown(2, CPU, None, [Node({}, ends_in(10))]).startswith("unknown: 1 are ahead of it, and nothing")
+        assert "does not leave enough room" in unknown(1, {"CPU": 4.0}, None, [Node({}, ends_in(10))])
+        assert "asks for nothing" in unknown(1, {}, None, [Node({}, ends_in(10))])
+
+    def test_one_whose_end_nobody_knows_is_left_out(self) -> None:
+        nodes = [Node({}, (Busy(CPU, None), *ends_in(10)))]
+        assert until_there_is_room(1, CPU, None, nodes).likely == 10
+        assert until_there_is_room(2, {"CPU": 2.0}, None, nodes).likely is None
+
+    def test_how_much_longer(self) -> None:
+        seen = RunTime(10, 20, 40)
+        assert left_of(None, 5) is None
+        assert left_of(seen, 0) == seen
+        assert left_of(seen, 15) == RunTime(0, 5, 25)
+        assert left_of(seen, 25) == RunTime(0, 0, 15)
+        assert left_of(seen, 50) == RunTime(0, 0, 50), "longer than any before: it may take as long again"
+
+    @pytest.mark.parametrize(
+        ("forecast", "text"),
+        [
+            (Forecast(5, 12, 30), "in about 12 s (between 5 and 30 s)"),
+            (Forecast(0.5, 90, 180), "in about 90 s (between 0.5 s and 3 min)"),
+            (Forecast(0, 0, 0), "in about 0 s (between 0 and 0 s)"),
+            (Forecast(40), "not before 40 s from now"),
+            (Forecast(), "unknown"),
+            (Forecast(why="it is held"), "unknown: it is held"),
+        ],
+    )
+    def test_in_words(self, forecast: Forecast, text: str) -> None:
+        assert forecast.text == text
+        assert forecast.to_dict() == {
+            "text": text,
+            "earliest_s": forecast.low,
+            "likely_s": forecast.likely,
+            "latest_s": forecast.high,
+        }
+
+    def test_units(self) -> None:
+        assert [span(one) for one in (0.25, 9.7, 75, 3599, 3600 * 30)] == ["0.25 s", "9.7 s", "75 s", "60 min", "30 h"]
+
+
+class TestWhatWasSeen:
+    def test_of_the_same_code_or_else_of_the_same_size(self) -> None:
+        times = RunTimes()
+        known, like_it, wide = task("t", function_digest="f"), task("u", function_digest="g"), task("v", cpus=2)
+        assert times.seen(known) is None
+        times.observe("f", 1.0)
+        times.observe("f", 3.0)
+        times.ended(known, 8.0)
+        assert times.seen(known) == RunTime(pytest.approx(1 * 2 / 3), 2.0, 3 * 3 / 2), "two are not many"
+        assert times.seen(like_it) == RunTime(8 / 2, 8.0, 8 * 2), "and one is less"
+        assert times.seen(wide) is None
+
+    def test_jobs_by_their_entrypoint(self) -> None:
+        times = RunTimes()
+        times.ended(job("j"), 60.0)
+        times.ended(job("k", cpus=4), 100.0)
+        assert times.seen(job("l", cpus=8)) == RunTime(pytest.approx(40.0), 80.0, 150.0)
+
+    def test_actors_run_for_as_long_as_they_are_needed(self) -> None:
+        times = RunTimes()
+        times.ended(actor("x"), 60.0)
+        assert times.seen(actor("x")) is None
+
+    def test_it_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(run_times, "_KEPT", 2)
+        times = RunTimes()
+        for name in "fgh":
+            times.observe(name, 1.0)
+        assert times.seen(task("t", function_digest="f")) is None
+        assert times.seen(task("t", function_digest="h")) is not None
+        for took in range(100):
+            times.observe("h", float(took))
+        assert times.seen(task("t", function_digest="h")) == RunTime(pytest.approx(92 * 8 / 9), 95.5, 99 * 9 / 8)

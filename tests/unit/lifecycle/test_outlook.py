@@ -1,0 +1,138 @@
+"""When the machine expects a waiting item to start, by what it has seen and what runs now."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.forecast import Forecast
+from tests.unit.lifecycle.driver import Driver, actor, job, ready, task
+from tests.unit.lifecycle.gangs import gang
+
+
+def outlook(driver: Driver, task_id: str, position: int = 1) -> Forecast:
+    decision = driver.machine.record(task_id).decision
+    forecast = driver.machine.outlook(task_id, position, decision, driver.now)
+    assert forecast is not None
+    return forecast
+
+
+def seen(driver: Driver, *seconds: float, function: str = "f") -> None:
+    """Tasks of this function ran so long."""
+    for number, took in enumerate(seconds):
+        name = f"seen-{function}-{number}"
+        driver.submit(task(name, function_digest=function))
+        driver.start(name)
+        driver.now += took
+        driver.succeed(name, took=took)
+
+
+def test_one_that_waits_for_room_starts_when_something_like_what_was_seen_ends() -> None:
+    driver = ready(1)
+    seen(driver, 12, 30)
+    driver.submit(task("runs", function_digest="f"))
+    driver.start("runs")
+    driver.submit(task("t", function_digest="f"))
+    driver.now += 5
+    assert outlook(driver, "t") == Forecast(pytest.approx(8 - 5), 21 - 5, 45 - 5)
+    assert outlook(driver, "t", position=2) == Forecast(pytest.approx(2 * 8 - 5), 2 * 21 - 5, 2 * 45 - 5)
+
+
+def test_nothing_is_known_of_what_never_ran_nor_of_actors() -> None:
+    driver = ready(1)
+    driver.submit(actor("x", cpus=1))
+    driver.start("x")
+    driver.submit(task("t"))
+    assert outlook(driver, "t").text == "unknown: nothing is known of how long runs what it waits for"
+
+
+def test_serial_mode_waits_for_the_end_of_what_runs() -> None:
+    driver = ready(4, execution_mode="serial")
+    seen(driver, 10)
+    driver.submit(task("runs", function_digest="f"))
+    driver.start("runs")
+    driver.submit(task("t"))
+    assert outlook(driver, "t") == Forecast(5, 10, 20)
+
+
+def test_the_submission_interval_is_a_time() -> None:
+    driver = ready(4, submission_interval_s=40)
+    driver.submit(job("j1"))
+    driver.submit(job("j2"))
+    driver.now += 10
+    assert outlook(driver, "j2").text == "not before 30 s from now"
+    assert outlook(driver, "j2", position=3) == Forecast(30 + 2 * 40)
+
+
+def test_it_may_go_at_once_as_far_as_is_known() -> None:
+    driver = ready(1)
+    driver.submit(task("a"))
+    driver.submit(task("t"))
+    fresh = driver.machine.plan(task("t", cpus=0), driver.now)
+    assert fresh.cluster == "a"
+    assert driver.machine.outlook("t", 1, fresh, driver.now) == Forecast(0, 0, 0)
+
+
+def test_a_gang_is_more_than_the_sum_of_its_members() -> None:
+    driver = ready(2)
+    driver.submit(task("a"))
+    driver.submit(gang("g", 1, 1))
+    assert outlook(driver, "g").text == "unknown: a gang needs room for all its members at once"
+
+
+def test_a_cluster_that_was_removed_meanwhile_says_nothing() -> None:
+    driver = ready(1, 1)
+    seen(driver, 10)
+    for name in ("x", "y"):
+        driver.submit(task(name, function_digest="f"))
+        driver.start(name)
+    driver.submit(task("t"))
+    old = driver.machine.record("t").decision
+    assert old is not None
+    assert {row.cluster for row in old.candidates} == {"a", "b"}
+    driver.send(events.ClusterChanged("a", None))
+    assert driver.machine.outlook("t", 1, old, driver.now) == Forecast(5, 10, 20)
+
+
+def test_before_the_queue() -> None:
+    driver = ready(1)
+    driver.submit(task("a"))
+    driver.submit(task("late", start_after=driver.now + 90))
+    driver.submit(task("behind", after=("a",), start_after=driver.now + 90))
+    driver.send(events.Submitted(task("argument"), "waits for its argument a"))
+    assert outlook(driver, "late").text == "not before 90 s from now"
+    assert outlook(driver, "behind").text.startswith("unknown: waits for a to succeed; may start from ")
+    assert outlook(driver, "argument").text == "unknown: waits for its argument a"
+
+
+def test_between_two_attempts() -> None:
+    driver = ready(1, retry_backoff={"base_s": 20, "jitter": 0})
+    driver.submit(task("t", retries=1))
+    driver.start("t")
+    driver.fail("t")
+    driver.now += 5
+    assert outlook(driver, "t").text == "not before 15 s from now"
+
+
+def test_one_that_is_held_waits_for_somebody() -> None:
+    driver = ready(1)
+    driver.submit(task("a"))
+    driver.submit(task("t"))
+    driver.send(events.HoldRequested("t", "not yet"))
+    assert driver.machine.outlook("t", None, None, driver.now) == Forecast(why="is held: not yet")
+
+
+def test_a_cluster_that_does_not_answer_says_nothing() -> None:
+    driver = ready(1)
+    driver.send(events.LinkDown("a", "silent"))
+    driver.submit(task("t"))
+    assert outlook(driver, "t").text.startswith("unknown: a: ")
+
+
+def test_what_runs_or_is_over_has_no_outlook() -> None:
+    driver = ready(1)
+    driver.submit(task("t"))
+    assert driver.machine.outlook("t", None, None, driver.now) is None
+    driver.start("t")
+    driver.succeed("t")
+    assert driver.machine.outlook("t", None, None, driver.now) is None

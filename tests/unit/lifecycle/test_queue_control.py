@@ -1,0 +1,160 @@
+"""Hold and release, pause and resume, another priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from tests.unit.lifecycle.driver import Driver, job, ready, task
+
+
+def told(driver: Driver, task_id: str) -> tuple[Any, str, str]:
+    record = driver.machine.record(task_id)
+    return record.state, record.code, record.sentence
+
+
+def test_a_held_item_waits_beside_the_queue() -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    driver.submit(task("first"))
+    driver.submit(task("second"))
+    driver.send(events.HoldRequested("first", "until the data is there"))
+    assert told(driver, "first") == (TaskState.QUEUED, "HELD", "is held: until the data is there")
+    why = driver.machine.why("first", driver.now)
+    assert why is not None
+    assert (why.code, why.unblocked_by) == ("HELD", "somebody releases it")
+    driver.succeed("running")
+    assert driver.sent_to(ever=False) == {"second": "a"}
+    driver.send(events.ReleaseRequested("first"))
+    assert driver.machine.record("first").code == "NO_CAPACITY"
+    driver.succeed("second")
+    assert driver.sent_to(ever=False) == {"first": "a"}
+
+
+def test_hold_and_release_twice_and_of_nobody_change_nothing() -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    driver.submit(task("t"))
+    for event in (
+        events.HoldRequested("nobody"),
+        events.ReleaseRequested("nobody"),
+        events.ReleaseRequested("t"),
+        events.PriorityChanged("nobody", 3),
+    ):
+        assert driver.send(event) == []
+    driver.send(events.HoldRequested("t"))
+    assert driver.send(events.HoldRequested("t", "again")) == []
+    assert told(driver, "t") == (TaskState.QUEUED, "HELD", "is held")
+    driver.cancel("t")
+    assert driver.state("t") is TaskState.CANCELLED
+    assert driver.send(events.ReleaseRequested("t")) == []
+
+
+def test_one_that_runs_is_held_when_it_would_be_queued_again() -> None:
+    driver = ready(1, retry_backoff={"base_s": 0})
+    driver.submit(task("t", retries=1))
+    driver.start("t")
+    driver.send(events.HoldRequested("t"))
+    assert driver.state("t") is TaskState.RUNNING
+    driver.fail("t")
+    driver.fire("retry:t")
+    assert told(driver, "t")[1] == "HELD"
+    driver.send(events.ReleaseRequested("t"))
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_one_that_is_released_before_it_was_queued_again_is_not_held() -> None:
+    driver = ready(1, retry_backoff={"base_s": 0})
+    driver.submit(task("t", retries=1))
+    driver.send(events.HoldRequested("t"))
+    driver.fail("t")
+    driver.send(events.ReleaseRequested("t"))
+    driver.fire("retry:t")
+    assert driver.state("t") is TaskState.DISPATCHING
+
+
+def test_a_hold_stops_the_clock_of_the_queue_timeout() -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    driver.submit(task("t", queue_timeout=5.0))
+    driver.send(events.HoldRequested("t"))
+    assert "queue:t" not in driver.machine.timers
+    driver.send(events.ReleaseRequested("t"), after=100)
+    assert "queue:t" in driver.machine.timers
+
+
+def test_held_items_count_for_max_queue() -> None:
+    driver = ready(1, max_queue=2)
+    for name in ("running", "a", "b"):
+        driver.submit(task(name))
+    driver.send(events.HoldRequested("a"))
+    driver.submit(task("c"))
+    assert driver.end("c").error == "QueueFullError"
+
+
+def test_another_priority_takes_its_place_at_once() -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    driver.submit(task("first"))
+    driver.submit(task("second"))
+    driver.send(events.PriorityChanged("second", 5))
+    assert [step.code for step in driver.machine.record("second").history][-2:] == ["PRIORITY_CHANGED", "NO_CAPACITY"]
+    assert driver.send(events.PriorityChanged("second", 5)) == []
+    driver.succeed("running")
+    assert driver.sent_to(ever=False) == {"second": "a"}
+
+
+def test_another_priority_of_one_that_runs_holds_for_its_next_attempt() -> None:
+    driver = ready(1, retry_backoff={"base_s": 0})
+    driver.submit(task("t", retries=1))
+    driver.submit(task("other"))
+    driver.send(events.PriorityChanged("t", -1))
+    driver.fail("t")
+    driver.fire("retry:t")
+    assert driver.state("other") is TaskState.DISPATCHING
+    assert driver.machine.record("t").wanted.priority == -1
+
+
+def test_a_paused_owner_starts_nothing() -> None:
+    driver = ready(4)
+    driver.send(events.QueuePaused("owner", "x", "over budget"))
+    driver.submit(task("x0", owner="x"))
+    driver.submit(task("y0", owner="y"))
+    assert list(driver.sent_to()) == ["y0"]
+    assert told(driver, "x0")[1:] == ("OWNER_PAUSED", "the queue of x is paused: over budget")
+    driver.send(events.QueueResumed("owner", "x"))
+    assert driver.sent_to(ever=False) == {"x0": "a"}
+
+
+def test_room_that_got_free_while_an_owner_was_paused_is_found() -> None:
+    driver = ready(1)
+    driver.submit(task("y", owner="y"))
+    driver.submit(task("x", owner="x"))
+    driver.send(events.QueuePaused("owner", "x"))
+    driver.succeed("y")
+    assert driver.state("x") is TaskState.QUEUED
+    driver.send(events.QueueResumed("owner", "x"))
+    assert driver.state("x") is TaskState.DISPATCHING
+
+
+@pytest.mark.parametrize("item", [task("t"), job("t")])
+def test_a_paused_cluster_gets_nothing_new(item: Any) -> None:
+    driver = ready(4, 4)
+    driver.submit(task("runs", preferred_cluster="a"))
+    driver.send(events.QueuePaused("cluster", "a", "disk swap"))
+    driver.submit(item)
+    assert driver.sent_to(ever=False) == {"t": "b"}
+    wait = driver.submit(task("only", preferred_cluster="a", fallback="wait"))
+    assert (wait.code, wait.sentence) == ("QUEUE_PAUSED", "a: its queue is paused: disk swap")
+    assert driver.state("runs") is TaskState.DISPATCHING  # what is there goes on
+    driver.send(events.QueueResumed("cluster", "a"))
+    assert driver.sent_to(ever=False) == {"only": "a"}
+
+
+def test_pausing_a_cluster_that_is_not_there_changes_nothing() -> None:
+    driver = ready(1)
+    assert driver.send(events.QueuePaused("cluster", "nowhere")) == []
+    assert driver.send(events.QueueResumed("cluster", "nowhere")) == []
