@@ -36,6 +36,12 @@ if TYPE_CHECKING:
         submit_actor,
         submit_actor_async,
     )
+    from ray_multicluster_scheduler.app.client_api.submit_gang import (
+        GangMember,
+        member,
+        submit_gang,
+        submit_gang_async,
+    )
     from ray_multicluster_scheduler.app.client_api.submit_job import (
         get_job_info,
         get_job_logs,
@@ -60,9 +66,14 @@ if TYPE_CHECKING:
         explain,
         fleet_resources,
         get_unified_scheduler,
+        hold,
         initialize_scheduler_environment,
         list_clusters,
+        pause_queue,
         plan,
+        release,
+        resume_queue,
+        set_priority,
         shutdown,
     )
     from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -88,6 +99,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model import TaskState
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
     from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
+    from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import register_policy
 
 __all__ = [
     "ActorCallHandle",
@@ -101,6 +113,7 @@ __all__ = [
     "ConfigurationError",
     "FleetConfig",
     "FleetExecutor",
+    "GangMember",
     "JobHandle",
     "LocalCluster",
     "LocalFleet",
@@ -138,6 +151,7 @@ __all__ = [
     "get_runtime_context",
     "get_unified_scheduler",
     "graceful_shutdown_on_keyboard_interrupt",
+    "hold",
     "init",
     "initialize_scheduler_environment",
     "is_initialized",
@@ -145,15 +159,23 @@ __all__ = [
     "list_actors",
     "list_clusters",
     "list_jobs",
+    "member",
     "method",
     "nodes",
+    "pause_queue",
     "plan",
     "put",
+    "register_policy",
+    "release",
     "remote",
+    "resume_queue",
+    "set_priority",
     "shutdown",
     "stop_job",
     "submit_actor",
     "submit_actor_async",
+    "submit_gang",
+    "submit_gang_async",
     "submit_job",
     "submit_job_async",
     "submit_task",
@@ -177,13 +199,14 @@ _HOMES = {
     ),
     "app.client_api.ray_shape.remote": "remote",
     "app.client_api.submit_actor": "get_actor kill list_actors submit_actor submit_actor_async",
+    "app.client_api.submit_gang": "GangMember member submit_gang submit_gang_async",
     "app.client_api.submit_job": (
         "get_job_info get_job_logs get_job_status list_jobs stop_job submit_job submit_job_async wait_for_all_jobs"
     ),
     "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
-        "UnifiedScheduler cluster_info explain fleet_resources get_unified_scheduler "
-        "initialize_scheduler_environment list_clusters plan shutdown"
+        "UnifiedScheduler cluster_info explain fleet_resources get_unified_scheduler hold "
+        "initialize_scheduler_environment list_clusters pause_queue plan release resume_queue set_priority shutdown"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
@@ -195,6 +218,7 @@ _HOMES = {
     "common.model": "TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",
     "local_fleet": "LocalCluster LocalFleet",
+    "scheduler.scheduler_core.installed_policies": "register_policy",
 }
 _INSIDE = {
     "ActorCallHandle": "app.client_api.native.handle.NativeCallHandle",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
+EXIT_NOT_FOUND = 102
 EXIT_INTERRUPTED = 130
 
 
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=None if arguments is None else list(arguments), prog_name="rmcs")
     except SchedulerError as error:
         _report(error)
+        if isinstance(error, UnknownItemError):
+            return EXIT_NOT_FOUND
         return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
     except SystemExit as stop:  # how Typer ends, whatever happened
         code = stop.code if isinstance(stop.code, int) else EXIT_FAILED if stop.code else 0

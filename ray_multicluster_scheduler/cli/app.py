@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, fleet
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan
 
 app = typer.Typer(
     name="rmcs",
@@ -18,6 +18,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("clusters")(clusters.show)
+app.command("plan")(plan.plan)
+app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
 app.add_typer(fleet.app, name="fleet")
 

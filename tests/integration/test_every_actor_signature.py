@@ -113,7 +113,7 @@ class TestWhatIsSaid:
     def test_options_of_tasks_are_refused_with_the_right_one(self) -> None:
         for option, instead in {
             "retries": "constructor",
-            "crash_retries": "max_restarts",
+            "max_retries": "max_restarts",
             "run_timeout": "ready",
         }.items():
             with pytest.raises(ConfigurationError, match=instead):

@@ -127,10 +127,22 @@ class TestWhatIsSaid:
             assert isinstance(handle.exception(60), LookupError)
             assert (path.read_text(), handle.attempt) == ("x", 1)
 
-    def test_dedup_says_what_it_can_do(self) -> None:
-        assert submit_task(where(), dedup="none") in {"linux", "mac"}
-        with pytest.raises(ConfigurationError, match="idempotency_key"):
-            submit_task(where(), dedup="content")
+    def test_equal_items_run_once_if_they_are_asked_to(self, tmp_path: Path) -> None:
+        def slow(path: str) -> int:
+            import time
+
+            time.sleep(1)
+            with open(path, "a") as file:
+                file.write("x")
+            return 7
+
+        path = tmp_path / "runs"
+        first, again, other = (
+            submit_task_async(slow, (str(path),), dedup=word) for word in ("content", "content", "none")
+        )
+        assert get([first, again, other], timeout=60) == [7, 7, 7]
+        assert first.id == again.id != other.id
+        assert path.read_text() == "xx"
 
     def test_generators_are_refused_with_a_sentence(self) -> None:
         def stream() -> Iterator[int]:

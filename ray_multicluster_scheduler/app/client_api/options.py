@@ -9,7 +9,9 @@ import difflib
 import functools
 import getpass
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import Settings
 
 _LONGEST_S = 100 * 365 * 86400.0
+_FIRST_EPOCH = 1e9
+"""A ``start_after`` from here on is a moment (2001 or later), below it is a number of seconds from now."""
 _MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster"}
 """What people write, and what it is called: not always the most similar name."""
 
 
 class ItemOptions(TypedDict, total=False):
-    """Keyword arguments that tasks and jobs have in common."""
+    """Keyword arguments that tasks, actors and jobs have in common.
+
+    ``after``: ids or handles of items that have to succeed first; one that fails, fails this one. ``start_after``:
+    seconds from now, or a moment (a datetime, or seconds since the epoch), before which it is not queued.
+    ``dedup="content"``: while an equal one (function, arguments, requirements, wishes) is not over, this is that one.
+    """
 
     name: str | None
     require_tags: Sequence[str] | None
@@ -44,6 +53,8 @@ class ItemOptions(TypedDict, total=False):
     queue_timeout: float | None
     idempotency_key: str | None
     dedup: str | None
+    after: Sequence[Any] | None
+    start_after: float | datetime | timedelta | None
     runtime_env: Mapping[str, Any] | None
 
 
@@ -67,6 +78,7 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
     """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
     refuse_unknown(options, names_of(known))
     check_dedup(options.get("dedup"))
+    begins_at(options.get("start_after"), 0.0)
     _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
     return {
@@ -76,19 +88,49 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "fallback": given.get("fallback", "any"),
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
-        "priority": _whole(given.get("priority", 0), "priority"),
+        "priority": whole(given.get("priority", 0), "priority"),
         "owner": _text(given.get("owner"), "owner") or _user(),
-        "retries": _whole(given.get("retries", settings.retries), "retries"),
-        "crash_retries": _whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
-        "lost_retries": _whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
+        "retries": whole(given.get("retries", settings.retries), "retries"),
+        "crash_retries": whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
+        "lost_retries": whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
         "retry_on": _class_names(given["retry_on"], "retry_on") if "retry_on" in given else None,
         "no_retry_on": _class_names(given.get("no_retry_on", ()), "no_retry_on"),
         "retry_lost": bool(given.get("retry_lost", False)),
         "run_timeout": _seconds(given.get("run_timeout"), "run_timeout"),
         "queue_timeout": _seconds(given.get("queue_timeout"), "queue_timeout"),
         "idempotency_key": _text(given.get("idempotency_key"), "idempotency_key"),
+        "after": _ids(given.get("after")),
         "runtime_env": absolute_paths(given.get("runtime_env") or {}),
     }
+
+
+def begins_at(given: object, now: float) -> float | None:
+    """The moment that ``start_after`` means, by a clock that shows ``now``. Raises ConfigurationError."""
+    if given is None:
+        return None
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, datetime):
+        return now + given.timestamp() - time.time()  # one without a zone is local time
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < time.time() + _LONGEST_S:
+        raise ConfigurationError(
+            f"start_after is {given!r}.", next_step="give seconds from now, a datetime, or seconds since the epoch"
+        )
+    return now + given - time.time() if given >= _FIRST_EPOCH else now + given
+
+
+def is_joined(options: Mapping[str, Any], settings: Settings) -> bool:
+    """Shall it be joined to an equal item? One with an id or key of its own is told apart by that.
+
+    Raises ConfigurationError when both are asked for.
+    """
+    own = next((key for key in ("submission_id", "idempotency_key") if options.get(key) is not None), None)
+    if own is not None and options.get("dedup") == "content":
+        raise ConfigurationError(
+            f'dedup="content" and {own} exclude each other: equal items are one, or each has its own.',
+            next_step="give one of the two",
+        )
+    return own is None and (options.get("dedup") or settings.dedup) == "content"
 
 
 def absolute_paths(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,15 +188,9 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def check_dedup(given: object) -> None:
-    """Are equal items to be joined? Only "none" is there so far. Raises ConfigurationError."""
-    if given is None or given == "none":
-        return
-    if given == "content":
-        raise ConfigurationError(
-            'dedup="content" is not there yet: equal items are not joined.',
-            next_step="leave it out; to join submissions, give them the same idempotency_key",
-        )
-    raise ConfigurationError(f"dedup is {given!r}.", next_step='give "none", or leave it out')
+    """Are equal items to be joined? Raises ConfigurationError for what is no answer."""
+    if given not in (None, "none", "content"):
+        raise ConfigurationError(f"dedup is {given!r}.", next_step='give "none" or "content", or leave it out')
 
 
 def _texts(given: object, what: str) -> tuple[str, ...]:
@@ -167,6 +203,32 @@ def _texts(given: object, what: str) -> tuple[str, ...]:
         if not isinstance(text, str) or not text:
             raise ConfigurationError(f"{what} holds {text!r}.", next_step="give names as text")
     return texts
+
+
+def _ids(given: object) -> tuple[str, ...]:
+    """The items that ``after`` names, each once."""
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"after is {given!r}, not a list.", next_step="give a list of ids or handles")
+    return tuple(dict.fromkeys(item_id_of(one, "after") for one in given))
+
+
+def item_id_of(given: object, what: str) -> str:
+    """The id of an item, given by its id or by its handle. Raises ConfigurationError for anything else."""
+    if isinstance(given, str) and given:
+        return given
+    # Heavy; whoever has a handle has loaded it.
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle  # noqa: PLC0415
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle  # noqa: PLC0415
+    from ray_multicluster_scheduler.app.client_api.handles.item import Item  # noqa: PLC0415
+
+    if isinstance(given, (Handle, ActorHandle)) and isinstance(given._item, Item):
+        return given._item.whole
+    raise ConfigurationError(
+        f"{what} was given {given!r}, which is no item.",
+        next_step="give what submit_task_async, submit_job or submit_actor returned, or its id",
+    )
 
 
 def _text(given: object, what: str) -> str | None:
@@ -182,7 +244,8 @@ def _class_names(given: object, what: str) -> tuple[str, ...]:
     return _texts([item.__name__ if isinstance(item, type) else item for item in items], what)
 
 
-def _whole(value: object, what: str) -> int:
+def whole(value: object, what: str) -> int:
+    """Raises ConfigurationError for what is no whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{what} is {value!r}.", next_step="give a whole number")
     return value

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ray_multicluster_scheduler.app.client_api import where
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 __all__ = [
@@ -22,9 +24,14 @@ __all__ = [
     "explain",
     "fleet_resources",
     "get_unified_scheduler",
+    "hold",
     "initialize_scheduler_environment",
     "list_clusters",
+    "pause_queue",
     "plan",
+    "release",
+    "resume_queue",
+    "set_priority",
     "shutdown",
 ]
 
@@ -57,13 +64,47 @@ def shutdown(*, drain: bool = False) -> None:
 
 
 def explain(item_id: str) -> dict[str, Any]:
-    """Why an item is where it is. Raises UnknownItemError."""
+    """Why an item is where it is, as data that prints itself for people. Raises UnknownItemError."""
     return where.side().explain(item_id)
 
 
-def plan(resource_requirements: Mapping[str, Any] | None = None, **options: Any) -> SchedulingDecision:
-    """Where a task like this would go now, and why; nothing is submitted."""
-    return where.side().plan(resource_requirements, **options)
+def plan(
+    resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
+) -> SchedulingDecision:
+    """Where a task, or an actor or a job if ``kind`` says so, would go now, and why; nothing is submitted.
+
+    The decision prints itself as a table.
+    """
+    return where.side().plan(resource_requirements, kind=kind, **options)
+
+
+def hold(item: str | Handle | ActorHandle, reason: str = "") -> None:
+    """Let an item not start before `release`; what was sent to a cluster already goes on, and only its next attempt is
+    held. Nothing happens to what is over. Raises UnknownItemError."""
+    where.side().hold(item, reason)
+
+
+def release(item: str | Handle | ActorHandle) -> None:
+    """The end of `hold`. Raises UnknownItemError."""
+    where.side().release(item)
+
+
+def set_priority(item: str | Handle | ActorHandle, priority: int) -> None:
+    """From now on the item waits with this priority; higher numbers go first. Raises UnknownItemError."""
+    where.side().set_priority(item, priority)
+
+
+def pause_queue(cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+    """Send nothing new to a cluster, or start nothing new of an owner, until `resume_queue`; what runs goes on.
+
+    Raises ConfigurationError for a cluster that is not there, or when not exactly one of the two is named.
+    """
+    where.side().pause_queue(cluster, owner, reason)
+
+
+def resume_queue(cluster: str | None = None, owner: str | None = None) -> None:
+    """The end of `pause_queue`."""
+    where.side().resume_queue(cluster, owner)
 
 
 def list_clusters(*, refresh: bool = False) -> list[dict[str, Any]]:

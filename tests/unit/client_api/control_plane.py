@@ -59,6 +59,9 @@ class ControlPlane:
     def refresh(self, cluster: str) -> None:
         self.post(events.SnapshotTaken(snapshot(cluster, self.runtime.clock.now(), 8)))
 
+    def check_dashboard(self, cluster: str) -> None:
+        self.post(events.DashboardChecked(cluster))
+
     # ---- what a test does
 
     def post(self, event: events.Event) -> None:

@@ -16,6 +16,7 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.actors import actors
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import (
@@ -82,7 +83,9 @@ class TestWhatIsDescribed:
         ("options", "sentence"),
         [
             ({"retries": 1}, "retries means nothing for an actor"),
-            ({"crash_retries": 1}, "max_restarts"),
+            ({"max_retries": 1}, "max_restarts"),
+            ({"crash_retries": -1}, "crash_retries is -1"),
+            ({"dedup": "content"}, "get_if_exists=True"),
             ({"run_timeout": 5}, "ready_timeout"),
             ({"idempotency_key": "k"}, "get_if_exists=True"),
             ({"lifetime": "detached"}, "no name"),
@@ -120,6 +123,25 @@ class TestWhatIsDescribed:
         assert actor.explain()["sentence"] == "waits for its argument t1"
         plane.finish(task)
         until(lambda: actor.state is TaskState.RUNNING)
+
+    def test_until_it_is_ready_its_own_crash_retries_hold(self) -> None:
+        with ActorPlane(slow=True) as plane:
+            patient, impatient = plane.actor(), plane.actor(crash_retries=0)
+            plane.die(patient)
+            plane.die(impatient)
+            until(lambda: impatient.state is TaskState.FAILED)
+            until(lambda: patient._item.attempt == 2)
+            assert "a higher crash_retries" in str(error_of(impatient._item.outcome))
+
+    def test_one_that_comes_after_another_item(self, plane: ActorPlane) -> None:
+        task = plane.task("t1")
+        actor = plane.actors.submit(Counter, (), None, None, None, {"after": [task], "dedup": "none"})
+        until(lambda: actor._item.accepted)
+        assert actor.explain()["code"] == "WAITS_FOR_DEPENDENCIES"
+        later = plane.actors.submit(Counter, (), None, None, None, {"after": ["t1"], "start_after": 3600})
+        plane.finish(task)
+        until(lambda: actor.state is TaskState.RUNNING)
+        until(lambda: later.explain()["code"] == "STARTS_LATER")
 
     def test_options_of_the_class_and_those_of_the_call(self, plane: ActorPlane) -> None:
         cls = RemoteClass(Counter, num_cpus=2, name="one", tags=["x"], max_restarts=3)

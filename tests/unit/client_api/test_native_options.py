@@ -179,5 +179,5 @@ def test_equal_items_are_not_joined_inside_either(monkeypatch: pytest.MonkeyPatc
     ):
         assert "dedup" not in submit(dedup="none")
         submit(dedup=None)
-        with pytest.raises(ConfigurationError, match='dedup="content" is not there yet'):
+        with pytest.raises(ConfigurationError, match="Equal items are not joined inside of cluster"):
             submit(dedup="content")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import getpass
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, common_fields
+from ray_multicluster_scheduler.app.client_api.options import (
+    ItemOptions,
+    JobOptions,
+    absolute_paths,
+    begins_at,
+    common_fields,
+    is_joined,
+)
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
@@ -143,12 +152,41 @@ def test_a_time_limit_that_no_clock_can_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize("known", [ItemOptions, JobOptions, ActorOptions])
-def test_equal_items_are_not_joined_yet(known: type) -> None:
-    for harmless in (None, "none"):
-        assert "dedup" not in fields(known, dedup=harmless)
-    with pytest.raises(ConfigurationError, match='dedup="content" is not there yet') as caught:
-        fields(known, dedup="content")
-    assert "idempotency_key" in str(caught.value)
+def test_dedup_is_one_of_two_words(known: type) -> None:
+    for word in (None, "none", "content"):
+        assert "dedup" not in fields(known, dedup=word)
     for wrong in ("all", True, ["none"]):
         with pytest.raises(ConfigurationError, match="dedup is "):
             fields(known, dedup=wrong)
+
+
+def test_who_is_joined_to_an_equal_item() -> None:
+    content = Settings(dedup="content")
+    assert not is_joined({}, Settings())
+    assert is_joined({"dedup": "content"}, Settings())
+    assert is_joined({}, content)
+    assert not is_joined({"dedup": "none"}, content)
+    for own in ({"idempotency_key": "k"}, {"submission_id": "job-7"}):
+        assert not is_joined(own, content)
+        with pytest.raises(ConfigurationError, match="exclude each other"):
+            is_joined({**own, "dedup": "content"}, Settings())
+
+
+def test_start_after_is_a_time_from_now_or_a_moment() -> None:
+    soon = time.time() + 60
+    assert begins_at(None, 1000.0) is None
+    assert begins_at(60, 1000.0) == 1060.0
+    assert begins_at(timedelta(minutes=1), 1000.0) == 1060.0
+    for moment in (soon, datetime.fromtimestamp(soon, UTC), datetime.fromtimestamp(soon)):  # noqa: DTZ006 - local time
+        assert begins_at(moment, 1000.0) == pytest.approx(1060.0, abs=5)
+    for wrong in ("tomorrow", -1, True, float("nan"), timedelta(days=-1), 10**400):
+        with pytest.raises(ConfigurationError, match="start_after"):
+            fields(start_after=wrong)
+
+
+def test_after_names_items_each_once() -> None:
+    assert fields(after=["task-1", "job-2", "task-1"])["after"] == ("task-1", "job-2")
+    assert fields()["after"] == ()
+    for wrong in ("task-1", 7, [7], [""]):
+        with pytest.raises(ConfigurationError, match="after"):
+            fields(after=wrong)

@@ -34,6 +34,11 @@ class Arguments:
         """Is nothing missing?"""
         return not self.sources and not self.actors
 
+    @property
+    def source_names(self) -> list[str]:
+        """What tells the values apart that are not in ``data``: what was put by its content, others by their item."""
+        return [one.digest if isinstance(one, ObjectHandle) else one._item.id for one in self.sources]
+
     def runtime_env(self, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
         """The caller's, with the user's modules that the values need, and ``modules`` beside them.
 

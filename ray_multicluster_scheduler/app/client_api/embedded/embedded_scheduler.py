@@ -12,12 +12,13 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors import call_handle
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.actors.actor_verbs import ActorVerbs
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
+from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_for
@@ -25,14 +26,14 @@ from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOp
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.common.model import SchedulingDecision
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, load_config
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 
 H = TypeVar("H", bound=Handle)
 
 
-class UnifiedScheduler(ActorVerbs):
+class UnifiedScheduler(GangVerbs, QueueVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
     Embedded: the control plane lives in this process, and what was submitted lives and dies with it. Raises
@@ -148,16 +149,32 @@ class UnifiedScheduler(ActorVerbs):
         runtime, submission = self._started()
         return JobHandle(runtime.submit(submission.job(entrypoint, **options)), runtime)
 
-    def plan(self, resource_requirements: Mapping[str, Any] | None = None, **options: Any) -> SchedulingDecision:
-        """Where a task like this would go now, and why; nothing is submitted."""
+    def plan(
+        self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any
+    ) -> SchedulingDecision:
+        """Where a task, or an actor or a job if ``kind`` says so, would go now, and why; nothing is submitted.
+
+        Every cluster is asked first. The decision prints itself as a table. Raises ConfigurationError.
+        """
         runtime, submission = self._started()
-        task, _ = submission.task(_nothing, (), None, resource_requirements, **options)
+        task = self._planned(submission, kind, {**options, "resource_requirements": resource_requirements})
         try:
             runtime.run(runtime.health.check_all())
             return runtime.ask(lambda: runtime.machine.plan(task, runtime.clock.now()))
         finally:
             runtime.shelf.release(task.function_digest)
             runtime.shelf.release(task.arguments_digest)
+
+    def _planned(self, submission: Submission, kind: str, options: dict[str, Any]) -> TaskDescription:
+        match kind:
+            case "task":
+                return submission.task(_nothing, **options)[0]
+            case "actor":
+                needs, tags = options.pop("resource_requirements"), options.pop("tags", None)
+                return self._with_actors().describe(_Nothing, needs, tags, options)
+            case "job":
+                return submission.job("true", **options)
+        raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
 
     def get(self, handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
         """The value of one handle, or the values of many in their order; the time is for all of them together.
@@ -354,6 +371,10 @@ class UnifiedScheduler(ActorVerbs):
 
 def _nothing() -> None:
     """What `plan` pretends to run."""
+
+
+class _Nothing:
+    """The same for actors."""
 
 
 # Pickled by this name, which a worker of a cluster can import: there it is the native one.

@@ -6,9 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.app.client_api.embedded.waiting_story import waiting_story
+from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
+from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import UnknownItemError
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
+from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
@@ -20,35 +24,59 @@ MASKED = "•••"
 _MARKERS = markers("", "", 0, 0)
 
 
-def explain_item(runtime: Runtime, task_id: str) -> dict[str, Any]:
+def explain_item(runtime: Runtime, task_id: str) -> Explanation:
     """Everything known of one item. Raises UnknownItemError."""
     runtime.settled(task_id)
-    return runtime.ask(lambda: _story(runtime, task_id))
+    return runtime.ask(lambda: story(runtime, task_id))
 
 
-def _story(runtime: Runtime, task_id: str) -> dict[str, Any]:
+def story(runtime: Runtime, task_id: str) -> Explanation:
+    """The same, on the loop."""
     record = find_record(runtime, task_id)
     if record is None:
         state, code, sentence = _unrecorded(runtime, task_id)
-        return {"id": task_id, "state": state, "code": code, "sentence": sentence}
-    decision = record.decision
+        return Explanation(id=task_id, state=state, code=code, sentence=sentence)
+    history = runtime.manager.log.history(task_id)
     prepared = runtime.dispatcher.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
-    return {
+    return Explanation(
         **_of_actor(record),
-        "id": task_id,
-        "kind": record.task.kind,
-        "name": record.task.name,
-        "state": str(abandoned.state if abandoned else record.state),
-        "cluster": record.cluster,
-        "attempt": record.attempt,
-        "code": ABANDONED if abandoned else record.code,
-        "sentence": abandoned.message if abandoned else record.sentence + _but(runtime, record),
-        "unblocked_by": decision.unblocked_by if decision is not None and record.cluster is None else None,
-        "decision": None if decision is None else decision.to_dict(),
-        "runtime_env": _without_secrets(prepared.runtime_env) if prepared else None,
-        "converted_paths": [list(pair) for pair in prepared.converted] if prepared else [],
-        "history": [step.to_dict() for step in runtime.manager.log.history(task_id)],
+        **_of_gang(record),
+        id=task_id,
+        kind=record.task.kind,
+        name=record.task.name,
+        owner=record.task.owner,
+        priority=record.wanted.priority,
+        state=str(abandoned.state if abandoned else record.state),
+        cluster=record.cluster,
+        attempt=record.attempt,
+        code=ABANDONED if abandoned else record.code,
+        sentence=abandoned.message if abandoned else _sentence(runtime, record),
+        **_of_waiting(runtime, record),
+        attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
+        runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
+        converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
+        history=[step.to_dict() for step in history],
+    )
+
+
+def _sentence(runtime: Runtime, record: TaskRecord) -> str:
+    missing = runtime.machine.missing(record.task.id)
+    if missing is None:
+        return record.sentence + _but(runtime, record)
+    held = "" if record.held is None else f"; is held{f': {record.held}' if record.held else ''}"
+    return missing.sentence + held
+
+
+def _of_waiting(runtime: Runtime, record: TaskRecord) -> dict[str, Any]:
+    """Its decision, made anew if it waits, and what else there is to be said then."""
+    machine, task_id, now = runtime.machine, record.task.id, runtime.clock.now()
+    decision, place = machine.why(task_id, now) or record.decision, machine.queue_place(task_id, now)
+    forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
+    at = None if place is None else (place.position, place.ahead)
+    return {
+        **waiting_story(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
+        "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
     }
 
 
@@ -67,6 +95,15 @@ def _of_actor(record: TaskRecord) -> dict[str, Any]:
             "holds": dict(holds),
         }
     }
+
+
+def _of_gang(record: TaskRecord) -> dict[str, Any]:
+    """What is special about a gang."""
+    gang = record.task.gang
+    if gang is None:
+        return {}
+    members = [{"name": member.name, "requirements": dict(member.requirements)} for member in gang.members]
+    return {"gang": {"of": gang.of, "strategy": gang.strategy, "members": members}}
 
 
 def _but(runtime: Runtime, record: TaskRecord) -> str:
@@ -178,7 +215,16 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "message": abandoned.message if abandoned else record.sentence,
         }
 
-    return runtime.ask(lambda: [row(one) for one in runtime.machine.records() if one.task.kind == "actor"])
+    def rows(record: TaskRecord) -> list[dict[str, Any]]:
+        one, gang = row(record), record.task.gang
+        members = () if gang is None else gang.members
+        of_gang = [{**one, "id": member_id(record.task.id, at), "class": name.name} for at, name in enumerate(members)]
+        return of_gang or [one]
+
+    def all_rows() -> list[dict[str, Any]]:
+        return [one for record in runtime.machine.records() if record.task.serves for one in rows(record)]
+
+    return runtime.ask(all_rows)
 
 
 def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
@@ -211,20 +257,6 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "os": info.os if info else (snapshot.os if snapshot else None),
         "arch": info.arch if info else (snapshot.arch if snapshot else None),
     }
-
-
-def decision_table(decision: SchedulingDecision | dict[str, Any]) -> list[tuple[str, str]]:
-    """One line per cluster for people: its name, and why it was or was not chosen."""
-    data = decision if isinstance(decision, dict) else decision.to_dict()
-    lines = []
-    for row in data["candidates"]:
-        if row["rejections"]:
-            said = "; ".join(rejection["sentence"] for rejection in row["rejections"])
-        else:
-            said = ", ".join(f"{name} {score:.3f}" for name, score in row["scores"].items()) or "fits"
-        mark = " (chosen)" if row["cluster"] == data["cluster"] else ""
-        lines.append((row["cluster"] + mark, said))
-    return lines
 
 
 def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:

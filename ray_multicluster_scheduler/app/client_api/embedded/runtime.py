@@ -7,15 +7,17 @@ import platform
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
+from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -33,10 +35,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
-from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
-from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_entry_points
+from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -58,11 +59,12 @@ class Runtime(LoopThread):
         self.config, self.control_plane = config, control_plane
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), OutputStore()
         self._kept_finished = kept_finished
-        self._lock = threading.Lock()  # over the five below: what is known here, and whether more may come
+        self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._kept: dict[str, Item] = {}
         self._keys: dict[tuple[str, str], str] = {}
+        self._contents: dict[str, str] = {}
         self._refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
@@ -79,7 +81,8 @@ class Runtime(LoopThread):
     # From any thread ------------------------------------------------------------------------------------
 
     def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
-        """Hand an item to the brain; returns at once. A repeated id or key is the first item again.
+        """Hand an item to the brain; returns at once. A repeated id or key is the first item again, and so is one with
+        the content of an item that is neither over nor asked to end.
 
         It is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
         ConfigurationError for an id or key that means something else.
@@ -95,6 +98,8 @@ class Runtime(LoopThread):
                     item = self._live[task.id] = Item(task)
                     if task.idempotency_key is not None:
                         self._keys[task.owner, task.idempotency_key] = task.id
+                    if task.content_key is not None:
+                        self._contents[task.content_key] = task.id
                     if arguments is not None and not arguments.plain:
                         watch = self.incomplete.expect(task.id, arguments)
                     waits_for = watch.waits_for if watch else ""
@@ -105,8 +110,11 @@ class Runtime(LoopThread):
             return item
         finally:
             if not taken:
-                self.shelf.release(task.function_digest)
-                self.shelf.release(task.arguments_digest)
+                self._release(task)
+
+    def _release(self, task: TaskDescription) -> None:
+        for digest in task.payloads:
+            self.shelf.release(digest)
 
     def let_catch_up(self) -> None:
         """For whoever submits many; holding no lock that something on the loop may want."""
@@ -139,10 +147,20 @@ class Runtime(LoopThread):
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
         """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end, and in the child of a
         fork."""
+        item = self._live.get(task_id)
+        if item is None or item.task.content_key is None:
+            self.tell(CancelRequested(task_id, reason, force))
+            return
+        with self._lock:  # the brain must hear of this before it hears of one that is not joined to it any more
+            self._join_no_more(item.task)
+            self.tell(CancelRequested(task_id, reason, force))
+
+    def tell(self, event: Event) -> None:
+        """Hand an event of the user's to the brain. Raises SchedulerError after the end, and in the child of a fork."""
         self.check_process()
         with self.gate:
             self.check_open()
-            self.manager.post(CancelRequested(task_id, reason, force))
+            self.manager.post(event)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
@@ -173,6 +191,8 @@ class Runtime(LoopThread):
     def _first(self, task: TaskDescription) -> Item | None:
         """Under the lock: the item that was submitted before with the same key or id, if any."""
         by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
+        if task.content_key is not None:
+            by_key = self._contents.get(task.content_key)
         known = self.item(by_key or task.id)
         if known is not None and known.task.kind == task.kind:
             return known
@@ -185,6 +205,11 @@ class Runtime(LoopThread):
             task_id=task.id,
             next_step="use another submission_id or idempotency_key",
         )
+
+    def _join_no_more(self, task: TaskDescription) -> None:
+        """Under the lock: the next one with the same content runs by itself."""
+        if task.content_key is not None and self._contents.get(task.content_key) == task.id:
+            del self._contents[task.content_key]
 
     def _call_back(self, work: Callable[[], object]) -> None:
         if not self.in_another_process:
@@ -205,8 +230,7 @@ class Runtime(LoopThread):
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
         clusters = {cluster.name: cluster for cluster in self.config.clusters}
-        catalog = PolicyCatalog()
-        load_entry_points(catalog)
+        catalog = load_policies(settings)
         self.machine = SchedulerMachine(
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
@@ -242,10 +266,13 @@ class Runtime(LoopThread):
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
+        self.questions = QuestionSocket(self._answer_question)
+        await self.questions.open()
 
     async def _close(self) -> None:
         self.manager.stop_timers()
         self._leave_detached()
+        await self.questions.close()
         try:
             await self.connections.close()
             await self.dispatcher.close()
@@ -256,6 +283,11 @@ class Runtime(LoopThread):
             await asyncio.sleep(0)  # let the last answers of the links reach the machine
         finally:
             self._end_abandoned("TaskCancelledError", "the scheduler was shut down before it was over")
+
+    async def _answer_question(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        from ray_multicluster_scheduler.app.client_api.embedded import questions  # noqa: PLC0415 - it imports this
+
+        return await questions.answer(self, question)
 
     def _describe(self, task_id: str) -> TaskDescription:
         return self.machine.record(task_id).task
@@ -289,14 +321,14 @@ class Runtime(LoopThread):
                 self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
             self._ended[item.id] = item
             del self._live[item.id]
+            self._join_no_more(item.task)
         origin = self.incomplete.over(item.id)
         if origin is not None and completion.state is TaskState.FAILED:
             item.ended(Outcome(completion, origin.result, origin))
         else:
             item.ended(Outcome(completion, result))
         self.output.wake()
-        self.shelf.release(item.task.function_digest)
-        self.shelf.release(item.task.arguments_digest)
+        self._release(item.task)
 
     def _forget(self, task_id: str) -> None:
         """Retention is over: id and key are free again, here and in the machine."""

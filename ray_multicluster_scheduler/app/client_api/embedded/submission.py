@@ -6,11 +6,18 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, check_arguments, prepare_arguments
 from ray_multicluster_scheduler.app.client_api.embedded.task_template import TaskTemplate, make_template
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, common_fields
+from ray_multicluster_scheduler.app.client_api.options import (
+    ItemOptions,
+    JobOptions,
+    begins_at,
+    common_fields,
+    is_joined,
+)
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -18,6 +25,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -77,6 +85,7 @@ class Submission:
         function = template.function
         arguments = prepare_arguments(args, kwargs, template.name, function.actors)
         digest = digest_of(arguments.data)
+        now = self._clock.now()
         task = TaskDescription(
             id=self.new_id("task"),
             preferred_cluster=template.preferred_cluster or ClusterContextManager.get(),
@@ -85,9 +94,12 @@ class Submission:
             arguments_digest=digest,
             arguments_bytes=len(arguments.data),
             home_paths=find_in_arguments(args, kwargs, self._homes),
-            submitted_at=self._clock.now(),
+            submitted_at=now,
+            start_after=None if template.start_after is None else begins_at(template.start_after, now),
             **template.fields,
         )
+        if template.joined:
+            task = replace(task, content_key=content_key(task, arguments.source_names))
         # Only now that nothing can be refused any more: nobody would take it off the shelf.
         self._shelf.hold(function.digest, function.data)
         self._shelf.hold(digest, arguments.data)
@@ -106,15 +118,18 @@ class Submission:
             metadata=_check_metadata(options.get("metadata")),
             entrypoint_resources=parse_resources(options.get("entrypoint_resources"), what="entrypoint_resources"),
         )
-        return TaskDescription(
+        now = self._clock.now()
+        task = TaskDescription(
             id=_check_job_id(submission_id) if submission_id is not None else self.new_id("job"),
             kind="job",
             name=options.get("name") or entrypoint,
             requirements=parse_resources(options.get("resource_requirements")),
             job=job,
-            submitted_at=self._clock.now(),
+            submitted_at=now,
+            start_after=begins_at(options.get("start_after"), now),
             **fields,
         )
+        return replace(task, content_key=content_key(task)) if is_joined(options, self._settings) else task
 
     def new_id(self, kind: str) -> str:
         """One that was never given before, also not by another control plane."""

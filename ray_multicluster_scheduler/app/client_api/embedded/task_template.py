@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
@@ -36,7 +36,10 @@ _steady: SteadyFunctions[PickledFunction] = SteadyFunctions()
 
 @dataclass(frozen=True, slots=True)
 class TaskTemplate:
-    """``fields`` are those of the TaskDescription that are the same for every call."""
+    """``fields`` are those of the TaskDescription that are the same for every call.
+
+    ``start_after`` is as it was given: seconds count from each call. ``joined``: a call is joined to an equal one.
+    """
 
     name: str
     function: PickledFunction
@@ -44,6 +47,8 @@ class TaskTemplate:
     preferred_cluster: str | None
     runtime_env: Mapping[str, Any]
     num_returns: int
+    start_after: Any = None
+    joined: bool = False
 
 
 def make_template(
@@ -72,7 +77,10 @@ def make_template(
     preferred, runtime_env = options.get("preferred_cluster"), fields.pop("runtime_env")
     del fields["preferred_cluster"]  # may be another one at each call
     fields |= {"kind": "task", "name": name, "requirements": amounts}
-    return TaskTemplate(name, _pickled_function(fn, name, number), fields, preferred, runtime_env, number)
+    function, joined = _pickled_function(fn, name, number), is_joined(options, settings)
+    return TaskTemplate(
+        name, function, fields, preferred, runtime_env, number, options.get("start_after"), joined=joined
+    )
 
 
 def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> PickledFunction:

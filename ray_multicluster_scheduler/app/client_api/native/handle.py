@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from ray_multicluster_scheduler.app.client_api.native import here
 from ray_multicluster_scheduler.app.client_api.native.errors import translate
+from ray_multicluster_scheduler.app.client_api.native.no_queue import HandleWithoutQueue
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -25,7 +26,7 @@ _log = get_logger(__name__)
 FORCE_AFTER_S = 5.0
 
 
-class NativeTaskHandle:
+class NativeTaskHandle(HandleWithoutQueue):
     """A Ray task on the cluster where this code runs. Awaitable.
 
     As an argument it stands for its value. It can be sent to other tasks and actors of this cluster.

@@ -11,6 +11,7 @@ from typing import Any, Self
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED, JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.native.handle import child_story
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
+from ray_multicluster_scheduler.app.client_api.native.no_queue import HandleWithoutQueue
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.exception import (
     RemoteError,
@@ -25,7 +26,7 @@ _log = get_logger(__name__)
 _STATES = {word: state for state, word in JOB_STATUS.items()}
 
 
-class NativeJobHandle:
+class NativeJobHandle(HandleWithoutQueue):
     """A Ray job of the cluster where this code runs; its value is its last status word. Awaitable."""
 
     def __init__(self, job_id: str, jobs: NativeJobs, parent: CurrentItem) -> None:

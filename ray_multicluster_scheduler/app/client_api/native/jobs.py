@@ -37,6 +37,8 @@ _NOT_HERE = {
     "retry_lost": _NO_RETRIES,
     "retry_on": _NO_RETRIES,
     "no_retry_on": _NO_RETRIES,
+    "after": "wait for them with wait_for_all_jobs, and then submit it",
+    "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
 
 

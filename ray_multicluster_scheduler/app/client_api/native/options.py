@@ -20,6 +20,8 @@ _NOT_HERE = {
     "idempotency_key": "Ray keeps no keys of tasks; keep the handle",
     "no_retry_on": "name what is to be retried, with retry_on",
     "restart_elsewhere": "what is made inside a cluster stays there",
+    "after": "give the handles as arguments, or wait for them, and then submit it",
+    "start_after": "Ray starts it as soon as it can; wait, and then submit it",
 }
 _NOT_FOR_ACTORS = {
     **_NOT_HERE,
@@ -56,6 +58,12 @@ def check_place(options: Mapping[str, Any], cluster: str) -> None:
 def refuse(options: Mapping[str, Any], known: frozenset[str], cluster: str, refused: Mapping[str, str]) -> None:
     """Refuse what is unknown, and what cannot be done inside of a cluster. Raises ConfigurationError."""
     check_dedup(options.get("dedup"))
+    if options.get("dedup") == "content":
+        raise ConfigurationError(
+            f"Equal items are not joined inside of cluster {cluster!r}: Ray runs each.",
+            cluster=cluster,
+            next_step="keep the handle of the first one",
+        )
     for key, value in options.items():
         if key in refused:
             if value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
 from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorH
 from ray_multicluster_scheduler.app.client_api.native.handle import NativeObjectHandle, NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.native.jobs import POLL_S, NativeJobs
+from ray_multicluster_scheduler.app.client_api.native.no_queue import SchedulerWithoutQueue
 from ray_multicluster_scheduler.app.client_api.native.remotes import DETACHED_NAMESPACE, Remotes, own_namespace, refused
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
     check_namespace,
@@ -36,7 +37,7 @@ _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0
 
 
-class NativeScheduler:
+class NativeScheduler(SchedulerWithoutQueue):
     """What UnifiedScheduler is outside. It makes no control plane, no agent and no limits: Ray schedules here.
 
     A configuration is taken, so that a program runs unchanged, and not used: the cluster is the one that we are in.
@@ -94,6 +95,15 @@ class NativeScheduler:
         except Exception as error:
             raise refused(remote.name, item.cluster, error) from error
         return self._known(actors.handles_of(refs, remote.name, item, NativeTaskHandle))
+
+    def submit_gang(self, members: object, *, strategy: str = "PACK", tags: object = None, **more: Any) -> NoReturn:
+        """Not there inside of a cluster."""
+        raise ConfigurationError(
+            "submit_gang is not there inside of a cluster: where Ray schedules, a gang is a placement group of Ray's.",
+            next_step="use ray.util.placement_group here, or submit the gang from the program outside",
+        )
+
+    submit_gang_async = submit_gang
 
     def submit_actor(
         self,
@@ -190,12 +200,20 @@ class NativeScheduler:
         story: dict[str, Any] = self.handle(item_id).explain()
         return story
 
-    def plan(self, resource_requirements: Mapping[str, Any] | None = None, **more: Any) -> SchedulingDecision:
-        """Is there room here for a task like this?"""
+    def plan(
+        self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **more: Any
+    ) -> SchedulingDecision:
+        """Is there room here for a task, an actor or the footprint of a job like this?"""
         item = here.item()
         options.check_place(more, item.cluster)
-        options.task_options(resource_requirements, more, item.cluster)
-        return cluster.plan(options.task_needs(resource_requirements), item.cluster)
+        if kind == "task":
+            options.task_options(resource_requirements, more, item.cluster)
+        elif kind == "actor":
+            options.actor_options(resource_requirements, more, item.cluster)
+        elif kind != "job":
+            raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
+        needs = options.asked_for(resource_requirements) if kind == "job" else options.task_needs(resource_requirements)
+        return cluster.plan(needs, item.cluster)
 
     # Jobs -----------------------------------------------------------------------------------------------
 

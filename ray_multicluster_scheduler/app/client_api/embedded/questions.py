@@ -1,0 +1,55 @@
+"""What a control plane answers on its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.app.client_api.actors import call_handle
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+MOST_LISTED = 1000
+_SHOWN_OF_COMMAND = 200
+
+
+async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any]:
+    """On the loop. Raises UnknownItemError, ConfigurationError."""
+    match question:
+        case {"explain": str(item_id)}:
+            if runtime.method_calls.was_issued(item_id):
+                story = await asyncio.to_thread(call_handle.explain_by_id, runtime, item_id)
+            else:
+                story = explanation.story(runtime, item_id)
+            return {"program": _program(runtime), "explain": story}
+        case {"list": True}:
+            newest = reversed(deque(runtime.machine.records(), maxlen=MOST_LISTED))
+            return {"program": _program(runtime), "items": [_row(record) for record in newest]}
+    raise ConfigurationError(
+        f"{dict(question)!r} is no question that is known here.", next_step='ask {"explain": "<id>"} or {"list": true}'
+    )
+
+
+def _program(runtime: Runtime) -> dict[str, Any]:
+    command = " ".join(sys.orig_argv)[:_SHOWN_OF_COMMAND]
+    return {"pid": os.getpid(), "command": command, "control_plane": runtime.control_plane}
+
+
+def _row(record: TaskRecord) -> dict[str, Any]:
+    return {
+        "id": record.task.id,
+        "kind": record.task.kind,
+        "name": record.task.name,
+        "owner": record.task.owner,
+        "state": str(record.state),
+        "cluster": record.cluster,
+        "code": record.code,
+    }

@@ -1,0 +1,97 @@
+"""The part of a UnifiedScheduler that is about what waits: hold, release, other priorities, paused queues."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.options import item_id_of, whole
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    HoldRequested,
+    PriorityChanged,
+    QueuePaused,
+    QueueResumed,
+    ReleaseRequested,
+)
+
+Item = str | Handle | ActorHandle
+
+
+class QueueVerbs(ABC):
+    """Each is by id or handle, and is in effect once the control plane has handled it. Safe from any thread."""
+
+    def hold(self, item: Item, reason: str = "") -> None:
+        """Let it not start before :meth:`release`; what was sent to a cluster already goes on, and its next attempt is
+        held. Nothing happens to what is over. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "hold")
+        runtime.tell(HoldRequested(task_id, reason))
+
+    def release(self, item: Item) -> None:
+        """The end of :meth:`hold`. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "release")
+        runtime.tell(ReleaseRequested(task_id))
+
+    def set_priority(self, item: Item, priority: int) -> None:
+        """From now on it waits with this priority; higher numbers go first. Raises UnknownItemError."""
+        runtime, task_id = self._item(item, "set_priority")
+        runtime.tell(PriorityChanged(task_id, whole(priority, "priority")))
+
+    def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+        """Send nothing new to a cluster, or start nothing new of an owner, until :meth:`resume_queue`.
+
+        What runs goes on.
+
+        Raises ConfigurationError for a cluster that is not there, or when not exactly one of the two is named.
+        """
+        runtime, what, name = self._queue(cluster, owner, "pause_queue")
+        runtime.tell(QueuePaused(what, name, reason))
+
+    def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
+        """The end of :meth:`pause_queue`."""
+        runtime, what, name = self._queue(cluster, owner, "resume_queue")
+        runtime.tell(QueueResumed(what, name))
+
+    @abstractmethod
+    def _started(self) -> tuple[Runtime, Submission]:
+        """The scheduler that these verbs are part of has it."""
+
+    @abstractmethod
+    def _that_knows(self, item_id: str) -> Runtime:
+        """So has it this. Raises UnknownItemError."""
+
+    def _item(self, item: Item, verb: str) -> tuple[Runtime, str]:
+        task_id = item_id_of(item, verb)
+        if isinstance(item, Handle):
+            return item._runtime, task_id
+        if isinstance(item, ActorHandle):
+            return item._rmcs_runtime, task_id
+        runtime = self._that_knows(task_id)
+        if runtime.method_calls.was_issued(task_id):
+            raise ConfigurationError(
+                f"{task_id} is a call of an actor's method, which waits with its actor and not in a queue.",
+                task_id=task_id,
+                next_step=f"use {verb} with items: tasks, actors and jobs",
+            )
+        if runtime.settled(task_id) is None:
+            runtime.ask(lambda: explanation.find_record(runtime, task_id))  # raises for an id that was never issued
+        return runtime, task_id
+
+    def _queue(
+        self, cluster: str | None, owner: str | None, verb: str
+    ) -> tuple[Runtime, Literal["cluster", "owner"], str]:
+        if (cluster is None) == (owner is None):
+            given = "neither a cluster nor an owner" if cluster is None else "both a cluster and an owner"
+            raise ConfigurationError(f"{verb} was given {given}.", next_step='name one: cluster="…" or owner="…"')
+        runtime, _ = self._started()
+        if cluster is not None:
+            runtime.machine.registry.get(cluster)  # raises for a name that nobody has
+            return runtime, "cluster", cluster
+        if not isinstance(owner, str) or not owner:
+            raise ConfigurationError(f"owner is {owner!r}.", next_step="give the owner's name as text")
+        return runtime, "owner", owner

@@ -1,0 +1,102 @@
+"""An explanation for people. It is data first: this only prints what the data says, also when it came as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from ray_multicluster_scheduler.common.decision_table import TITLES, columns, decision_lines, decision_text
+
+_ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
+_UNKNOWN = "–"
+
+
+class Explanation(dict[str, Any]):
+    """What `explain` returns: a dict that prints itself as text for people."""
+
+    def __str__(self) -> str:
+        return explanation_text(self)
+
+
+def explanation_text(story: Mapping[str, Any]) -> str:
+    """Sections of text; what there is nothing to say about is left out."""
+    parts = [_head(story), _queue(story), _decision(story), _attempts(story), _environment(story), _history(story)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(story: Mapping[str, Any]) -> str:
+    name = f" ({story['kind']} {story['name']})" if story.get("name") else ""
+    where = f" on {story['cluster']}" if story.get("cluster") else ""
+    lines = [f"{story['id']}{name} is {story['state']}{where}", f"  {story['code']}: {story['sentence']}"]
+    if story.get("unblocked_by"):
+        lines.append(f"  goes on when: {story['unblocked_by']}")
+    estimate = story.get("estimate")
+    if estimate:
+        lines.append(f"  may start: {estimate['text']}")
+    return "\n".join(lines)
+
+
+def _queue(story: Mapping[str, Any]) -> str:
+    queue = story.get("queue")
+    if not queue:
+        return ""
+    lines = [f"Place {queue['position']} in the queue" + (", behind" if queue["ahead"] else "")]
+    lines += [f"  {one['id']}: {one['why']}" for one in queue["ahead"]]
+    more = queue["position"] - 1 - len(queue["ahead"])
+    if queue["ahead"] and more > 0:
+        lines.append(f"  and {more} more")
+    return "\n".join(lines)
+
+
+def _decision(story: Mapping[str, Any]) -> str:
+    decision = story.get("decision")
+    if not decision:
+        return ""
+    at, names = _moment(decision["at"]), decision.get("filters") or ()
+    looked = f"\nFilters that each was put to: {', '.join(names)}" if names else ""
+    if decision["cluster"] is not None:
+        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}) + looked)}"
+    lines = decision_lines(decision)  # why it waits was said above
+    return f"Clusters, as of {at}\n{_indented(columns(TITLES, lines) + looked)}" if lines else ""
+
+
+def _attempts(story: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            one["attempt"],
+            one["cluster"] or _UNKNOWN,
+            _UNKNOWN if one["fence"] is None else one["fence"],
+            *(_moment(one[key]) for key in ("sent_at", "started_at", "ended_at")),
+            one["ended_as"] or "live",
+            one["sentence"].partition("\n")[0],
+        )
+        for one in story.get("attempts") or ()
+    ]
+    return f"Attempts\n{_indented(columns(_ATTEMPTS, rows))}" if rows else ""
+
+
+def _environment(story: Mapping[str, Any]) -> str:
+    lines = [f"{key}: {value}" for key, value in (story.get("runtime_env") or {}).items()]
+    lines += [f"path {before} became {after}" for before, after in story.get("converted_paths") or ()]
+    return _section("Environment", lines)
+
+
+def _history(story: Mapping[str, Any]) -> str:
+    steps = story.get("history") or ()
+    first = [f"{_moment(step['at'])}  {step['state']}  {step['code']}" for step in steps]
+    return _section("History", first)
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    text = "\n".join(lines)
+    return f"{title}\n{_indented(text)}" if text else ""
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def _moment(at: float | None) -> str:
+    """As the reader's clock shows it."""
+    return _UNKNOWN if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,55 @@
+"""The verbs about queues inside a cluster: there is none of ours there, so they are refused."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ray_multicluster_scheduler.app.client_api.native import here
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
+
+def no_queue(verb: str) -> NoReturn:
+    """Raises ConfigurationError."""
+    cluster = here.item().cluster
+    raise ConfigurationError(
+        f"{verb} cannot be used inside of cluster {cluster!r}: what is submitted there waits with Ray.",
+        cluster=cluster,
+        next_step="submit it when it may start; or submit it from outside, where it waits in our queue",
+    )
+
+
+class HandleWithoutQueue:
+    """A handle of something that Ray itself queues."""
+
+    __slots__ = ()
+
+    def hold(self, reason: str = "") -> None:
+        """Ray holds nothing back. Raises ConfigurationError."""
+        no_queue("hold")
+
+    def release(self) -> None:
+        """Ray holds nothing back. Raises ConfigurationError."""
+        no_queue("release")
+
+    def set_priority(self, priority: int) -> None:
+        """Ray knows no priorities. Raises ConfigurationError."""
+        no_queue("set_priority")
+
+
+class SchedulerWithoutQueue:
+    """The same for the scheduler. Each raises ConfigurationError."""
+
+    def hold(self, item: Any, reason: str = "") -> None:
+        no_queue("hold")
+
+    def release(self, item: Any) -> None:
+        no_queue("release")
+
+    def set_priority(self, item: Any, priority: int) -> None:
+        no_queue("set_priority")
+
+    def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
+        no_queue("pause_queue")
+
+    def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
+        no_queue("resume_queue")

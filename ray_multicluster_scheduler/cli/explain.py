@@ -1,0 +1,74 @@
+"""`rmcs explain`: why an item of a program that runs now is where it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+_LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+
+
+def explain(
+    item_id: Annotated[str | None, typer.Argument(metavar="ID", help="The id of a task, an actor or a job.")] = None,
+    everything: Annotated[bool, typer.Option("--list", help="List the items of all programs instead.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Text for people, JSON for programs.")] = (
+        Output.table
+    ),
+) -> None:
+    """Explain an item of one of your programs that run now: its state, why, its place in the queue, the candidates."""
+    from ray_multicluster_scheduler.cli import running_programs
+
+    if (item_id is None) != everything:
+        raise typer.BadParameter("Give either an ID or --list.")
+    if item_id is None:
+        answers = [answer for _, answer in running_programs.ask_all({"list": True}) if "items" in answer]
+        typer.echo(_json(answers) if output is Output.json else _listing(answers))
+        return
+    asked: list[str] = []
+    for pid, answer in running_programs.ask_all({"explain": item_id}):
+        if "explain" in answer:
+            typer.echo(_json(answer["explain"]) if output is Output.json else _text(answer))
+            return
+        asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
+    raise running_programs.nobody_knows(item_id, asked)
+
+
+def _text(answer: Mapping[str, Any]) -> str:
+    from ray_multicluster_scheduler.app.client_api.explanation_text import explanation_text
+
+    program = answer["program"]
+    return f"{explanation_text(answer['explain'])}\n\nTold by process {program['pid']}: {program['command']}"
+
+
+def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
+    from ray_multicluster_scheduler.common.decision_table import columns
+
+    if not answers:
+        return "No program of yours with a scheduler runs now."
+    parts = []
+    for answer in answers:
+        rows = [
+            (one["id"], one["kind"], one["name"], one["state"], one["cluster"] or "–", one["code"])
+            for one in answer["items"]
+        ]
+        program = answer["program"]
+        table = columns(_LISTED, rows) if rows else "nothing was submitted, or all of it was forgotten"
+        parts.append(f"process {program['pid']}: {program['command']}\n{table}")
+    return "\n\n".join(parts)
+
+
+def _trouble(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("message") or "no answer")
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False, default=str)

@@ -1,0 +1,79 @@
+"""`rmcs plan`: where something would go now, and why; nothing is submitted."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+
+
+class Kind(StrEnum):
+    task = "task"
+    actor = "actor"
+    job = "job"
+
+
+class Fallback(StrEnum):
+    any = "any"
+    wait = "wait"
+
+
+def plan(
+    kind: Annotated[Kind, typer.Option("--kind", help="What it would be.")] = Kind.task,
+    cpus: Annotated[float | None, typer.Option("--cpus", min=0, help="CPUs that it needs.")] = None,
+    gpus: Annotated[float | None, typer.Option("--gpus", min=0, help="GPUs that it needs.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help='Memory that it needs, such as "8GiB".')] = None,
+    resource: Annotated[list[str] | None, typer.Option("--resource", help="name=amount; may be repeated.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Prefer clusters with it; may be repeated.")] = None,
+    require_tag: Annotated[
+        list[str] | None, typer.Option("--require-tag", help="Only clusters with it; may be repeated.")
+    ] = None,
+    preferred_cluster: Annotated[str | None, typer.Option("--preferred-cluster", help="Where it should go.")] = None,
+    fallback: Annotated[Fallback, typer.Option("--fallback", help="If that one cannot take it.")] = Fallback.any,
+    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
+        Output.table
+    ),
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
+    ] = None,
+) -> None:
+    """Ask the clusters where a task, an actor or a job would go now, without submitting it."""
+    from ray_multicluster_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.common.decision_table import decision_text
+
+    amounts: dict[str, Any] = {**_amounts(resource or [])}
+    amounts |= {name: value for name, value in (("CPU", cpus), ("GPU", gpus), ("memory", memory)) if value is not None}
+    with UnifiedScheduler(config=config) as scheduler:
+        decision = scheduler.plan(
+            amounts or None,
+            kind=kind.value,
+            tags=tag or None,
+            require_tags=require_tag or None,
+            preferred_cluster=preferred_cluster,
+            fallback=fallback.value,
+        )
+    if output is Output.json:
+        typer.echo(json.dumps(decision.to_dict(), indent=2, ensure_ascii=False, default=str))
+    else:
+        typer.echo(decision_text(decision))
+
+
+def _amounts(given: list[str]) -> dict[str, float]:
+    amounts: dict[str, float] = {}
+    for text in given:
+        name, sign, amount = text.partition("=")
+        try:
+            if not name or not sign:
+                raise ValueError
+            amounts[name] = float(amount)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not name=amount, such as tpu=2.", param_hint="--resource") from None
+    return amounts

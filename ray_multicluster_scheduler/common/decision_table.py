@@ -1,0 +1,84 @@
+"""A placement decision for people: one line per cluster. `plan`, `explain`, the CLI and error messages use it.
+
+It takes a decision as an object or as the data that `to_dict` makes of it, and needs only the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.common.model.decision import CandidateReport, SchedulingDecision
+
+TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
+NOTHING = "–"
+
+
+class Line(NamedTuple):
+    """One cluster. ``verdict`` is chosen, fits, waits (no for now) or never (no for good)."""
+
+    cluster: str
+    verdict: str
+    ranks: str
+    scores: str
+    why: str
+
+
+def decision_lines(decision: SchedulingDecision | Mapping[str, Any]) -> list[Line]:
+    """One line per candidate, in the order of the decision."""
+    data = decision if isinstance(decision, Mapping) else decision.to_dict()
+    return [_line(row, chosen=row["cluster"] == data["cluster"]) for row in data["candidates"]]
+
+
+def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
+    """The decision in one sentence, and the lines below it as columns."""
+    data = decision if isinstance(decision, Mapping) else decision.to_dict()
+    head = f"{data['code']}: {data['sentence']}"
+    if data.get("unblocked_by"):
+        head += f"\nIt can go on when {data['unblocked_by']}."
+    lines = decision_lines(data)
+    return f"{head}\n{columns(TITLES, lines)}" if lines else head
+
+
+def reason_lines(candidates: Sequence[CandidateReport]) -> str:
+    """Why each cluster refuses, for an error message; beside a reason that is final, passing ones are noise."""
+    lines = []
+    for row in candidates:
+        final = [one for one in row.rejections if one.permanent]
+        lines.append(f"  {row.cluster}: {'; '.join(one.sentence for one in final or row.rejections)}")
+    return "\n".join(lines)
+
+
+def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Plain text in columns; the last one is not filled up."""
+    texts = [[str(cell) for cell in row] for row in (titles, *rows)]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(titles) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in texts
+    )
+
+
+def _line(row: Mapping[str, Any], *, chosen: bool) -> Line:
+    rejections = row["rejections"]
+    if chosen:
+        verdict = "chosen"
+    elif not rejections:
+        verdict = "fits"
+    else:
+        verdict = "never" if any(one["permanent"] for one in rejections) else "waits"
+    ranks = ", ".join(f"{name} {value}" for name, value in row["ranks"].items())
+    why = "; ".join(f"{one['code']}: {one['sentence']}" for one in rejections)
+    return Line(row["cluster"], verdict, ranks or NOTHING, _scores(row) or NOTHING, why or "passes every filter")
+
+
+def _scores(row: Mapping[str, Any]) -> str:
+    """Each score as it is, and as it is shown raw by those that have such a form; then what they add up to."""
+    raw = row["raw_scores"]
+    shown = [
+        f"{name} {score:.3f}{f' ({raw[name]:.1f})' if name in raw else ''}" for name, score in row["scores"].items()
+    ]
+    if len(shown) > 1 and row["total"] is not None:
+        shown.append(f"total {row['total']:.3f}")
+    return ", ".join(shown)

@@ -1,0 +1,186 @@
+"""A cluster dies, or stands still for longer than anybody waits: what ran there is moved, ended or waited for, each by
+its own rule, and nothing is done twice.
+
+Every attempt writes into a file who it is, so that a repeat or a ghost can be seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ray_multicluster_scheduler import (
+    ActorDiedError,
+    ClusterLostError,
+    TaskState,
+    UnifiedScheduler,
+    WorkerCrashedError,
+    get,
+)
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.mac_alone import until
+
+QUICK = {
+    "heartbeat_s": 1,
+    "lease_s": 8,
+    "lost_after_s": 18,
+    "snapshot_interval_s": 0.5,
+    "breaker_recovery_s": 1,
+    "retry_backoff": {"base_s": 0},
+}
+ON_MAC: dict[str, Any] = {"preferred_cluster": "mac"}
+NOTHING: dict[str, Any] = {"resource_requirements": {"CPU": 0}}
+
+
+@contextmanager
+def impatient(fleet: LocalFleet, folder: Path) -> Iterator[UnifiedScheduler]:
+    """A scheduler for both clusters that gives up soon; its agents are there already."""
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    config = folder / "clusters.yaml"
+    config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK}}))
+    with UnifiedScheduler(config) as scheduler:
+        get([scheduler.submit_task_async(len, ("",), preferred_cluster=name) for name in ("linux", "mac")], timeout=60)
+        yield scheduler
+
+
+def worker() -> Callable[[str], tuple[str, int]]:
+    """Says every tenth of a second which attempt it is; the end is told once, when the test allows it."""
+
+    def work(folder: str) -> tuple[str, int]:
+        import os
+        import time
+
+        from ray_multicluster_scheduler import current
+
+        me = current()
+        while not os.path.exists(f"{folder}/go"):
+            with open(f"{folder}/ticks", "a") as file:
+                file.write(f"{me.attempt}\n")
+            time.sleep(0.1)
+        with open(f"{folder}/done", "a") as file:
+            file.write(f"{me.attempt}\n")
+        return me.cluster, me.attempt
+
+    return work
+
+
+def holder() -> type:
+    class Holder:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def call(self) -> int:
+            self.calls += 1
+            return self.calls
+
+    return Holder
+
+
+def job_script(folder: Path, name: str) -> str:
+    """A line for each attempt; it ends when the test allows it."""
+    return f"echo $RMCS_CLUSTER $RMCS_ATTEMPT >> {folder}/{name}; until test -e {folder}/go; do sleep 0.1; done"
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tmp_path: Path) -> None:
+    with impatient(fleet, tmp_path) as scheduler:
+        task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
+        actor = scheduler.submit_actor(holder(), **NOTHING, **ON_MAC)
+        assert actor.call.remote().result(60) == 1
+        once = scheduler.submit_job_async(job_script(tmp_path, "once"), **ON_MAC)
+        again = scheduler.submit_job_async(job_script(tmp_path, "again"), retry_lost=True, **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "ticks")), 60)
+        until(lambda: bool(lines(tmp_path / "once")) and bool(lines(tmp_path / "again")), 60)
+        assert {one.cluster for one in (task, actor, once, again)} == {"mac"}
+        fleet.kill("mac")
+        try:
+            # The task moves to the cluster that is left; the actor may not.
+            until(lambda: "2" in lines(tmp_path / "ticks"), 60)
+            until(lambda: actor.state is TaskState.FAILED, 60)
+            until(lambda: scheduler.job_info(once.id)["status"] == "LOST", 60)
+            with pytest.raises(ActorDiedError, match=actor.id):
+                actor.call.remote().result(30)
+        finally:
+            fleet.start("mac")
+        # It is another Ray session: the jobs that were there are known to be dead; one of them may be repeated.
+        with pytest.raises(ClusterLostError, match="mac") as caught:
+            once.result(90)
+        assert (caught.value.task_id, caught.value.cluster) == (once.id, "mac")
+        assert caught.value.next_step
+        until(lambda: len(lines(tmp_path / "again")) == 2, 60)
+        (tmp_path / "go").touch()
+        assert task.result(60) == ("linux", 2)
+        assert again.result(60) == "SUCCEEDED"
+        assert scheduler.submit_task(len, ("back",), **ON_MAC, fallback="wait") == 4, "it is used again"
+    assert lines(tmp_path / "done") == ["2"]
+    assert lines(tmp_path / "once") == ["mac 1"]
+    assert [line.split()[1] for line in lines(tmp_path / "again")] == ["1", "2"]
+
+
+def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_path: Path) -> None:
+    """It stands still for longer than the lease. Its task runs elsewhere by then, and must not go on when it wakes."""
+    with impatient(fleet, tmp_path) as scheduler:
+        task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
+        moves = scheduler.submit_actor(holder(), restart_elsewhere=True, max_restarts=1, **NOTHING, **ON_MAC)
+        assert [moves.call.remote().result(60) for _ in range(2)] == [1, 2]
+        job = scheduler.submit_job_async(job_script(tmp_path, "job"), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "ticks")) and bool(lines(tmp_path / "job")), 60)
+        fleet.pause("mac")
+        try:
+            until(lambda: "2" in lines(tmp_path / "ticks"), 60)
+            until(lambda: moves.state is TaskState.RUNNING and moves.attempt == 2, 60)
+            assert (task.cluster, moves.cluster) == ("linux", "linux")
+            until(lambda: scheduler.job_info(job.id)["status"] == "LOST", 60)
+            slept = len(lines(tmp_path / "ticks"))
+        finally:
+            fleet.resume("mac")
+        # A job has no lease: it was only waited for, and goes on as the attempt that it was.
+        until(lambda: scheduler.job_info(job.id)["status"] == "RUNNING", 60)
+        woken = lines(tmp_path / "ticks")[slept:]
+        assert woken.count("1") < 20, "the first attempt goes on as if nothing had happened"
+        quiet = len(lines(tmp_path / "ticks"))
+        time.sleep(1)
+        assert "1" not in lines(tmp_path / "ticks")[quiet:], "by now it is over"
+        assert moves.call.remote().result(30) == 1, "made anew, without its state"
+        (tmp_path / "go").touch()
+        assert task.result(60) == ("linux", 2)
+        assert (job.result(60), job.attempt) == ("SUCCEEDED", 1)
+        assert scheduler.submit_task(len, ("back",), **ON_MAC, fallback="wait") == 4, "it is used again"
+        moves.kill()
+    assert lines(tmp_path / "done") == ["2"], "the attempt that was given up has done nothing after all"
+    assert lines(tmp_path / "job") == ["mac 1"]
+
+
+def test_a_poison_task_uses_up_its_own_budget_and_harms_nobody(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
+    def poison(path: str) -> None:
+        import os
+
+        with open(path, "a") as file:
+            file.write("x\n")
+        os._exit(1)
+
+    def honest(number: int) -> int:
+        import time
+
+        time.sleep(0.1)
+        return number
+
+    where: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}
+    bad = scheduler.submit_task_async(poison, (str(tmp_path / "runs"),), crash_retries=1, **where)
+    good = [scheduler.submit_task_async(honest, (number,), crash_retries=0, **where) for number in range(20)]
+    with pytest.raises(WorkerCrashedError, match=bad.id) as caught:
+        bad.result(60)
+    assert (caught.value.task_id, caught.value.cluster) == (bad.id, "mac")
+    assert get(good, timeout=60) == list(range(20))
+    assert [handle.attempt for handle in good] == [1] * 20
+    assert (bad.attempt, lines(tmp_path / "runs")) == (2, ["x"] * 2)
+    assert next(one for one in scheduler.list_clusters() if one["name"] == "mac")["state"] == "UP", "not its fault"

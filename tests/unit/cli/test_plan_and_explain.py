@@ -1,0 +1,129 @@
+"""`rmcs plan` and `rmcs explain`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.main import main
+from tests.unit.client_api.control_plane import CLOSED_PORT, ControlPlane, until
+from tests.unit.lifecycle.driver import task
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def plane() -> Iterator[ControlPlane]:
+    """A program with one item that runs and one that waits."""
+    with ControlPlane() as plane:
+        plane.task("t1", cpus=8)
+        waiting = plane.submit(plane.with_payload(task("t2", 8)))
+        until(lambda: waiting.explain()["code"] == "NO_CAPACITY")
+        yield plane
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "clusters.yaml"
+    path.write_text(f"clusters:\n  - name: mac\n    dashboard: {CLOSED_PORT}\n    tags: [arm64]\n")
+    return str(path)
+
+
+class TestExplain:
+    def test_an_item_of_a_program_that_runs_now(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", "t2"]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("t2 (task t2) is QUEUED\n  NO_CAPACITY: ")
+        assert "may start: unknown" in text
+        assert f"Told by process {os.getpid()}: " in text
+
+    def test_as_json(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", "t1", "-o", "json"]) == 0
+        story: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert (story["id"], story["state"], story["cluster"]) == ("t1", "RUNNING", "mac")
+
+    def test_by_another_process(self, plane: ControlPlane) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "ray_multicluster_scheduler", "explain", "t1", "-o", "json"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["state"] == "RUNNING"
+
+    def test_without_a_match_it_says_who_was_asked(
+        self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["explain", "nobody"]) == 102
+        error = capsys.readouterr().err
+        assert f"None of your programs has an item 'nobody'; asked were: process {os.getpid()}." in error
+        assert "What to do: look at `rmcs explain --list`" in error
+
+    def test_without_a_program(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", "nobody"]) == 102
+        assert "No program of yours with a scheduler runs now" in capsys.readouterr().err
+        assert main(["explain", "--list"]) == 0
+        assert "No program of yours" in capsys.readouterr().out
+
+    def test_the_list(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", "--list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"process {os.getpid()}: ")
+        assert [line.split()[:4] for line in lines[2:]] == [
+            ["t2", "task", "t2", "QUEUED"],
+            ["t1", "task", "t1", "RUNNING"],
+        ]
+        assert main(["explain", "--list", "-o", "json"]) == 0
+        assert [one["id"] for one in json.loads(capsys.readouterr().out)[0]["items"]] == ["t2", "t1"]
+
+    @pytest.mark.parametrize("words", [[], ["t1", "--list"], ["t1", "-o", "xml"]])
+    def test_usage(self, words: list[str]) -> None:
+        assert main(["explain", *words]) == 2
+
+
+class TestPlan:
+    def test_a_table_without_submitting_anything(self, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["--cpus", "4", "--gpus", "1", "--memory", "8GiB", "--resource", "tpu=2", "--tag", "arm64"]
+        assert main(["plan", "--config", config, *words]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("CLUSTER_UNREACHABLE: mac: ")
+        assert "CLUSTER  VERDICT" in out
+
+    @pytest.mark.parametrize("kind", ["task", "actor", "job"])
+    def test_as_json_for_every_kind(self, config: str, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+        words = ["--kind", kind, "--preferred-cluster", "mac", "--fallback", "wait", "--require-tag", "x86_64"]
+        assert main(["plan", "--config", config, "-o", "json", *words]) == 0
+        decision: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert decision["cluster"] is None
+        (row,) = decision["candidates"]
+        assert row["cluster"] == "mac"
+        assert {"CLUSTER_UNREACHABLE", "REQUIRED_TAGS"} <= {one["code"] for one in row["rejections"]}
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["--resource", "tpu"],
+            ["--resource", "tpu=many"],
+            ["--kind", "gang"],
+            ["--fallback", "maybe"],
+            ["--memory", "lots"],
+            ["--preferred-cluster", "nowhere"],
+            ["--cpus", "-1"],
+        ],
+    )
+    def test_usage(self, config: str, words: list[str]) -> None:
+        assert main(["plan", "--config", config, *words]) == 2

@@ -1,0 +1,218 @@
+"""hold, release, set_priority, pause_queue and resume_queue as a program uses them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import ray_multicluster_scheduler as api
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
+from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+from ray_multicluster_scheduler.app.client_api.native.handle import NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
+from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.actor_plane import ActorPlane, Counter
+from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.lifecycle.driver import task
+
+VERBS = ("hold", "release", "set_priority", "pause_queue", "resume_queue")
+
+
+@pytest.fixture
+def plane() -> Iterator[ActorPlane]:
+    with ActorPlane() as control_plane:
+        yield control_plane
+
+
+@pytest.fixture
+def scheduler(plane: ActorPlane) -> Iterator[UnifiedScheduler]:
+    """The shared one; its control plane is the one that the test moves."""
+    scheduler = UnifiedScheduler(plane.runtime.config)
+    scheduler._runtime, scheduler._submission = plane.runtime, plane.submission
+    before = where.exchange_shared(scheduler)
+    yield scheduler
+    where.exchange_shared(before)
+
+
+@pytest.fixture
+def inside() -> Iterator[CurrentItem]:
+    item = CurrentItem("task-1", 1, 7, "mac")
+    set_current(item)
+    yield item
+    set_current(None)
+
+
+def waiting(plane: ControlPlane, task_id: str, **values: Any) -> TaskHandle:
+    """One that wants the whole cluster and is queued."""
+    handle: TaskHandle = plane.submit(plane.with_payload(task(task_id, 8, **values)))
+    until(lambda: handle.state is TaskState.QUEUED)
+    return handle
+
+
+def settle(plane: ControlPlane) -> None:
+    """Let the control plane handle what it was told."""
+    for _ in range(5):
+        plane.runtime.ask(lambda: None)
+
+
+@pytest.mark.usefixtures("scheduler")
+class TestOneItem:
+    def test_it_is_held_until_it_is_released(self, plane: ActorPlane) -> None:
+        first = plane.task("t1", cpus=8)
+        held, other = waiting(plane, "t2"), waiting(plane, "t3")
+        api.hold("t2", "the data is not there yet")
+        settle(plane)
+        assert "the data is not there yet" in held.explain()["sentence"]
+        plane.finish(first)
+        until(lambda: other.state is TaskState.RUNNING)
+        plane.finish(other)
+        settle(plane)
+        assert held.state is TaskState.QUEUED
+        api.release("t2")
+        until(lambda: held.state is TaskState.RUNNING)
+
+    def test_by_its_handle(self, plane: ActorPlane) -> None:
+        first = plane.task("t1", cpus=8)
+        held = waiting(plane, "t2")
+        held.hold()
+        plane.finish(first)
+        settle(plane)
+        assert held.state is TaskState.QUEUED
+        held.release()
+        until(lambda: held.state is TaskState.RUNNING)
+
+    @pytest.mark.parametrize("by_handle", [True, False])
+    def test_another_priority_is_another_place(self, plane: ActorPlane, by_handle: bool) -> None:
+        first = plane.task("t1", cpus=8)
+        early, late = waiting(plane, "t2"), waiting(plane, "t3")
+        if by_handle:
+            late.set_priority(5)
+        else:
+            api.set_priority("t3", 5)
+        plane.finish(first)
+        until(lambda: late.state is TaskState.RUNNING)
+        assert early.state is TaskState.QUEUED
+
+    def test_nothing_happens_to_what_is_over(self, plane: ActorPlane) -> None:
+        handle = plane.task("t1")
+        plane.finish(handle)
+        api.hold(handle)
+        api.release("t1")
+        api.set_priority(handle, 7)
+        settle(plane)
+        assert handle.explain()["state"] == "SUCCEEDED"
+        assert plane.task("t2").state is TaskState.RUNNING, "the control plane goes on"
+
+    def test_an_actor_that_waits(self, plane: ActorPlane) -> None:
+        first = plane.task("t1", cpus=8)
+        actor = plane.actors.submit(Counter, (), None, {"CPU": 8}, None, {})
+        until(lambda: actor.state is TaskState.QUEUED)
+        api.hold(actor, "not yet")
+        plane.finish(first)
+        settle(plane)
+        assert actor.state is TaskState.QUEUED
+        api.release(actor)
+        until(lambda: actor.state is TaskState.RUNNING)
+
+
+class TestQueues:
+    @pytest.mark.parametrize("what", [{"cluster": "mac"}, {"owner": "ada"}])
+    def test_a_paused_queue_starts_nothing_new_until_it_is_resumed(
+        self, plane: ActorPlane, scheduler: UnifiedScheduler, what: dict[str, str]
+    ) -> None:
+        running = plane.task("t1", owner="ada")
+        api.pause_queue(**what, reason="we move house")
+        handle: TaskHandle = plane.submit(plane.with_payload(task("t2", owner="ada")))
+        settle(plane)
+        assert (running.state, handle.state) == (TaskState.RUNNING, TaskState.QUEUED)
+        assert "we move house" in handle.explain()["sentence"]
+        api.resume_queue(**what)
+        until(lambda: handle.state is TaskState.RUNNING)
+
+    def test_others_go_on_while_an_owner_is_paused(self, plane: ActorPlane, scheduler: UnifiedScheduler) -> None:
+        scheduler.pause_queue(owner="ada")
+        assert plane.task("t1", owner="bob").state is TaskState.RUNNING
+        scheduler.resume_queue(owner="ada")
+
+    @pytest.mark.parametrize("verb", ["pause_queue", "resume_queue"])
+    def test_exactly_one_queue_is_named(self, scheduler: UnifiedScheduler, verb: str) -> None:
+        for given, sentence in (
+            ({}, "neither a cluster nor an owner"),
+            ({"cluster": "mac", "owner": "ada"}, "both a cluster and an owner"),
+            ({"owner": ""}, "owner is ''"),
+            ({"cluster": "mca"}, "There is no cluster 'mca'"),
+        ):
+            with pytest.raises(ConfigurationError, match=sentence):
+                getattr(scheduler, verb)(**given)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("verb", ["hold", "release", "set_priority"])
+    def test_unknown_ids_and_what_is_no_item(self, plane: ActorPlane, scheduler: UnifiedScheduler, verb: str) -> None:
+        more = (1,) if verb == "set_priority" else ()
+        with pytest.raises(UnknownItemError, match="There is no item 'nobody'"):
+            getattr(scheduler, verb)("nobody", *more)
+        for wrong in (7, None, ""):
+            with pytest.raises(ConfigurationError, match=f"{verb} was given"):
+                getattr(scheduler, verb)(wrong, *more)
+        call = plane.actor().add.remote(1)
+        with pytest.raises(ConfigurationError, match="call of an actor's method"):
+            getattr(scheduler, verb)(call.id, *more)
+        with pytest.raises(ConfigurationError, match="no item"):
+            getattr(scheduler, verb)(call, *more)
+
+    def test_a_part_of_a_call_is_no_item_either(self, plane: ActorPlane) -> None:
+        part = plane.actor().pair.options(num_returns=2).remote()[0]
+        with pytest.raises(ConfigurationError, match="hold was given"):
+            part.hold()
+
+    def test_a_priority_is_a_number(self, plane: ActorPlane, scheduler: UnifiedScheduler) -> None:
+        handle = plane.task("t1")
+        for wrong in ("high", 1.5, True):
+            with pytest.raises(ConfigurationError, match="priority is"):
+                scheduler.set_priority("t1", wrong)  # type: ignore[arg-type]  # wrong on purpose
+            with pytest.raises(ConfigurationError, match="priority is"):
+                handle.set_priority(wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+    def test_before_and_after_its_life(self, plane: ActorPlane) -> None:
+        with pytest.raises(UnknownItemError):
+            UnifiedScheduler(plane.runtime.config).hold("task-1")
+        handle = plane.task("t1")
+        plane.runtime.close()
+        with pytest.raises(SchedulerError, match="was shut down"):
+            handle.hold()
+
+
+class TestInsideOfACluster:
+    def test_the_verbs_are_refused_with_a_sentence(self, inside: CurrentItem) -> None:
+        calls = {
+            "hold": ("x",),
+            "release": ("x",),
+            "set_priority": ("x", 1),
+            "pause_queue": ("mac",),
+            "resume_queue": ("mac",),
+        }
+        for verb, arguments in calls.items():
+            with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+                getattr(api, verb)(*arguments)
+        for handle in (NativeTaskHandle(None, "f", inside), NativeJobHandle("j", NativeJobs(), inside)):
+            for verb, arguments in (("hold", ()), ("release", ()), ("set_priority", (1,))):
+                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+                    getattr(handle, verb)(*arguments)
+
+    def test_they_are_called_the_same_way_on_both_sides(self) -> None:
+        for verb in VERBS:
+            faces = [
+                [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
+                for side in (QueueVerbs, NativeScheduler)
+            ]
+            assert faces[0] == faces[1], verb

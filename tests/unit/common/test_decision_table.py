@@ -1,0 +1,56 @@
+"""A decision for people: the same lines wherever it is printed."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.decision_table import columns, decision_lines, decision_text, reason_lines
+from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
+
+FULL = Rejection("NO_CAPACITY", "1 CPU is free on its largest node, 4 are asked for")
+SMALL = Rejection("TOO_BIG", "its largest node has 2 CPUs", permanent=True)
+ROWS = (
+    CandidateReport("mac", (), {"preferred": 1, "tags": 0}, {"load": 0.55, "room": 0.25}, {"load": 1.2}, 0.8),
+    CandidateReport("linux", (), {"preferred": 0}, {"load": 0.5}, {}, 0.5),
+    CandidateReport("centos", (FULL,)),
+    CandidateReport("old", (FULL, SMALL)),
+)
+PLACED = SchedulingDecision("t", 1000.0, "mac", "PLACED", "mac: the best score", ROWS)
+WAITING = SchedulingDecision("t", 1000.0, None, "NO_CAPACITY", "centos is full", ROWS[2:], "enough is freed on centos")
+
+
+def test_each_cluster_has_a_verdict_and_what_it_was_judged_by() -> None:
+    lines = decision_lines(PLACED)
+    assert [(line.cluster, line.verdict) for line in lines] == [
+        ("mac", "chosen"),
+        ("linux", "fits"),
+        ("centos", "waits"),
+        ("old", "never"),
+    ]
+    assert lines[0].ranks == "preferred 1, tags 0"
+    assert lines[0].scores == "load 0.550 (1.2), room 0.250, total 0.800"
+    assert lines[1].scores == "load 0.500", "one score needs no total"
+    assert lines[0].why == "passes every filter"
+    assert (lines[2].ranks, lines[2].scores) == ("–", "–")
+    assert lines[3].why == (
+        "NO_CAPACITY: 1 CPU is free on its largest node, 4 are asked for; TOO_BIG: its largest node has 2 CPUs"
+    )
+
+
+def test_as_text_and_by_str_and_from_data() -> None:
+    text = decision_text(WAITING)
+    assert text.splitlines()[:2] == ["NO_CAPACITY: centos is full", "It can go on when enough is freed on centos."]
+    assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY"]
+    assert len(text.splitlines()) == 5
+    assert str(WAITING) == text == decision_text(WAITING.to_dict())
+    assert decision_text(SchedulingDecision("t", 1.0, None, "NO_CLUSTERS", "there is none")) == (
+        "NO_CLUSTERS: there is none"
+    )
+
+
+def test_in_an_error_a_final_reason_is_told_alone() -> None:
+    assert reason_lines(ROWS[2:]) == (
+        "  centos: 1 CPU is free on its largest node, 4 are asked for\n  old: its largest node has 2 CPUs"
+    )
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert columns(("A", "B"), [("x", 1), ("long", "y")]) == "A     B\nx     1\nlong  y"
