@@ -1,0 +1,136 @@
+"""A fleet on paper, and items for it: all of one run follow from its numbers, nothing from chance.
+
+Clusters differ in nodes, GPUs, weights and tags; of twenty, two are cordoned and one's link is silent. Their snapshots
+come over links, as those of clusters with an agent do, so nothing is polled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.common.model import (
+    ClusterMetadata,
+    JobDescription,
+    NodeSnapshot,
+    ResourceSnapshot,
+    TaskDescription,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+
+SHAPES = 1000
+PYTHON = "3.11.9"
+_GIB = 1024.0**3
+_MIB = 1024.0**2
+_OWNERS = 10
+_WISHES = 5
+
+
+@dataclass(frozen=True)
+class PaperCluster:
+    """One cluster of the fleet, and how it is doing."""
+
+    metadata: ClusterMetadata
+    nodes: tuple[dict[str, float], ...]
+    cordoned: bool
+    silent: bool
+
+    @property
+    def usable(self) -> bool:
+        return not self.cordoned and not self.silent
+
+
+def fleet(count: int) -> list[PaperCluster]:
+    """So many clusters; the first two are always healthy."""
+    return [_cluster(number) for number in range(count)]
+
+
+def introductions(clusters: list[PaperCluster], now: float) -> Iterator[events.Event]:
+    """What the machine is told of them before the first item."""
+    for one in clusters:
+        name = one.metadata.name
+        yield events.LinkUp(name, PYTHON, "2.60.0", f"session of {name}")
+        yield events.SnapshotTaken(snapshot(one, now, [dict(node) for node in one.nodes]))
+        if one.cordoned:
+            yield events.ClusterChanged(name, one.metadata, cordoned=True)
+        if one.silent:
+            yield events.LinkDown(name, "no heartbeat")
+
+
+def snapshot(one: PaperCluster, now: float, free: list[dict[str, float]]) -> ResourceSnapshot:
+    """What its agent would tell."""
+    name = one.metadata.name
+    nodes = tuple(
+        NodeSnapshot(f"{name}-n{number}", total, rest)
+        for number, (total, rest) in enumerate(zip(one.nodes, free, strict=True))
+    )
+    return ResourceSnapshot(name, now, nodes, "agent", session_id=f"session of {name}", python_version=PYTHON)
+
+
+def item(task_id: str, shape: int, clusters: list[PaperCluster], now: float) -> TaskDescription:
+    """A task of 1 CPU in one of :data:`SHAPES` shapes: ten owners, five wishes, twenty sizes of memory.
+
+    All of them need one CPU, so that the end of any one makes room for any other.
+    """
+    owner, wish, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
+    values: dict[str, object] = {}
+    some = clusters[shape % min(2, len(clusters))].metadata.name
+    match wish:
+        case 1:
+            values["tags"] = ("zone-0", "a label")
+        case 2:
+            values["require_tags"] = ("zone-1",)
+        case 3:
+            values["preferred_cluster"] = some
+        case 4:
+            values["deny_clusters"] = (some,)
+    return TaskDescription(
+        id=task_id,
+        kind="task",
+        name="work",
+        requirements={"CPU": 1.0, "memory": (16 + size) * _MIB},
+        owner=f"owner-{owner}",
+        function_digest=f"function-{shape}",
+        submitted_at=now,
+        **values,  # type: ignore[arg-type]  # three keys that a match chose
+    )
+
+
+def new_shape(task_id: str, number: int, now: float) -> TaskDescription:
+    """An item of a shape that never was before: its memory is its own. One in ten is a job, one in 40 needs a GPU."""
+    requirements = {"CPU": 1.0 + number % 2, "memory": 64 * _MIB + number * 1024.0}
+    if number % 40 == 5:
+        requirements["GPU"] = 1.0
+    job = JobDescription("python train.py") if number % 10 == 3 else None
+    return TaskDescription(
+        id=task_id,
+        kind="task" if job is None else "job",
+        name="work",
+        requirements=requirements,
+        tags=("zone-0",) if number % 3 == 0 else (),
+        owner=f"owner-{number % _OWNERS}",
+        function_digest=None if job else f"function-{number}",
+        job=job,
+        submitted_at=now,
+    )
+
+
+def _cluster(number: int) -> PaperCluster:
+    cpus = (16.0, 32.0, 48.0)[number % 3]
+    node = {"CPU": cpus, "memory": cpus * 4 * _GIB}
+    if number % 4 == 1:
+        node["GPU"] = 4.0
+    metadata = ClusterMetadata(
+        name=f"cluster-{number:03}",
+        dashboard=f"http://10.0.{number // 250}.{number % 250 + 1}:8265",
+        weight=(1.0, 1.2, 0.8)[number % 3],
+        prefer=number % 5 == 1,
+        tags=(f"zone-{number % 2}", ("x86_64", "arm64")[number % 2]),
+        max_running_jobs=1000,
+    )
+    return PaperCluster(
+        metadata,
+        nodes=tuple(dict(node) for _ in range(1 + number % 3)),
+        cordoned=number % 10 == 7,
+        silent=number % 20 == 13,
+    )

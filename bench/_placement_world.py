@@ -1,0 +1,165 @@
+"""A machine and somebody who answers it: every dispatch is taken at once, and ends when the loop says so."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from bench._naive import differences, evaluate
+from bench._placement_fleet import PYTHON, fleet, introductions
+from ray_multicluster_scheduler.common.model import Resources, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+
+Clock: TypeAlias = Callable[[], int]
+"""Nanoseconds since some moment."""
+
+STEP_S = 2e-5
+"""How much later each event comes, by the clock that the machine is shown."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An item that is with a cluster, and the node that the ledger has it on."""
+
+    task: TaskDescription
+    attempt: int
+    cluster: str
+    node_id: str | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A decision, and all that it may have known."""
+
+    task: TaskDescription
+    decision: SchedulingDecision
+    views: list[ClusterView]
+    last_placed: dict[str, int]
+
+
+class World:
+    """Feeds events, keeps the time that each call of ``handle`` took, and remembers what runs."""
+
+    def __init__(self, clusters: int, settings: Settings, clock: Clock = time.perf_counter_ns) -> None:
+        self.clusters = fleet(clusters)
+        self.settings = settings
+        self._clock = clock
+        self.machine = SchedulerMachine(settings, [one.metadata for one in self.clusters], local_python=PYTHON)
+        self.now = 1000.0
+        self.running: list[Placed] = []
+        self.dispatched: list[Placed] = []
+        """Those that the last event brought; not answered yet."""
+        self.last_placed: dict[str, int] = {}
+        self.submitted = self.placements = 0
+        self.timed = False
+        self.times: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        """Nanoseconds of every timed call, by the name of its event."""
+        self.spent = 0
+        """Nanoseconds in all timed calls."""
+        for event in introductions(self.clusters, self.now):
+            self.feed(event)
+
+    def feed(self, event: events.Event) -> None:
+        """One event, and as many Continued as it asks for."""
+        self.dispatched = []
+        again: events.Event | None = event
+        while again is not None:
+            self.now += STEP_S
+            begin = self._clock()
+            out = self.machine.handle(again, self.now)
+            took = self._clock() - begin
+            if self.timed:
+                self.times[type(again).__name__].append(took)
+                self.spent += took
+            for one in out:
+                if isinstance(one, Dispatch):
+                    self._note(one)
+            again = events.Continued() if out and isinstance(out[-1], Continue) else None
+
+    def submit(self, task: TaskDescription) -> list[Placed]:
+        """Returns what was placed because of it: the item itself, or nothing."""
+        self.submitted += 1
+        self.feed(events.Submitted(task))
+        return self.take_in()
+
+    @property
+    def queued(self) -> int:
+        return self.submitted - self.placements
+
+    def take_in(self) -> list[Placed]:
+        """Say yes to what was dispatched; returns it."""
+        dispatched = list(self.dispatched)
+        for one in dispatched:
+            self.feed(events.DispatchAccepted(one.task.id, one.attempt))
+            self.running.append(one)
+            dispatched += self.dispatched
+        return dispatched
+
+    def take_out(self, index: int) -> Placed:
+        """Choose one that runs; the caller will end it."""
+        self.running[index], self.running[-1] = self.running[-1], self.running[index]
+        return self.running.pop()
+
+    def finish(self, one: Placed) -> None:
+        """It succeeded after a second; start and end are told together, as those of short work are."""
+        event = events.AttemptFinished(
+            one.task.id, one.attempt, "succeeded", took=1.0, started_at=self.now, node_id=one.node_id
+        )
+        self.feed(event)
+
+    def forget(self, one: Placed) -> None:
+        self.machine.forget(one.task.id)
+
+    def views(self, without: Placed | None = None) -> list[ClusterView]:
+        """The fleet as the next event finds it; ``without`` one that this event ends."""
+        views = [self.machine.view(one.metadata.name, self.now + STEP_S) for one in self.clusters]
+        if without is None:
+            return views
+        held = self.machine.registry.state(without.cluster).ledger.reservations[without.task.id].parts
+        return [_freed(view, held) if view.name == without.cluster else view for view in views]
+
+    def sample(self, views: list[ClusterView], last_placed: dict[str, int]) -> Sample | None:
+        """The first decision that the last event brought, if it brought any."""
+        if not self.dispatched:
+            return None
+        first = self.dispatched[0]
+        decision = self.machine.record(first.task.id).decision
+        return None if decision is None else Sample(first.task, decision, views, last_placed)
+
+    def wrongs(self, samples: list[Sample]) -> list[str]:
+        """In which of them the machine and the naive evaluator do not agree, in words."""
+        found = []
+        for one in samples:
+            answer = evaluate(one.task, one.views, self.settings, one.last_placed, local_python=PYTHON)
+            found += [f"{one.task.id}: {text}" for text in differences(one.decision, answer)]
+        return found
+
+    def _note(self, sent: Dispatch) -> None:
+        record = self.machine.record(sent.task_id)
+        held = self.machine.registry.state(sent.cluster).ledger.reservations.get(sent.task_id)
+        nodes = list(held.parts) if held is not None else []
+        self.placements += 1
+        self.last_placed[sent.cluster] = self.placements
+        node_id = nodes[0] if len(nodes) == 1 else None
+        self.dispatched.append(Placed(record.task, sent.attempt, sent.cluster, node_id))
+
+
+def _freed(view: ClusterView, held: Mapping[str, Resources]) -> ClusterView:
+    """The cluster without one item that had a place there."""
+    nodes = tuple(_node_freed(node, held[node.node_id]) if node.node_id in held else node for node in view.nodes)
+    return replace(view, nodes=nodes, in_flight=view.in_flight - 1)
+
+
+def _node_freed(node: NodeView, held: Resources) -> NodeView:
+    ours = {name: round(node.ours.get(name, 0.0) - held.get(name, 0.0), 6) for name in node.total}
+    others = node.others or {}
+    free = {name: max(0.0, round(node.total[name] - others.get(name, 0.0) - ours[name], 6)) for name in node.total}
+    return replace(node, ours=ours, free=free)
