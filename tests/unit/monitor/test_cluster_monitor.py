@@ -1,0 +1,112 @@
+"""ClusterMonitor and HealthChecker: whatever a cluster does, the machine hears one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    DashboardChecked,
+    Event,
+    SnapshotFailed,
+    SnapshotTaken,
+)
+from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from tests.unit.lifecycle.driver import snapshot
+
+
+class Cluster:
+    """A dashboard, or a link, that answers or raises."""
+
+    def __init__(self, problem: Exception | None = None, *, connected: bool = True) -> None:
+        self.problem, self.connected = problem, connected
+
+    async def version(self) -> dict[str, str]:
+        self._judge()
+        return {"ray_version": "2.60.0"}
+
+    async def snapshot(self, _: float) -> ResourceSnapshot:
+        self._judge()
+        return snapshot("a", 5.0, 4, source="http" if isinstance(self, Dashboard) else "agent")
+
+    def _judge(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+
+class Dashboard(Cluster):
+    """The same over HTTP."""
+
+
+class World:
+    """One cluster, with or without a link."""
+
+    def __init__(self, dashboard: Cluster, link: Cluster | None = None) -> None:
+        self.heard: list[Event] = []
+        self._dashboard, self._link = dashboard, link
+        plane: Any = self
+        self.monitor = ClusterMonitor(plane, plane, SystemClock(), self.heard.append)
+        self.health = HealthChecker(self.monitor, lambda: ["a"])
+
+    def existing(self, _: str) -> Cluster | None:
+        return self._link
+
+    def client(self, _: str) -> Cluster:
+        return self._dashboard
+
+
+REFUSED = ClusterConnectionError("connection refused.", cluster="a")
+
+
+async def test_a_dashboard_that_answers() -> None:
+    world = World(Dashboard(), Cluster())
+    await world.monitor.check_dashboard("a")
+    assert world.heard == [DashboardChecked("a", None)]
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [(REFUSED, "connection refused"), (RuntimeError("a defect"), "RuntimeError: a defect")],
+)
+async def test_a_silent_dashboard_is_told_although_the_link_is_well(problem: Exception, sentence: str) -> None:
+    world = World(Dashboard(problem), Cluster())
+    await world.monitor.check_dashboard("a")
+    (answer,) = world.heard
+    assert isinstance(answer, DashboardChecked)
+    assert answer.sentence is not None
+    assert answer.sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("link", "source"),
+    [(None, "http"), (Cluster(), "agent"), (Cluster(connected=False), "http"), (Cluster(REFUSED), "http")],
+    ids=["no link", "a link", "one that broke", "one that does not answer"],
+)
+async def test_snapshots_come_from_the_agent_where_there_is_one(link: Cluster | None, source: str) -> None:
+    world = World(Dashboard(), link)
+    health = await world.health.check("a")
+    assert health.snapshot is not None
+    assert health.snapshot.source == source
+    assert world.heard == [SnapshotTaken(health.snapshot)]
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "permanent"),
+    [
+        (REFUSED, "CLUSTER_UNREACHABLE", False),
+        (ConfigurationError("no dashboard."), "CLUSTER_UNREACHABLE", True),
+        (ValueError("odd"), "DEFECT", False),
+    ],
+)
+async def test_a_failed_look_is_an_answer_too(problem: Exception, code: str, permanent: bool) -> None:
+    world = World(Dashboard(problem))
+    (health,) = await world.health.check_all()
+    (answer,) = world.heard
+    assert isinstance(answer, SnapshotFailed)
+    assert (answer.code, answer.permanent) == (code, permanent)
+    assert (health.snapshot, health.sentence) == (None, answer.sentence)
