@@ -17,7 +17,8 @@ class Fleet:
 
     def __init__(self, registry: ClusterRegistry, view: Callable[[ClusterState, float], ClusterView]) -> None:
         self._registry, self._view = registry, view
-        self._by_name: dict[str, ClusterView] = {}
+        self.by_name: dict[str, ClusterView] = {}
+        """As of the last call of :meth:`views`."""
         self._views: tuple[ClusterView, ...] = ()
         self._until: dict[str, float] = {}
         self._soonest = inf
@@ -29,20 +30,20 @@ class Fleet:
             self._registry.changed.update(name for name, until in self._until.items() if until <= now)
         changed = self._registry.changed
         if changed:
-            if changed.issubset(self._by_name) and all(self._registry.find(name) for name in changed):
-                self._by_name.update({name: self._renewed(name, now) for name in changed})
+            if changed.issubset(self.by_name) and all(self._registry.find(name) for name in changed):
+                self.by_name.update({name: self._renewed(name, now) for name in changed})
             else:
-                self._by_name = {name: self._renewed(name, now) for name in self._registry.names()}
-                self._until = {name: self._until[name] for name in self._by_name if name in self._until}
+                self.by_name = {name: self._renewed(name, now) for name in self._registry.names()}
+                self._until = {name: self._until[name] for name in self.by_name if name in self._until}
             changed.clear()
             self._soonest = min(self._until.values(), default=inf)
-            self._views = tuple(self._by_name.values())
+            self._views = tuple(self.by_name.values())
         return self._views
 
     def view(self, name: str, now: float) -> ClusterView:
         """One of them."""
         self.views(now)
-        return self._by_name[name]
+        return self.by_name[name]
 
     def total(self, now: float) -> Resources:
         """What all clusters have together, as of the last time that one of them got other nodes."""

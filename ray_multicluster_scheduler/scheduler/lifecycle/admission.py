@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
@@ -46,7 +48,7 @@ class Admission:
             return
         unknown, failed, missing = self._look_at(event, now)
         record = self._accept(event)
-        code, sentence = codes.SUBMITTED, f"{task.kind} {task.name} was submitted"
+        code, sentence = codes.SUBMITTED, _submitted(task.kind, task.name)
         if missing:
             code, sentence = missing.code, missing.sentence
         self._core.transition(record, TaskState.PENDING, code, sentence, now)
@@ -295,3 +297,9 @@ class Admission:
             record.ending = Ending(before.kind, before.sentence, force=True)
         assert record.cluster is not None
         self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, event.force))
+
+
+@lru_cache(maxsize=1024)
+def _submitted(kind: str, name: str) -> str:
+    """One string for all that are called alike: a million may wait."""
+    return f"{kind} {name} was submitted"

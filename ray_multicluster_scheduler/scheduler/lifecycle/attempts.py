@@ -277,8 +277,7 @@ class Attempts:
             return record.restarts <= retry.restarts(actor), record.restarts
         if record.task.gang is not None and record.task.serves and was_ready:
             return False, 1  # whoever calls its members would not know that they begin anew
-        failures = record.failures
-        failures[failure] = failures.get(failure, 0) + 1
+        failures = record.failures = {**record.failures, failure: record.failures.get(failure, 0) + 1}
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
         return again, failures[failure]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
@@ -10,6 +12,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+
+NO_FAILURES: Mapping[FailureClass, int] = MappingProxyType({})
+"""Of most items, so it is shared."""
 
 EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back"]
 
@@ -48,7 +53,7 @@ class TaskRecord:
     group: ShapeGroup | None = None
     accepted: bool = False
     ending: Ending | None = None
-    failures: dict[FailureClass, int] = field(default_factory=dict)
+    failures: Mapping[FailureClass, int] = field(default_factory=lambda: NO_FAILURES)
     restarts: int = 0
     load_bytes: int = 0
     pinned: str | None = None

@@ -7,7 +7,7 @@ is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -214,7 +214,14 @@ class SchedulingPass:
         self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], walk: _Walk
     ) -> list[ClusterView]:
         """Clusters that may take it, by a coarse sieve; in a walk for freed room, only where that is."""
-        some = views if walk.freed is None else [view for view in views if view.name in walk.freed]
+        some: Iterable[ClusterView] = views
+        if walk.freed is not None:
+            known = self._core.fleet.by_name  # of a kept place, the plain view and the other are sieved alike
+            some = (
+                [view for view in views if view.name in walk.freed]
+                if self._core.pins
+                else [known[name] for name in walk.freed if name in known]
+            )
         engine, bare = self._core.engine, BARE.get(group.shape.kind)
         return [view for view in some if engine.might_take(bare, group.need, view, retry=record.retry)]
 
@@ -263,9 +270,10 @@ class SchedulingPass:
         self, record: TaskRecord, decision: SchedulingDecision, cluster: str, views: Sequence[ClusterView], now: float
     ) -> None:
         core, task = self._core, record.task
+        seen = views if core.pins else (core.fleet.by_name[cluster],)
+        nodes = next(view.nodes for view in seen if view.name == cluster)
         core.leave_queue(record)
         short = self._ahead.is_short(record)
-        nodes = next(view.nodes for view in views if view.name == cluster)
         core.registry.state(cluster).take(task, now, short=short, nodes=nodes)
         if short:
             self._ahead.placed(record, cluster)
@@ -289,7 +297,8 @@ class SchedulingPass:
 
     def _views_of(self, names: frozenset[str], now: float) -> list[ClusterView]:
         self._core.fleet.views(now)
-        return [self._core.fleet.view(name, now) for name in names if self._core.registry.find(name) is not None]
+        known = self._core.fleet.by_name
+        return [known[name] for name in names if name in known]
 
     def _set_wake(self, now: float) -> None:
         """Be called when something that blocks by time alone is over."""

@@ -16,8 +16,8 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView
-from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
@@ -110,15 +110,15 @@ class PolicyEngine:
         if not feasible:
             return None
         table = self.table(task, views, retry=retry)
-        best = self._scored_row(task, feasible[0] if len(feasible) == 1 else self._best(task, feasible))
+        best = feasible[0] if len(feasible) == 1 else self._best(task, feasible)
         better = self._better_that_is_being_asked(task, views, best, retry=retry)
         if better is not None:
-            sentence = f"{better} is a better match than {best.cluster} and is being asked what is free"
+            sentence = f"{better} is a better match than {best.name} and is being asked what is free"
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._why(best, len(feasible), len(views))
-        return SchedulingDecision(task.id, now, best.cluster, PLACED, sentence, table)
+        sentence = self._why(task, best, len(feasible), len(views))
+        return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
         """What each of them says to the item. Reading it raises PolicyEvaluationError when a policy raises."""
@@ -226,25 +226,36 @@ class PolicyEngine:
         raise _evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
 
     def _better_that_is_being_asked(
-        self, task: TaskDescription, views: Iterable[ClusterView], best: CandidateReport, *, retry: bool
+        self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
     ) -> str | None:
         """A cluster that the item asked for more than for ``best``, and whose answer is only a moment away."""
         reached: tuple[int, ...] | None = None
         for view in views:
             if view.trouble is None or not view.trouble.being_asked:
                 continue
-            reached = reached or tuple(best.ranks[rank.name] for rank in WISHES)
+            reached = reached or tuple(rank.rank(task, best) for rank in WISHES)
             wished = tuple(rank.rank(task, view) for rank in WISHES)
             if wished > reached and not hopeless(self._report(task, view, retry=retry)):
                 return view.name
         return None
 
-    def _why(self, row: CandidateReport, feasible: int, clusters: int) -> str:
-        reasons = [name for name, rank in row.ranks.items() if rank and name not in _EVERYDAY]
-        if row.node_id == NEW_NODE:
+    def _why(self, task: TaskDescription, view: ClusterView, feasible: int, clusters: int) -> str:
+        """The winner's ranks that tell something, and its scores by the numbers that people know them by."""
+        try:
+            reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
+            scores = [f"{name} score {self._shown(name, task, view):.1f}" for name in self._scores]
+        except PolicyEvaluationError:
+            raise
+        except Exception as error:
+            raise _evaluation_error("a rank or score", task, view, error) from error
+        if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
-        scores = [f"{name} score {row.raw_scores.get(name, value):.1f}" for name, value in row.scores.items()]
-        return f"{row.cluster}: {', '.join([*reasons, *scores])}; {feasible} of {clusters} clusters could take it"
+        return f"{view.name}: {', '.join([*reasons, *scores])}; {feasible} of {clusters} clusters could take it"
+
+    def _shown(self, name: str, task: TaskDescription, view: ClusterView) -> float:
+        raw = self._raw.get(name)
+        value = self._within(name, self._scores[name].score(task, view), task, view)
+        return value if raw is None else raw.raw(task, view)
 
 
 def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:

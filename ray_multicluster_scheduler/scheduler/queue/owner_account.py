@@ -53,7 +53,8 @@ class OwnerAccount:
         return self.refusal(0) is not None or self.max_gpus is not None
 
     def used(self, now: float) -> float:
-        return self._used + self.held * max(0.0, now - self._since)
+        since = self._since
+        return self._used + self.held * (now - since) if now > since else self._used
 
     def start_level(self, used: float, now: float) -> None:
         """It has been idle: it has used at least this much."""

@@ -137,6 +137,19 @@ class TestSentAhead:
         assert driver.said(Dispatch) == []
         assert driver.state("t1") is TaskState.QUEUED
 
+    def test_not_to_a_cluster_that_was_removed(self) -> None:
+        driver = knowing(1)
+        driver.submit(work("x"))  # a short one had a place on a
+        driver.succeed("x", 0.01)
+        driver.send(events.ClusterChanged("b", cluster("b")))
+        driver.link_up("b", 1)
+        driver.send(events.ClusterChanged("a", None))
+        driver.submit(task("long"))
+        driver.submit(work("short"))
+        assert driver.state("short") is TaskState.QUEUED
+        driver.succeed("long")
+        assert driver.sent_to(ever=False) == {"short": "b"}
+
     def test_a_place_taken_over_on_a_crowded_cluster_lets_others_in(self) -> None:
         driver = Driver(cluster("a", max_in_flight=2))
         driver.link_up("a", 1)
