@@ -14,7 +14,7 @@ from itertools import count
 from math import inf
 
 from ray_multicluster_scheduler.common.model import Resources, TaskDescription
-from ray_multicluster_scheduler.common.model.resources import fits, plus
+from ray_multicluster_scheduler.common.model.resources import fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
+MOST_LOOKED_AT = 10
 _SLACK = 64
 _AGAIN_S = 1.0
 """Who got no place kept is looked at again, but not all the time."""
@@ -56,9 +57,14 @@ class KeptRoom:
         return tuple(view.plain or view if self._may_use(record, view, now) else view for view in views)
 
     def patience_over(self, now: float) -> list[str]:
-        """Some have waited long enough: keep places for those that are wide. Returns the clusters."""
+        """Some have waited long enough: keep places for those that are wide. Returns the clusters.
+
+        A bounded number in one call: the timer is set to now for the others.
+        """
         clusters = []
-        while self._patience and self._patience[0][0] <= now:
+        for _ in range(MOST_LOOKED_AT):
+            if not self._patience or self._patience[0][0] > now:
+                break
             group = heapq.heappop(self._patience)[2]
             if not group:
                 self._watched.discard(group)
@@ -71,7 +77,7 @@ class KeptRoom:
                     cluster = self._pin(record, group, now)
                     clusters += [cluster] if cluster is not None else []
             heapq.heappush(self._patience, (due, next(self._numbers), group))
-        self._set_timer()
+        self._set_timer(now)
         return clusters
 
     def look_again(self, now: float) -> None:
@@ -132,11 +138,15 @@ class KeptRoom:
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
         """Would no single place of ours that ends make room for it?"""
         nodes = state.ledger.nodes()
-        for reservation in state.ledger.reservations.values():
-            relieved = [_with(node, reservation.parts.get(node.node_id)) for node in nodes]
-            if find_place(record.wanted, relieved) is not None:
+        distinct = {
+            tuple((node_id, shape_of(amounts)) for node_id, amounts in sorted(reservation.parts.items()))
+            for reservation in state.ledger.reservations.values()
+        }
+        for parts in distinct:
+            freed = {node_id: dict(amounts) for node_id, amounts in parts}
+            if find_place(record.wanted, [_with(node, freed.get(node.node_id)) for node in nodes]) is not None:
                 return False
-        return bool(state.ledger.reservations)
+        return bool(distinct)
 
     def _free_at(self, state: ClusterState, parts: dict[str, Resources], now: float) -> float:
         """When enough of what runs there is expected to be over; infinity if that cannot be told."""
@@ -156,9 +166,9 @@ class KeptRoom:
             begun = reservation.since if record.started_at is None else record.started_at
             yield inf if expected is None else begun + expected, reservation.parts
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now: float = 0.0) -> None:
         if self._patience:
-            self._core.out.set_timer(timers.KEEP, self._patience[0][0])
+            self._core.out.set_timer(timers.KEEP, max(now, self._patience[0][0]))
         else:
             self._core.out.clear_timer(timers.KEEP)
 

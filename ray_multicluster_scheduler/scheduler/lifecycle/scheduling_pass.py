@@ -208,7 +208,8 @@ class SchedulingPass:
             self._done_with(walk, group)
         else:
             fail_without_place(self._core, record, decision, verdict(decision), now)
-        return max(1, len(opened))
+        told = decision is not None and decision.cluster is None and decision.at == now
+        return max(1, len(opened)) + (len(views) if told else 0)
 
     def _opened(
         self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], walk: _Walk

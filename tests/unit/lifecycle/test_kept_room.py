@@ -232,3 +232,16 @@ def test_shapes_that_come_and_go_leave_nothing_behind() -> None:
         driver.submit(task(f"x{number}", cpus=60 + number / 10_000))
         driver.cancel(f"x{number}")
     assert len(kept._patience) < 200
+
+
+def test_a_bounded_number_is_looked_at_in_one_call() -> None:
+    driver = ready(64)
+    driver.submit(task("runs", cpus=64))
+    for number in range(50):
+        driver.submit(task(f"t{number}", cpus=1 + number / 100))
+    calls = 0
+    driver.fire("keep", after=300)
+    while min(entry[0] for entry in driver.machine._scheduling._kept._patience) <= driver.now:
+        driver.fire("keep")
+        calls += 1
+    assert calls >= 4
