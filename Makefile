@@ -16,7 +16,7 @@ demo test test-full bench: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo test test-unit test-full lint format wheel bench clean setup setup-ray
+.PHONY: help demo test test-unit test-full coverage mutation lint format wheel bench clean setup setup-ray
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,18 @@ test-unit: setup ## Only the tests without Ray: seconds
 
 test-full: setup setup-ray ## All tests, the slow ones too
 	@exec "$(BIN)/python" -m pytest -m "" $(ARGS)
+
+# The pure core; what its two drivers of I/O do is shown elsewhere.
+CORE := queue policy cluster lifecycle
+
+coverage: setup ## Branch coverage of the pure core by its unit tests: 100 %, or it fails
+	@"$(BIN)/python" -m pytest $(foreach part,$(CORE),tests/unit/$(part)) tests/unit/stories -q -n 2 --hypothesis-seed=0 \
+		--cov-branch --cov-report= $(foreach part,$(CORE),--cov=ray_multicluster_scheduler/scheduler/$(part))
+	@"$(BIN)/coverage" report -m --skip-covered --fail-under=100 \
+		--omit='*/task_lifecycle_manager.py,*/transition_log.py'
+
+mutation: setup ## Would the tests notice? 500 small changes to the pure core; takes long
+	@exec "$(BIN)/python" scripts/mutation.py $(ARGS)
 
 lint: setup ## ruff, mypy --strict, import-linter
 	"$(BIN)/ruff" check .

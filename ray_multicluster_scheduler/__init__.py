@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         UnknownItemError,
         WorkerCrashedError,
     )
-    from ray_multicluster_scheduler.common.model import TaskState
+    from ray_multicluster_scheduler.common.model import Rejection, TaskState
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
     from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
     from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import register_policy
@@ -122,6 +122,7 @@ __all__ = [
     "ObjectHandle",
     "PolicyEvaluationError",
     "QueueFullError",
+    "Rejection",
     "RemoteError",
     "RemoteTraceback",
     "ResultLostError",
@@ -215,7 +216,7 @@ _HOMES = {
         "ResultLostError SchedulerError TaskCancelledError TaskSubmissionError TaskTimeoutError "
         "UnknownItemError WorkerCrashedError"
     ),
-    "common.model": "TaskState",
+    "common.model": "Rejection TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",
     "local_fleet": "LocalCluster LocalFleet",
     "scheduler.scheduler_core.installed_policies": "register_policy",

@@ -30,8 +30,7 @@ def explain(
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")
     if item_id is None:
-        answers = [answer for _, answer in running_programs.ask_all({"list": True}) if "items" in answer]
-        typer.echo(_json(answers) if output is Output.json else _listing(answers))
+        _list_all(output)
         return
     asked: list[str] = []
     for pid, answer in running_programs.ask_all({"explain": item_id}):
@@ -40,6 +39,22 @@ def explain(
             return
         asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
     raise running_programs.nobody_knows(item_id, asked)
+
+
+def _list_all(output: Output) -> None:
+    from ray_multicluster_scheduler.cli import running_programs
+
+    answers, silent = [], False
+    for pid, answer in running_programs.ask_all({"list": True}):
+        if "items" in answer:
+            answers.append(answer)
+        else:
+            silent = True
+            typer.echo(f"process {pid} did not say what it has: {_trouble(answer)}", err=True)
+    if output is Output.json:
+        typer.echo(_json(answers))
+    elif answers or not silent:
+        typer.echo(_listing(answers))
 
 
 def _text(answer: Mapping[str, Any]) -> str:
@@ -60,9 +75,10 @@ def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
             (one["id"], one["kind"], one["name"], one["state"], one["cluster"] or "–", one["code"])
             for one in answer["items"]
         ]
-        program = answer["program"]
+        program, more = answer["program"], answer.get("more")
         table = columns(_LISTED, rows) if rows else "nothing was submitted, or all of it was forgotten"
-        parts.append(f"process {program['pid']}: {program['command']}\n{table}")
+        cut = f"\nand {more} older ones" if more else ""
+        parts.append(f"process {program['pid']}: {program['command']}\n{table}{cut}")
     return "\n\n".join(parts)
 
 

@@ -29,6 +29,10 @@ def _head(story: Mapping[str, Any]) -> str:
     name = f" ({story['kind']} {story['name']})" if story.get("name") else ""
     where = f" on {story['cluster']}" if story.get("cluster") else ""
     lines = [f"{story['id']}{name} is {story['state']}{where}", f"  {story['code']}: {story['sentence']}"]
+    member = story.get("member")
+    if member:
+        what = f", {member['name']}" if member["name"] else ""
+        lines.append(f"  {member['id']} is its member {member['index']}{what}; all of them have one fate")
     if story.get("unblocked_by"):
         lines.append(f"  goes on when: {story['unblocked_by']}")
     estimate = story.get("estimate")

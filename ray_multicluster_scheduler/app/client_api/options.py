@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 _LONGEST_S = 100 * 365 * 86400.0
 _FIRST_EPOCH = 1e9
 """A ``start_after`` from here on is a moment (2001 or later), below it is a number of seconds from now."""
-_MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster"}
+_MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
 """What people write, and what it is called: not always the most similar name."""
+_BESIDE = frozenset({"tags", "resource_requirements"})
+"""Arguments of the verbs that are no options of theirs, but may be meant."""
+MOST_PRIORITY = 1_000_000
 
 
 class ItemOptions(TypedDict, total=False):
@@ -88,7 +91,7 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "fallback": given.get("fallback", "any"),
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
-        "priority": whole(given.get("priority", 0), "priority"),
+        "priority": priority_of(given.get("priority", 0)),
         "owner": _text(given.get("owner"), "owner") or _user(),
         "retries": whole(given.get("retries", settings.retries), "retries"),
         "crash_retries": whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
@@ -182,8 +185,10 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raises ConfigurationError with the name that was probably meant."""
     for key in options:
         if key not in names:
-            close = [_MEANT[key]] if key in _MEANT else difflib.get_close_matches(key, names, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known options: {', '.join(sorted(names))}"
+            near = difflib.get_close_matches(key, (names | _BESIDE) - {key}, 1)
+            close = [_MEANT[key]] if _MEANT.get(key) in names else near
+            known = ", ".join(sorted((names | _BESIDE) - {key}))
+            hint = f"did you mean {close[0]}?" if close else f"known options: {known}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
 
 
@@ -249,6 +254,23 @@ def whole(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{what} is {value!r}.", next_step="give a whole number")
     return value
+
+
+def priority_of(value: object) -> int:
+    """Raises ConfigurationError for what is no priority."""
+    priority = whole(value, "priority")
+    if abs(priority) > MOST_PRIORITY:
+        raise ConfigurationError(
+            f"priority is {priority}.", next_step=f"give a whole number between {-MOST_PRIORITY} and {MOST_PRIORITY}"
+        )
+    return priority
+
+
+def explained_by(reason: object) -> str:
+    """The words with which something is held or paused. Raises ConfigurationError for what are none."""
+    if not isinstance(reason, str):
+        raise ConfigurationError(f"reason is {reason!r}.", next_step="say it in words, or leave it out")
+    return reason
 
 
 def _seconds(value: object, what: str) -> float | None:

@@ -63,8 +63,9 @@ def shutdown(*, drain: bool = False) -> None:
         before.shutdown(drain=drain)
 
 
-def explain(item_id: str) -> dict[str, Any]:
-    """Why an item is where it is, as data that prints itself for people. Raises UnknownItemError."""
+def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:
+    """Why an item, given by its id or handle, is where it is, as data that prints itself for people. Raises
+    UnknownItemError, ConfigurationError for what is neither."""
     return where.side().explain(item_id)
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
+
+Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
@@ -49,7 +52,8 @@ class Places:
         """It has a place."""
         place = self.held[task.id] = Place(task.kind, shape_of(task.requirements), short)
         self._changed()
-        self._short[place.of] += short
+        if short:
+            self._short[place.of] += 1
         self.running_jobs += place.kind == "job"
 
     def give_back(self, task_id: str) -> Place | None:
@@ -57,7 +61,8 @@ class Places:
         place = self.held.pop(task_id, None)
         if place is not None:
             self._changed()
-            self._short[place.of] -= place.short
+            if place.short:
+                _one_less(self._short, place.of)
             self.running_jobs -= place.kind == "job"
             self.ready_actors -= place.ready
         return place
@@ -82,17 +87,17 @@ class Places:
         waiting = self.ahead.pop(task_id, None)
         if waiting is not None:
             self._changed()
-            self._waiting[waiting.of] -= 1
-            self._priorities[waiting.priority] -= 1
+            _one_less(self._waiting, waiting.of)
+            _one_less(self._priorities, waiting.priority)
         return waiting
 
     def ahead_below(self, priority: int) -> bool:
         """Was anything less urgent than this sent ahead?"""
-        return any(count and below < priority for below, count in self._priorities.items())
+        return any(below < priority for below in self._priorities)
 
     def short_shapes(self) -> list[ResourceShape]:
         """Classes of places of which some will soon be free."""
-        return [of for of, count in self._short.items() if count]
+        return list(self._short)
 
     def short_places(self, of: ResourceShape) -> int:
         """Places of this class that will soon be free."""
@@ -107,3 +112,9 @@ class Places:
         if not self._waiting[of]:
             return ()
         return (task_id for task_id, waiting in self.ahead.items() if waiting.of == of)
+
+
+def _one_less(counts: Counter[Key], key: Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

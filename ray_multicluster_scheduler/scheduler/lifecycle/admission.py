@@ -144,11 +144,14 @@ class Admission:
     def forget(self, record: TaskRecord) -> None:
         """Its record is dropped: its idempotency key is free again."""
         task = record.task
+        self._free_key(task)
+        self._join_no_more(task)
+        self._core.prerequisites.forget(task.id, record.state)
+
+    def _free_key(self, task: TaskDescription) -> None:
         key = (task.owner, task.idempotency_key or "")
         if self._id_for_key.get(key) == task.id:
             del self._id_for_key[key]
-        self._join_no_more(task)
-        self._core.prerequisites.forget(task.id, record.state)
 
     def _accept(self, event: Submitted) -> TaskRecord:
         task = event.task
@@ -276,13 +279,15 @@ class Admission:
             error="QueueFullError",
             next_step=f"submit it again later, or raise {name}",
         )
+        self._free_key(task)  # it may be submitted again
         return True
 
     def _waiting(self) -> int:
         return len(self._core.queue) + len(self._core.held) + len(self._core.prerequisites)
 
     def _waiting_of(self, owner: str) -> int:
-        return self._core.queue.waiting_of(owner) + self._core.prerequisites.of_owner(owner)
+        held = sum(self._core.records[task_id].task.owner == owner for task_id in self._core.held)
+        return self._core.queue.waiting_of(owner) + held + self._core.prerequisites.of_owner(owner)
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending

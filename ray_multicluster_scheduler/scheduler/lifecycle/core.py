@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTimes
 from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import StartWatch
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
@@ -55,6 +55,7 @@ class Core:
         self.touched: set[str] = set()
         self.prerequisites = Prerequisites()
         self.run_times = RunTimes()
+        self.pace = Pace()
         self.starts = StartWatch(self.records, self.out, settings.start_grace_s)
 
     def transition(
@@ -101,7 +102,7 @@ class Core:
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put it into the queue; each wait has its own ``queue_timeout``. Returns those it waits with."""
         record.cluster = None
-        group = self.queue.enqueue(record.wanted, record.number, now, retry=record.retry)
+        group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
         if group.decision is not None and code == codes.QUEUED:
             code, sentence = group.decision.code, group.decision.sentence  # what they all wait for is known
         self.transition(record, TaskState.QUEUED, code, sentence, now)
@@ -135,8 +136,8 @@ class Core:
 
     def count(self, record: TaskRecord, now: float) -> None:
         """From now on it takes something of its owner's share."""
-        record.holding = holding_of(record.task, self.fleet.total(now))
-        self.queue.account(record.task.owner).take(record.holding, now)
+        record.holding = holding_of(record.task, self.fleet.total(now), now)
+        self.queue.take(record.task.owner, record.holding, now)
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterChanged,
@@ -24,8 +25,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import Sending
 class FleetEvents:
     """News of a cluster that is not ours any more is ignored; items there end by their own events."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
+    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead, attempts: Attempts) -> None:
         self._core = core
+        self._attempts = attempts
         self._scheduling = scheduling
         self._ahead = ahead
 
@@ -128,6 +130,8 @@ class FleetEvents:
         for record in self._on(state, jobs=jobs):
             if record.state is not TaskState.LOST:
                 self._core.transition(record, TaskState.LOST, codes.CONTACT_LOST, sentence, now)
+                if jobs and record.task.retry_lost and record.ending is None:
+                    self._attempts.give_up_lost(record, sentence, now)
 
     def _found_again(self, state: ClusterState, now: float, *, jobs: bool) -> None:
         for record in self._on(state, jobs=jobs):

@@ -46,6 +46,13 @@ class Forecast:
     high: float | None = None
     why: str = ""
 
+    def not_faster_than(self, per_s: float | None, position: int) -> Forecast:
+        """The same, where so many items were seen to end in a second: there is more to it than running."""
+        if self.low is None or self.likely is None or self.high is None or per_s is None:
+            return self
+        turn = position / per_s
+        return Forecast(max(self.low, turn / 2), max(self.likely, turn), max(self.high, turn * 2), self.why)
+
     @property
     def text(self) -> str:
         """One phrase for people."""
@@ -128,7 +135,7 @@ def _numbers(low: float, high: float) -> str:
 
 def _in_units(seconds: float) -> tuple[str, str]:
     if seconds < 10:
-        return f"{seconds:.2g}", "s"
+        return f"{round(seconds, 1):g}", "s"
     if seconds < 120:
         return f"{seconds:.0f}", "s"
     if seconds < 7200:

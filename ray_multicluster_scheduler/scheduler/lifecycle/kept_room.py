@@ -1,6 +1,6 @@
 """KeptRoom: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
 
-Wide is who needs more than any one place of ours that ends would free: small items would take each such place before
+Wide is who needs more than some place of ours that ends would free: smaller items would take each such place before
 enough of them are free. What is kept is closed to others, but for the more urgent ones and for those that are expected
 to be over before the wide item could start.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 
-from ray_multicluster_scheduler.common.model import Resources, TaskDescription
+from ray_multicluster_scheduler.common.model import Resources
 from ray_multicluster_scheduler.common.model.resources import fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
@@ -62,6 +62,7 @@ class KeptRoom:
         A bounded number in one call: the timer is set to now for the others.
         """
         clusters = []
+        self.look_again(now)
         for _ in range(MOST_LOOKED_AT):
             if not self._patience or self._patience[0][0] > now:
                 break
@@ -84,8 +85,7 @@ class KeptRoom:
         """Clusters are not what they were: keep nothing where that would be in vain."""
         for task_id, cluster in list(self._core.pins.items()):
             state = self._core.registry.find(cluster)
-            sound = state is not None and state.trouble(now) is None and not state.cordoned
-            if state is None or not sound or find_place(self._wanted(task_id), _emptied(state.ledger.nodes())) is None:
+            if state is None or not self._is_of_use(self._core.records[task_id], state, now):
                 self._core.let_go(task_id)
 
     def rest(self) -> None:
@@ -95,8 +95,13 @@ class KeptRoom:
             self._watched.clear()
             self._set_timer()
 
-    def _wanted(self, task_id: str) -> TaskDescription:
-        return self._core.records[task_id].wanted
+    def _is_of_use(self, record: TaskRecord, state: ClusterState, now: float) -> bool:
+        """May it start at all, and will there be room when all of ours is over?"""
+        if record.group is None or self._core.queue.refusal(record.group) is not None:
+            return False
+        if state.trouble(now) is not None or state.cordoned or state.paused is not None:
+            return False
+        return find_place(record.wanted, _emptied(state.ledger.nodes())) is not None
 
     def _forget_empty(self) -> None:
         self._patience = [entry for entry in self._patience if entry[2]]
@@ -116,8 +121,9 @@ class KeptRoom:
     def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
         """Where it can start soonest, as far as anybody can tell."""
         best: tuple[float, ClusterState, Pin] | None = None
-        decision = self._core.engine.schedule(record.wanted, self._core.fleet.views(now), now, retry=record.retry)
-        for row in decision.candidates:
+        if self._core.queue.refusal(group) is not None:
+            return None
+        for row in self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry):
             state = self._core.registry.state(row.cluster)
             if state.pin is not None or not lacks_room_only(row) or not self._is_wide(record, state):
                 continue
@@ -136,7 +142,7 @@ class KeptRoom:
         return state.name
 
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
-        """Would no single place of ours that ends make room for it?"""
+        """Is there a place of ours whose end would not make room for it, so that smaller ones could take it first?"""
         nodes = state.ledger.nodes()
         distinct = {
             tuple((node_id, shape_of(amounts)) for node_id, amounts in sorted(reservation.parts.items()))
@@ -144,9 +150,9 @@ class KeptRoom:
         }
         for parts in distinct:
             freed = {node_id: dict(amounts) for node_id, amounts in parts}
-            if find_place(record.wanted, [_with(node, freed.get(node.node_id)) for node in nodes]) is not None:
-                return False
-        return bool(distinct)
+            if find_place(record.wanted, [_with(node, freed.get(node.node_id)) for node in nodes]) is None:
+                return True
+        return False
 
     def _free_at(self, state: ClusterState, parts: dict[str, Resources], now: float) -> float:
         """When enough of what runs there is expected to be over; infinity if that cannot be told."""

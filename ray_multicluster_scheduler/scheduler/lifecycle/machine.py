@@ -54,10 +54,10 @@ class SchedulerMachine:
         self._ahead = SendingAhead(self._core, sending)
         kept = KeptRoom(self._core)
         self._scheduling = SchedulingPass(self._core, self._refresher, self._ahead, kept, sending)
-        self._control = QueueControl(self._core, self._scheduling)
+        self._control = QueueControl(self._core, self._scheduling, self._ahead)
         self._admission = Admission(self._core, self._scheduling)
         self._attempts = Attempts(self._core, self._scheduling, self._ahead)
-        self._fleet = FleetEvents(self._core, self._scheduling, self._ahead)
+        self._fleet = FleetEvents(self._core, self._scheduling, self._ahead, self._attempts)
         self._takers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,

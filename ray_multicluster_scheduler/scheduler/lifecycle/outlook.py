@@ -64,7 +64,7 @@ def _in_the_queue(core: Core, record: TaskRecord, position: int, decision: Sched
             return Forecast(why="a gang needs room for all its members at once")
         whole = codes is _ENDS
         nodes = [node for state in clusters for node in _nodes(core, state, now, whole=whole)]
-        return until_there_is_room(position, need, own, nodes)
+        return until_there_is_room(position, need, own, nodes).not_faster_than(core.pace.per_s(now), position)
     waits = [core.submissions.next_at(row.cluster) for row in decision.candidates if _only(row, _INTERVAL)]
     times = sorted(max(0.0, at - now) for at in waits if at is not None)
     if times:

@@ -13,13 +13,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
 
 class QueueControl:
     """Only what has not been sent yet is touched. Requests that change nothing are no mistakes."""
 
-    def __init__(self, core: Core, scheduling: SchedulingPass) -> None:
-        self._core, self._scheduling = core, scheduling
+    def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
+        self._core, self._scheduling, self._ahead = core, scheduling, ahead
 
     def hold(self, event: HoldRequested, now: float) -> None:
         """One that was sent, or waits for something else first, is held when it would be queued (again)."""
@@ -54,6 +55,7 @@ class QueueControl:
     def pause(self, event: QueuePaused, now: float) -> None:
         if event.what == "owner":
             self._core.queue.pause(event.name, event.reason)
+            self._ahead.leave_owner(event.name, "the queue of its owner is paused", now)
         else:
             self._pause_cluster(event.name, event.reason, now)
 
@@ -70,7 +72,7 @@ class QueueControl:
             state.paused = reason
             self._core.touched.add(name)
             if reason is not None:
-                self._scheduling.take_back(state, "its queue is paused", now)
+                self._ahead.leave(state, "its queue is paused", now)
             self._scheduling.request()
 
     def _unfinished(self, task_id: str) -> TaskRecord | None:

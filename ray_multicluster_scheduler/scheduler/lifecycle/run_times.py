@@ -13,6 +13,7 @@ OVERHEAD_S = 0.001
 _ENOUGH = 2
 _RECENT = 8
 _KEPT = 10_000
+_PACED = 50
 _SHOWN_OF_ENTRYPOINT = 200
 
 
@@ -81,3 +82,19 @@ def size_of(task: TaskDescription) -> str | None:
         return None
     needs = task.requirements
     return f"{task.kind}:{needs.get('CPU', 0)}:{needs.get('GPU', 0)}"
+
+
+class Pace:
+    """How many items end in a second, all clusters together, lately."""
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque(maxlen=_PACED)
+
+    def ended(self, now: float) -> None:
+        self._ends.append(now)
+
+    def per_s(self, now: float) -> float | None:
+        """None if too few have ended to tell."""
+        if len(self._ends) < _PACED or now <= self._ends[0]:
+            return None
+        return len(self._ends) / (now - self._ends[0])

@@ -13,7 +13,6 @@ from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
-from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
@@ -54,7 +53,7 @@ class SchedulingPass:
         self._walk: _Walk | None = None
         self._everybody = False
         self._fresh: dict[ShapeGroup, None] = {}
-        self._kept_back: dict[str, dict[ShapeGroup, None]] = {}
+        self._missed: set[str] = set()  # owners who could start nothing when all, or some of theirs, were looked at
         self._known: dict[Shape, SchedulingDecision] = {}
         self._wake_unknown = False
         self._wake_at: float | None = None
@@ -70,13 +69,12 @@ class SchedulingPass:
         for cluster in self._kept.patience_over(now):
             self._ahead.leave(self._core.registry.state(cluster), "room is kept for a wide item", now)
 
-    def take_back(self, state: ClusterState, sentence: str, now: float) -> None:
-        """Nothing new goes there: what was sent ahead and has not begun comes back."""
-        self._ahead.leave(state, sentence, now)
-
     def look_at_owner(self, owner: str) -> None:
-        """What kept this owner's items from being looked at is gone: they may use what got free meanwhile."""
-        self._fresh.update(self._kept_back.pop(owner, {}))
+        """What kept this owner's items from being looked at is gone: they may use what got free meanwhile, or hear what
+        everybody else has heard."""
+        if owner in self._missed:
+            self._missed.discard(owner)
+            self._fresh.update(dict.fromkeys(self._core.queue.groups_of(owner)))
         self._core.freed.update(self._core.registry.names())
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
@@ -122,10 +120,12 @@ class SchedulingPass:
             for owner in sorted(self._core.queue.lifted):
                 self.look_at_owner(owner)
             self._core.queue.lifted.clear()
+        if self._core.pins and (self._everybody or self._core.freed):
+            self._kept.look_again(now)
         left = MAX_CHECKS
         while left > 0:
             # 1. whom to look at: everybody, those who may use room that got free, or those who are new
-            walk = self._walk = self._walk or self._next_walk(now)
+            walk = self._walk = self._walk or self._next_walk()
             if walk is None:
                 break
             # 2. the first in order of them; equal items are looked at once
@@ -145,13 +145,13 @@ class SchedulingPass:
             self._core.out.ask_for_more()
         self._set_wake(now)
 
-    def _next_walk(self, now: float) -> _Walk | None:
+    def _next_walk(self) -> _Walk | None:
         if self._everybody:
             self._everybody = False
             self._core.freed.clear()
             self._fresh.clear()
             self._known.clear()
-            self._kept.look_again(now)
+            self._missed |= self._core.queue.owners_who_wait_for_themselves()
             self._core.fleet.has_other_nodes()
             return _Walk() if self._core.queue else None
         if self._core.freed:
@@ -178,7 +178,7 @@ class SchedulingPass:
             if group and not group.parked:
                 if queue.refusal(group) is None:
                     return group
-                self._kept_back.setdefault(group.shape.owner, {})[group] = None
+                self._missed.add(group.shape.owner)
             walk.fresh.pop()
         return None
 

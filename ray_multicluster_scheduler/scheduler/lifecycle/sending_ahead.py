@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import Resources, SchedulingDecision
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, fits, minus, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
@@ -18,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
-from ray_multicluster_scheduler.scheduler.lifecycle.openings import Openings, anything
+from ray_multicluster_scheduler.scheduler.lifecycle.openings import Openings
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
@@ -46,7 +47,9 @@ class SendingAhead:
     def __init__(self, core: Core, sending: Sending) -> None:
         self._core, self._sending = core, sending
         settings = core.settings
-        self._cover_s = settings.prefetch_ms / 1000 if settings.execution_mode == "parallel" else 0.0
+        spaced = settings.submission_interval_s > 0 and "task" in settings.submission_interval_kinds
+        one_by_one = spaced or settings.execution_mode == "serial"
+        self._cover_s = 0.0 if one_by_one else settings.prefetch_ms / 1000
         self._short_at: dict[ResourceShape, set[str]] = {}
         self._low: set[str] = set()
 
@@ -106,6 +109,7 @@ class SendingAhead:
         passed: list[ShapeGroup] = []
         openings = Openings(self._core.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
+        outranked: dict[int, bool] = {}
         while sent < most:
             group = self._core.queue.first(openings.rooms, now)
             if group is None:
@@ -114,7 +118,7 @@ class SendingAhead:
             if not self._lacks_one_place(record, view, relieved):
                 self._core.queue.park(group)
                 passed.append(group)
-            elif self._may_go(record, group, state, of, now):
+            elif self._may_go(record, state, of) and not self._is_outranked(group.priority, state, outranked):
                 self._send(record, self._decision(group, record, state, decisions, now), view, now)
                 sent += 1
             else:
@@ -126,34 +130,30 @@ class SendingAhead:
     def _lacks_one_place(self, record: TaskRecord, view: ClusterView, relieved: ClusterView) -> bool:
         """Is one place all that it waits for there? Who could go already waits for something else."""
         reject = self._core.engine.first_rejection
-        if reject(record.wanted, relieved, retry=record.retry) is not None:
-            return False
-        return reject(record.wanted, view, retry=record.retry) is not None
+        try:
+            if reject(record.wanted, relieved, retry=record.retry) is not None:
+                return False
+            return reject(record.wanted, view, retry=record.retry) is not None
+        except PolicyEvaluationError:
+            return False  # it ends with that error when it is looked at for a place
 
-    def _may_go(
-        self, record: TaskRecord, group: ShapeGroup, state: ClusterState, of: ResourceShape, now: float
-    ) -> bool:
+    def _is_outranked(self, priority: int, state: ClusterState, known: dict[int, bool]) -> bool:
+        if priority not in known:
+            known[priority] = self._more_urgent_waits(priority, state)
+        return known[priority]
+
+    def _may_go(self, record: TaskRecord, state: ClusterState, of: ResourceShape) -> bool:
         task, places = record.task, state.places
         if task.kind != "task" or record.load_bytes > LIGHT_BYTES or shape_of(task.requirements) != of:
             return False
         if places.waiting(of) >= places.short_places(of) * self._per_place(record):
             return False
-        if state.crowded:
-            return False
-        return not self._more_urgent_waits(group, state, now)
+        return not state.crowded
 
-    def _more_urgent_waits(self, group: ShapeGroup, state: ClusterState, now: float) -> bool:
+    def _more_urgent_waits(self, priority: int, state: ClusterState) -> bool:
         """Does anybody of higher priority wait for room there? Who needs several places must see them get free."""
-        queue = self._core.queue
-        passed: list[ShapeGroup] = []
-        found = False
-        while not found and (urgent := queue.first(anything, now, above=group.priority)) is not None:
-            found = self._waits_for_room(urgent, state)
-            queue.park(urgent)
-            passed.append(urgent)
-        for one in passed:
-            queue.unpark(one)
-        return found
+        above = (group for group in self._core.queue.groups() if group.priority > priority)
+        return any(self._waits_for_room(group, state) for group in above)
 
     def _decision(
         self,
@@ -173,7 +173,7 @@ class SendingAhead:
     def _send(self, record: TaskRecord, decision: SchedulingDecision, view: ClusterView, now: float) -> None:
         state = self._core.registry.state(view.name)
         self._core.leave_queue(record)
-        state.places.send_ahead(record.task, now)
+        state.places.send_ahead(record.wanted, now)
         self.watch(state)
         overlap = find_place(record.task, view.nodes) is None
         self._sending.dispatch(record, decision, state.name, now, "overlap" if overlap else "queue", short=True)
@@ -222,6 +222,13 @@ class SendingAhead:
         """Take back all that waits on a cluster."""
         for record in self._waiting(state):
             self._recall(record, sentence, now)
+
+    def leave_owner(self, owner: str, sentence: str, now: float) -> None:
+        """Take back all of this owner's that waits anywhere."""
+        for state in self._core.registry:
+            for record in self._waiting(state):
+                if record.task.owner == owner:
+                    self._recall(record, sentence, now)
 
     def _waits_for_room(self, group: ShapeGroup, state: ClusterState) -> bool:
         """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet."""

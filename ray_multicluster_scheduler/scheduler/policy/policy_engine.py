@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import (
     CandidateReport,
     Rejection,
@@ -24,7 +24,13 @@ from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, is_by_kind
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
-from ray_multicluster_scheduler.scheduler.policy.reasons import BETTER_IS_ASKED, NO_CLUSTERS, PLACED, unblocked_by
+from ray_multicluster_scheduler.scheduler.policy.reasons import (
+    BETTER_IS_ASKED,
+    NO_CLUSTERS,
+    PLACED,
+    POLICY_FAILED,
+    unblocked_by,
+)
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
 from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
@@ -45,12 +51,19 @@ class PolicyEngine:
     To find the winner, the first filter that says no is enough for a cluster, and what filters that look only at an
     item's kind have said of a view holds for all items of that kind. The whole table is made when somebody reads it.
 
-    Raises ConfigurationError when ``settings.weights`` names a score that nobody registered.
+    Raises ConfigurationError when ``settings.weights`` names a score that nobody registered, or when a filter is named
+    like a built-in one.
     """
 
     def __init__(self, settings: Settings, *, local_python: str = "3.11", catalog: PolicyCatalog | None = None) -> None:
         catalog = catalog or PolicyCatalog()
-        filters: tuple[Filter, ...] = (*filter_set.built_in(settings, local_python), *catalog.filters)
+        built_in = filter_set.built_in(settings, local_python)
+        taken = {one.name for one in built_in}.intersection(one.name for one in catalog.filters)
+        if taken:
+            raise ConfigurationError(
+                f"There are two filters named {min(taken)!r}, one of them built in.", next_step="rename your own"
+            )
+        filters: tuple[Filter, ...] = (*built_in, *catalog.filters)
         self._filters = filters
         self._gates = tuple(one for one in filters if is_by_kind(one))
         self._others = tuple(one for one in filters if not is_by_kind(one))
@@ -121,8 +134,8 @@ class PolicyEngine:
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
-        """What each of them says to the item. Reading it raises PolicyEvaluationError when a policy raises."""
-        return CandidateTable(partial(self._table, task, views, retry))
+        """What each of them says to the item, told later: a policy that raises then is told of in its row."""
+        return CandidateTable(partial(self._told_later, task, views, retry))
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
         """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
@@ -145,8 +158,14 @@ class PolicyEngine:
         known: bool | None = view.memo.get(key)
         if known is None:
             above = view.new_node is None and self._threshold.check(kind, view) is not None
-            known = view.memo[key] = above or bool(self._closed(kind, view, retry=retry))
+            known = view.memo[key] = above or self._is_closed_by_kind(kind, view, retry=retry)
         return known
+
+    def _is_closed_by_kind(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
+        try:
+            return bool(self._closed(kind, view, retry=retry))
+        except PolicyEvaluationError:
+            return False  # each item that asks will hear of it, and end with it
 
     def might_take(self, kind: TaskDescription | None, need: Resources, view: ClusterView, *, retry: bool) -> bool:
         """A coarse sieve, much cheaper than the filters: False only if they would say no. None: a gang."""
@@ -159,25 +178,36 @@ class PolicyEngine:
         key = (self, task.kind, task.ruled_as, retry)
         known: dict[str, Rejection] | None = view.memo.get(key)
         if known is None:
-            known = view.memo[key] = {}
+            known = {}
             for gate in self._gates:
                 if retry and isinstance(gate, filter_set.SubmissionIntervalFilter):
                     continue
                 rejection = _verdict(gate, task, view)
                 if rejection is not None:
                     known[gate.name] = rejection
+            view.memo[key] = known
         return known
 
     def _table(self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool) -> tuple[CandidateReport, ...]:
         return tuple(self._report(task, view, retry=retry) for view in views)
 
+    def _told_later(
+        self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool
+    ) -> tuple[CandidateReport, ...]:
+        rows = []
+        for view in views:
+            try:
+                rows.append(self._report(task, view, retry=retry))
+            except PolicyEvaluationError as error:
+                rows.append(CandidateReport(view.name, (Rejection(POLICY_FAILED, error.message),)))
+        return tuple(rows)
+
     def _report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
         """One row: what every filter that says no says, not just the first."""
         closed = self._closed(task, view, retry=retry)
-        said = {one.name: _verdict(one, task, view) for one in self._others}
-        if closed:
-            said = {one.name: closed.get(one.name) or said.get(one.name) for one in self._filters}
-        rejections = tuple(one for one in said.values() if one is not None)
+        filters = self._filters if closed else self._others
+        said = (closed.get(one.name) if is_by_kind(one) else _verdict(one, task, view) for one in filters)
+        rejections = tuple(one for one in said if one is not None)
         return CandidateReport(view.name, rejections) if rejections else self._scored_row(task, view)
 
     def _scored_row(self, task: TaskDescription, view: ClusterView) -> CandidateReport:

@@ -35,6 +35,7 @@ OWNER_PAUSED = "OWNER_PAUSED"
 OWNER_LIMIT = "OWNER_LIMIT"
 
 PLACED = "PLACED"
+POLICY_FAILED = "POLICY_FAILED"
 NO_CLUSTERS = "NO_CLUSTERS"
 
 HEALTH_CODES = frozenset(
@@ -77,6 +78,7 @@ UNBLOCKED_BY: dict[str, str] = {
     SERIAL: "what runs on {cluster} ends (execution_mode is serial)",
     MAX_RUNNING_JOBS: "a job on {cluster} ends",
     MAX_IN_FLIGHT: "an item on {cluster} ends",
+    POLICY_FAILED: "the policy that raises is repaired, or taken out of the configuration",
     OWNER_PAUSED: "somebody resumes the owner's queue",
     OWNER_LIMIT: "another item of the same owner ends, or its limit is raised",
     BETTER_IS_ASKED: "{cluster} answers, or is found not to",

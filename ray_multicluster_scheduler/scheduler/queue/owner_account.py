@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 
+ROUNDING = 0.5e-4
+"""Ray keeps four decimals."""
+
 UNKNOWN_COST = {"CPU": 1.0}
 """An item that asks for nothing still keeps something busy: it counts as this much."""
 
@@ -16,13 +19,14 @@ class Holding:
 
     cost: float
     gpus: float
+    since: float = 0.0
 
 
 class OwnerAccount:
     """Shares are parts of the whole fleet, by the resource of which an item takes the largest part.
 
-    ``used`` grows with what is held and with time. Who comes back after a while without anything starts level with the
-    others: what one did not use cannot be saved up.
+    ``used`` grows with what is held and with time. Whoever gets a turn is raised to near where the others are: what one
+    did not use, for whatever reason, cannot be saved up.
     """
 
     def __init__(
@@ -56,9 +60,9 @@ class OwnerAccount:
         since = self._since
         return self._used + self.held * (now - since) if now > since else self._used
 
-    def start_level(self, used: float, now: float) -> None:
-        """It has been idle: it has used at least this much."""
-        self._used, self._since = max(self._used, used), now
+    def raise_to(self, used: float, now: float) -> None:
+        """It counts as if it had used at least this much."""
+        self._used, self._since = max(self.used(now), used), now
 
     def take(self, holding: Holding, now: float) -> None:
         """One more item is on a cluster."""
@@ -69,7 +73,7 @@ class OwnerAccount:
     def give_back(self, holding: Holding, now: float) -> None:
         self._change(now, -holding.cost)
         self.running -= 1
-        self.gpus = max(0.0, self.gpus - holding.gpus)
+        self.gpus = max(0.0, round(self.gpus - holding.gpus, 6))
         if not self.running:
             self.held = self.gpus = 0.0  # without the noise of sums
 
@@ -77,7 +81,7 @@ class OwnerAccount:
         """Why nothing of this owner's that needs so many GPUs may start now, as a sentence; None if it may."""
         if self.max_running is not None and self.running >= self.max_running:
             return f"{self.running} of its items are on clusters; its max_running is {self.max_running}"
-        if self.max_gpus is not None and gpus and self.gpus + gpus > self.max_gpus:
+        if self.max_gpus is not None and gpus and self.gpus + gpus > self.max_gpus + ROUNDING:
             return f"it holds {self.gpus:g} GPUs; its max_gpus is {self.max_gpus:g}"
         return None
 
@@ -86,8 +90,8 @@ class OwnerAccount:
         self.held = max(0.0, self.held + cost)
 
 
-def holding_of(task: TaskDescription, fleet: Resources) -> Holding:
-    """What it takes of a fleet with these totals."""
+def holding_of(task: TaskDescription, fleet: Resources, now: float) -> Holding:
+    """What it takes of a fleet with these totals, from now on."""
     need = task.placement or UNKNOWN_COST
     shares = (amount / fleet[name] for name, amount in need.items() if fleet.get(name))
-    return Holding(max(shares, default=0.0), task.placement.get("GPU", 0.0))
+    return Holding(max(shares, default=0.0), task.placement.get("GPU", 0.0), now)

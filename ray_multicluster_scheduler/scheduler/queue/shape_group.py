@@ -32,32 +32,33 @@ class ShapeGroup:
         self.need = dict(shape.placement)
         self.decision: SchedulingDecision | None = None
         self.parked = False
-        self._heap: list[tuple[int, str, float]] = []
+        self._heap: list[Head] = []
         self._members: dict[str, int] = {}
 
     def add(self, task_id: str, number: int, since: float) -> None:
         self._members[task_id] = number
-        heapq.heappush(self._heap, (number, task_id, since))
+        heapq.heappush(self._heap, Head(number, task_id, since))
 
     def remove(self, task_id: str) -> None:
         """Its heap entry stays until it comes up, or until such entries are the larger part."""
         del self._members[task_id]
         if len(self._heap) > 2 * len(self._members) + _SLACK:
-            self._heap = [entry for entry in self._heap if self._members.get(entry[1]) == entry[0]]
+            self._heap = list(self.entries())
             heapq.heapify(self._heap)
 
     def head(self) -> Head:
         """The item whose turn it is. Raises IndexError when nobody waits here."""
         while self._members.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
-        return Head(*self._heap[0])
+        return self._heap[0]
 
     def ids(self) -> Iterator[str]:
         return iter(self._members)
 
     def entries(self) -> Iterator[Head]:
-        """All that wait, in no order."""
-        return (Head(*entry) for entry in self._heap if self._members.get(entry[1]) == entry[0])
+        """All that wait, each once, in no order. One that left and came back may stand in the heap twice."""
+        once = {entry[1]: entry for entry in self._heap if self._members.get(entry[1]) == entry[0]}
+        return iter(once.values())
 
     def __len__(self) -> int:
         return len(self._members)

@@ -17,11 +17,13 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, Need, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
-from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, Holding, OwnerAccount
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 _FOREVER = 3600.0
+_CREDIT = 2
+_FADING = 0.999
 
 
 Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
@@ -46,6 +48,8 @@ class TaskQueue:
         self._new_account = account or (lambda _: OwnerAccount())
         self._accounts: dict[str, OwnerAccount] = {}
         self._maybe_idle: set[str] = set()
+        self._served = 0.0  # the most that one who had a turn had used by then, for its weight
+        self._grain = 0.0  # the most that a single item has used lately: shares cannot be equal to less than that
         self.lifted: set[str] = set()
         """Owners whose items were not looked at because of a limit that has been lifted."""
         self._levels: dict[int, dict[str, _OwnerQueue]] = {}
@@ -55,16 +59,14 @@ class TaskQueue:
 
     # ---- who waits
 
-    def enqueue(
-        self, task: TaskDescription, number: int, now: float = 0.0, *, retry: bool = False, priority: int | None = None
-    ) -> ShapeGroup:
+    def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
         """Let it wait. ``number`` is its submission number; a retry keeps its own and so its place."""
-        priority = task.priority if priority is None else priority
+        priority = task.priority
         shape = shape_of(task, retry=retry)
         group = self._groups.get((priority, shape))
         if group is None:
             group = self._groups[priority, shape] = ShapeGroup(shape, priority)
-        self._count(shape.owner, now)
+        self.account(shape.owner).queued += 1
         group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
         self._put(group)
@@ -91,6 +93,15 @@ class TaskQueue:
     def groups(self) -> Iterator[ShapeGroup]:
         """All groups; none is empty."""
         return iter(self._groups.values())
+
+    def groups_of(self, owner: str) -> list[ShapeGroup]:
+        return [group for group in self.groups() if group.shape.owner == owner]
+
+    def owners_who_wait_for_themselves(self) -> set[str]:
+        """Whose items wait because the owner is paused or at a limit."""
+        limited = (owner for owner, account in self._accounts.items() if account.queued and account.limited)
+        paused = (owner for owner, account in self._accounts.items() if account.queued and account.paused is not None)
+        return {*limited, *paused}
 
     @property
     def shapes(self) -> int:
@@ -122,14 +133,21 @@ class TaskQueue:
 
         Groups that are parked are left out, and so are those of owners who may start nothing now.
         """
-        best: tuple[float, ShapeGroup] | None = None
+        best: ShapeGroup | None = None
+        urgency = inf
         for priority in reversed(self._priorities):
             if above is not None and priority <= above:
                 break
             found = self._first_of_level(priority, rooms, now)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
-        return None if best is None else best[1]
+            if found is None:
+                continue
+            turn, oldest = found
+            if best is None:
+                best = turn
+            elif self.urgency(oldest) < urgency:
+                best = oldest  # by its age alone: whose turn it is among its equals does not matter
+            urgency = min(urgency, self.urgency(oldest)) if len(self._priorities) > 1 else urgency
+        return best
 
     def park(self, group: ShapeGroup) -> None:
         """It had its say in this walk: leave it out until :meth:`unpark`."""
@@ -176,11 +194,19 @@ class TaskQueue:
         self.account(owner).paused = None
         self._maybe_idle.add(owner)
 
+    def take(self, owner: str, holding: Holding, now: float) -> None:
+        """One of its items goes to a cluster: it had its turn."""
+        account = self.account(owner)
+        account.raise_to((self._served - _CREDIT * self._grain) * account.weight, now)
+        self._served = max(self._served, account.used(now) / account.weight)
+        account.take(holding, now)
+
     def give_back(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
         account = self.account(owner)
         limited = account.limited
         account.give_back(holding, now)
+        self._grain = max(_FADING * self._grain, holding.cost * (now - holding.since) / account.weight)
         if limited and account.queued:
             self.lifted.add(owner)
         self._maybe_idle.add(owner)
@@ -193,8 +219,8 @@ class TaskQueue:
                 del self._accounts[owner]
         self._maybe_idle.clear()
 
-    def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[float, ShapeGroup] | None:
-        """By fair share among the owners; the level is as urgent as the oldest of those that could go."""
+    def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
+        """Of those that could go: the one whose owner has the turn, and the oldest."""
         turn = self.order.turn
         turns = [
             (turn(queue.account, now), at, queue)
@@ -206,18 +232,18 @@ class TaskQueue:
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
         best_turn: tuple[float, ...] = ()
-        urgency = inf
+        oldest: tuple[float, ShapeGroup] | None = None
         for its_turn, _, queue in turns:
             if best is not None and alone and its_turn != best_turn:
                 break  # whoever is left comes later
             first = self._first_of_owner(queue, rooms)
             if first is None:
                 continue
-            if not alone:
-                urgency = min(urgency, self.urgency(first[1]))
+            if not alone and (oldest is None or self.urgency(first[1]) < oldest[0]):
+                oldest = self.urgency(first[1]), first[1]
             if best is None or (its_turn == best_turn and first[0] < best[0]):
                 best, best_turn = first, its_turn
-        return None if best is None else (urgency, best[1])
+        return None if best is None else (best[1], best[1] if oldest is None else oldest[1])
 
     def _first_of_owner(self, queue: _OwnerQueue, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
         best: tuple[int, ShapeGroup] | None = None
@@ -225,18 +251,11 @@ class TaskQueue:
         for bay, index in queue.bays.items():
             free = rooms(bay)
             if account.max_gpus is not None and "GPU" in bay.names:
-                free = _at_most(free, bay, account.max_gpus - account.gpus)
+                free = _at_most(free, bay, account.max_gpus - account.gpus + ROUNDING)
             one = index.first(free) if free is None or free else None
             if one is not None and (best is None or one[0] < best[0]):
                 best = one
         return best
-
-    def _count(self, owner: str, now: float) -> None:
-        account = self.account(owner)
-        if account.idle:
-            active = [one.used(now) for one in self._accounts.values() if not one.idle]
-            account.start_level(min(active, default=0.0), now)
-        account.queued += 1
 
     # ---- where it stands
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.embedded import questions
+from ray_multicluster_scheduler.cli import running_programs
 from ray_multicluster_scheduler.main import main
 from tests.unit.client_api.control_plane import CLOSED_PORT, ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -89,6 +91,27 @@ class TestExplain:
         ]
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert [one["id"] for one in json.loads(capsys.readouterr().out)[0]["items"]] == ["t2", "t1"]
+
+    def test_a_list_that_was_cut_says_so(
+        self, plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(questions, "MOST_LISTED", 1)
+        assert main(["explain", "--list"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "and 1 older ones"
+        assert main(["explain", "--list", "-o", "json"]) == 0
+        (answer,) = json.loads(capsys.readouterr().out)
+        assert ([one["id"] for one in answer["items"]], answer["more"]) == (["t2"], 1)
+
+    def test_a_program_that_does_not_answer_is_named(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        silent = {"error": "TimeoutError", "message": "timed out"}
+        monkeypatch.setattr(running_programs, "ask_all", lambda _: iter([(4711, silent)]))
+        assert main(["explain", "--list"]) == 0
+        told = capsys.readouterr()
+        assert (told.out, told.err) == ("", "process 4711 did not say what it has: timed out\n")
+        assert main(["explain", "--list", "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
 
     @pytest.mark.parametrize("words", [[], ["t1", "--list"], ["t1", "-o", "xml"]])
     def test_usage(self, words: list[str]) -> None:

@@ -137,3 +137,11 @@ def test_ten_thousand_handles_and_one_sleeper() -> None:
     over, rest = wait(many, num_returns=5_000)
     assert (len(over), len(rest)) == (5_000, 5_000)
     assert time.thread_time() - before < 1
+
+
+def test_a_time_out_of_many_tells_the_time_that_was_given() -> None:
+    with ControlPlane() as plane:
+        first, second = plane.task("t1"), plane.task("t2")
+        plane.finish(first)
+        with pytest.raises(TaskTimeoutError, match=r"t2 is not over after 0\.05 s; it is RUNNING: "):
+            get([first, second], timeout=0.05)

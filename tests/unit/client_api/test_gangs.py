@@ -9,13 +9,18 @@ import pytest
 
 from ray_multicluster_scheduler import GangMember, member, remote
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, questions, shutdown_story
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.exception import ActorDiedError, ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import (
+    ActorDiedError,
+    ConfigurationError,
+    TaskSubmissionError,
+    UnknownItemError,
+)
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model import FailureClass, GangDescription, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
@@ -58,7 +63,7 @@ class TestWhatIsRefused:
             (member(len, "x"), "not a list of members"),
             ([member(len, "x"), 3], "Member 1 of the gang is 3 .int."),
             ([member(len, "x"), Counter], "all tasks or all actors"),
-            ([member(3)], "not a function"),
+            ([member(3)], "Member 0 of the gang is 3 .int., neither a function nor a class"),
             ([member(len, "x", resource_requirements={"CPU": 0})], "asks for nothing"),
             ([member(len, "x", resource_requirements={"CPU": "a"})], "is 'a', not a number"),
             ([remote(num_cpus=1, retries=2)(lambda: 1)], "the option retries of its own"),
@@ -77,6 +82,8 @@ class TestWhatIsRefused:
             ({"strategy": "LOOSE"}, "strategy is 'LOOSE'"),
             ({"prio": 3}, "no option 'prio'.*did you mean priority"),
             ({"ready_timeout": 3.0}, "means nothing for tasks"),
+            ({"resource_requirements": {"CPU": 2}}, "each member's own"),
+            ({"priority": 1_000_001}, "between -1000000 and 1000000"),
             ({"fallback": "never"}, "fallback is 'never'"),
         ],
     )
@@ -233,6 +240,33 @@ class TestActors:
         assert pair[1].explain()["id"] == self.gang_id(pair)
         rows = [(row["id"], row["class"], row["state"]) for row in _rows(plane)]
         assert rows == [(f"{self.gang_id(pair)}.{at}", "Counter", "RUNNING") for at in (0, 1)]
+
+    def test_one_of_them_is_explained_by_the_gang(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
+        gang = self.gang_id(pair)
+        for story in (pair[1].explain(), explanation.explain_item(plane.runtime, pair[1].id)):
+            assert (story["id"], story["member"]) == (gang, {"id": f"{gang}.1", "index": 1, "name": "Counter"})
+            assert f"{gang}.1 is its member 1, Counter" in str(story)
+        assert "member" not in explanation.explain_item(plane.runtime, gang)
+        for wrong in (f"{gang}.2", f"{gang}.01", f"{gang}.x", "nobody.0"):
+            with pytest.raises(UnknownItemError):
+                explanation.explain_item(plane.runtime, wrong)
+
+    def test_one_of_them_is_explained_on_the_socket_too(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
+        asked = questions.answer(plane.runtime, {"explain": pair[0].id})
+        assert plane.runtime.run(asked)["explain"]["member"]["index"] == 0
+
+    def test_nothing_can_wait_for_their_success(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
+        for after in (pair[0], pair[0].id, self.gang_id(pair)):
+            with pytest.raises(ConfigurationError, match="is a gang of actors: that is not over when it is ready"):
+                submitted(plane, [len], after=[after])
+
+    def test_they_end_with_the_program(
+        self, plane: ActorPlane, pair: list[ActorHandle], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shutdown_story.drain(plane.runtime)
+        shutdown_story.cancel_all(plane.runtime)
+        assert [one.state for one in pair] == [TaskState.CANCELLED] * 2
+        assert capsys.readouterr().err == f"rmcs: ended with the program: 2 × Counter {self.gang_id(pair)} on mac\n"
 
     def test_killing_one_is_the_end_of_all(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         call = pair[1].add.remote(1)

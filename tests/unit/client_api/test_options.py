@@ -64,6 +64,11 @@ def test_lists_become_tuples_and_classes_become_names() -> None:
     [
         ({"retris": 3}, "'retris'", "did you mean retries"),
         ({"cluster": "mac"}, "'cluster'", "did you mean preferred_cluster"),
+        ({"clusters": ["mac"]}, "'clusters'", "did you mean allow_clusters"),
+        ({"tagz": ["gpu"]}, "'tagz'", "did you mean tags"),
+        ({"resource_requirement": {}}, "'resource_requirement'", "did you mean resource_requirements"),
+        ({"priority": 1_000_001}, "priority is 1000001", "between -1000000 and 1000000"),
+        ({"priority": -1_000_001}, "priority is -1000001", "between -1000000 and 1000000"),
         ({"cluster_name": "mac"}, "'cluster_name'", "did you mean preferred_cluster"),
         ({"zzz": 3}, "'zzz'", "known options: "),
         ({"retry_lost": True}, "'retry_lost'", ""),

@@ -65,7 +65,45 @@ def settle(plane: ControlPlane) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
+class TestExplain:
+    def test_a_handle_is_as_good_as_its_id(self, plane: ActorPlane) -> None:
+        one, run, actor = plane.task("t1"), plane.job("j1"), plane.actor(Counter)
+        call = actor.add.remote(1)
+        for handle in (one, run, actor, call):
+            assert api.explain(handle)["id"] == api.explain(handle.id)["id"] == handle.id
+
+    def test_it_prints_itself_for_people(self, plane: ActorPlane) -> None:
+        actor = plane.actor(Counter)
+        assert str(actor.explain()).startswith(f"{actor.id} (actor Counter) is RUNNING on mac\n")
+        assert actor.explain()["calls_waiting"] == 0
+        call = actor.add.remote(1)
+        assert str(call.explain()).startswith(f"{call.id} (call ")
+
+    @pytest.mark.parametrize("wrong", [3, None, ""])
+    def test_what_is_no_item(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is no item"):
+            api.explain(wrong)
+
+
+@pytest.mark.usefixtures("scheduler")
 class TestOneItem:
+    def test_wrong_words_and_numbers(self, plane: ActorPlane) -> None:
+        one = plane.task("t1")
+        for wrong in (lambda: api.set_priority(one, 10**7), lambda: one.set_priority(-(10**7))):
+            with pytest.raises(ConfigurationError, match="between -1000000 and 1000000"):
+                wrong()
+        for hold in (lambda: api.hold(one, 5), lambda: one.hold(5)):  # type: ignore[arg-type]
+            with pytest.raises(ConfigurationError, match="reason is 5"):
+                hold()
+
+    def test_no_item_waits_for_the_success_of_an_actor(self, plane: ActorPlane, scheduler: UnifiedScheduler) -> None:
+        actor = plane.actor(Counter)
+        for after in (actor, actor.id):
+            with pytest.raises(ConfigurationError, match=f"after names {actor.id}, which is an actor"):
+                scheduler.submit_task_async(len, ("x",), after=[after])
+            with pytest.raises(ConfigurationError, match="which is an actor"):
+                scheduler.submit_job_async("true", after=[after])
+
     def test_it_is_held_until_it_is_released(self, plane: ActorPlane) -> None:
         first = plane.task("t1", cpus=8)
         held, other = waiting(plane, "t2"), waiting(plane, "t3")
@@ -142,6 +180,19 @@ class TestQueues:
         scheduler.pause_queue(owner="ada")
         assert plane.task("t1", owner="bob").state is TaskState.RUNNING
         scheduler.resume_queue(owner="ada")
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"cluster": 5}, "cluster is 5"),
+            ({"cluster": ""}, "cluster is ''"),
+            ({"owner": 5}, "owner is 5"),
+            ({"cluster": "mac", "reason": 5}, "reason is 5"),
+        ],
+    )
+    def test_what_are_no_words(self, scheduler: UnifiedScheduler, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            scheduler.pause_queue(**given)
 
     @pytest.mark.parametrize("verb", ["pause_queue", "resume_queue"])
     def test_exactly_one_queue_is_named(self, scheduler: UnifiedScheduler, verb: str) -> None:

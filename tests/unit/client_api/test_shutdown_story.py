@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 
@@ -31,6 +32,29 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
         timer.join()
         assert [handle.state for handle in (first, *more)] == [TaskState.SUCCEEDED] * 2
     assert "rmcs: waiting for j1 (RUNNING) to end (Ctrl+C cancels)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [
+        (events.HoldRequested("j1", "no data"), "HELD: is held: no data"),
+        (events.QueuePaused("cluster", "mac", "disk swap"), "QUEUE_PAUSED: "),
+        (events.QueuePaused("owner", "ada", "lunch"), "OWNER_PAUSED: the queue of ada is paused: lunch"),
+    ],
+)
+def test_what_is_kept_from_starting_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keep: events.Event, why: str
+) -> None:
+    _interrupt_waits(monkeypatch, 1)
+    with ControlPlane() as plane:
+        busy = plane.job("j0", cpus=8)
+        waiting = plane.submit(job("j1", cpus=8, owner="ada"))
+        until(lambda: waiting.state is TaskState.QUEUED)
+        plane.runtime.tell(keep)
+        plane.finish(busy)
+        until(lambda: waiting.explain()["decision"]["code"] == why.partition(":")[0])
+        shutdown_story.drain(plane.runtime)
+    assert f"rmcs: waiting for j1 (QUEUED, {why}" in capsys.readouterr().err
 
 
 def test_nothing_to_end_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:

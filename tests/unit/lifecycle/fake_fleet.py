@@ -105,7 +105,8 @@ class FakeFleet:
                     self.timers.pop(key, None)
                 case out.Complete():
                     self.ends[one.task_id] += 1
-                    assert not [key for key in self.live if key[0] == one.task_id], "over, but an attempt is alive"
+                    alive = [key for key in self.live if key[0] == one.task_id]
+                    assert not alive or self.tasks[one.task_id].retry_lost, "over, but an attempt is alive"
                 case out.StartAttempt():
                     self._start_ahead(one)
                 case out.RecallAttempt():
@@ -120,7 +121,8 @@ class FakeFleet:
         self.last_state[step.task_id] = step.state
 
     def _dispatch(self, one: out.Dispatch) -> None:
-        assert not [key for key in self.live if key[0] == one.task_id], "two live attempts of one item"
+        alive = [key for key in self.live if key[0] == one.task_id]
+        assert not alive or self.tasks[one.task_id].retry_lost, "two live attempts of one item"
         assert not self.fences or one.fence > self.fences[-1], "fences only grow"
         self.fences.append(one.fence)
         record = self.machine.record(one.task_id)

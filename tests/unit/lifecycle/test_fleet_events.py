@@ -7,7 +7,7 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Persist, SetTimer
 from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
 
 
@@ -438,3 +438,23 @@ def test_a_python_that_does_not_match_is_found_out_by_the_link_and_uses_no_budge
     driver.send(events.DispatchRefused("t", 1, FailureClass.CLUSTER, "PYTHON_MISMATCH", "3.9 is not 3.11"))
     assert (record.state, record.cluster, record.attempt) == (TaskState.DISPATCHING, "b", 2)
     assert record.failures == {}
+
+
+def test_a_lost_job_that_may_be_repeated_moves_and_its_old_attempt_is_ended() -> None:
+    driver = Driver(cluster("a"), cluster("b"), lost_after_s=60)
+    driver.submit(job("j", retry_lost=True, preferred_cluster="a"))
+    driver.snapshot("a", 4, source="http")
+    driver.snapshot("b", 4, source="http")
+    driver.start("j")
+    driver.no_answer("a")
+    driver.now += 61
+    driver.no_answer("a")
+    assert [(one.task_id, one.attempt, one.cluster, one.force) for one in driver.said(CancelAttempt)] == [
+        ("j", 1, "a", True)
+    ]
+    assert driver.states("j")[-2:] == ["LOST", "RETRYING"]
+    driver.snapshot("b", 4, source="http")
+    driver.fire("retry:j", after=2)
+    assert driver.sent_to(ever=False) == {"j": "b"}
+    driver.send(events.AttemptFinished("j", 1, "succeeded"))  # it had lived on over there: that changes nothing
+    assert driver.state("j") is TaskState.DISPATCHING

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
     span,
     until_there_is_room,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTime, RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTime, RunTimes
 from tests.unit.lifecycle.driver import actor, job, task
 
 CPU = {"CPU": 1.0}
@@ -92,7 +92,7 @@ class TestTheArithmetic:
         }
 
     def test_units(self) -> None:
-        assert [span(one) for one in (0.25, 9.7, 75, 3599, 3600 * 30)] == ["0.25 s", "9.7 s", "75 s", "60 min", "30 h"]
+        assert [span(one) for one in (0.25, 9.7, 75, 3599, 3600 * 30)] == ["0.2 s", "9.7 s", "75 s", "60 min", "30 h"]
 
 
 class TestWhatWasSeen:
@@ -128,3 +128,21 @@ class TestWhatWasSeen:
         for took in range(100):
             times.observe("h", float(took))
         assert times.seen(task("t", function_digest="h")) == RunTime(pytest.approx(92 * 8 / 9), 95.5, 99 * 9 / 8)
+
+
+def test_a_long_queue_of_tiny_items_is_not_faster_than_it_was_seen_to_be() -> None:
+    guess = Forecast(0.0024, 0.0036, 0.0052)
+    assert guess.not_faster_than(None, 15_000) == guess
+    paced = guess.not_faster_than(300.0, 15_000)
+    assert (paced.low, paced.likely, paced.high) == (25.0, 50.0, 100.0)
+    assert Forecast(why="nobody knows").not_faster_than(300.0, 15_000) == Forecast(why="nobody knows")
+
+
+def test_the_pace_is_told_once_enough_have_ended() -> None:
+    pace = Pace()
+    for number in range(49):
+        pace.ended(float(number))
+    assert pace.per_s(50.0) is None
+    pace.ended(49.0)
+    assert pace.per_s(50.0) == 1.0
+    assert pace.per_s(0.0) is None

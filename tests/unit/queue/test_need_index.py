@@ -89,3 +89,15 @@ def test_the_cost_of_a_search_hardly_grows() -> None:
         return count
 
     assert calls(4096) < 3 * calls(64)
+
+
+def test_one_that_is_left_out_stays_left_out_when_the_tree_is_built_anew() -> None:
+    index = NeedIndex(("CPU",))
+    groups = [group(number) for number in range(100)]
+    index.put(groups[0], {"CPU": 1.0}, 0)
+    index.put(groups[0], {"CPU": 1.0}, NOBODY)
+    for number, one in enumerate(groups[1:], start=1):
+        index.put(one, {"CPU": 1.0}, number)
+        assert index.first(None) == (1, groups[1])
+    index.put(groups[0], {"CPU": 1.0}, 0)
+    assert index.first(None) == (0, groups[0])

@@ -173,11 +173,14 @@ def test_who_holds_as_much_but_has_used_less_has_the_next_turn() -> None:
 
 
 def test_what_one_did_not_use_cannot_be_saved_up() -> None:
-    queue = fair()
-    fill(task("a0", owner="a"), queue=queue)
-    queue.account("a").take(Holding(1.0, 0), 0.0)
-    queue.enqueue(task("b0", owner="b"), 9, 1000.0)  # it comes after a long while, and starts level
-    assert queue.account("b").used(1000.0) == queue.account("a").used(1000.0) == 1000.0
+    queue = fair(b=OwnerAccount(weight=4.0))
+    fill(task("a0", owner="a"), task("b0", owner="b"), queue=queue)
+    queue.take("a", Holding(1.0, 0), 0.0)
+    queue.give_back("a", Holding(1.0, 0, since=990.0), 1000.0)
+    queue.take("a", Holding(1.0, 0), 1000.0)
+    queue.take("b", Holding(1.0, 0), 1000.0)  # it could have had turns long before: two items' worth, it gets of them
+    assert queue.account("a").used(1000.0) == 1000.0
+    assert queue.account("b").used(1000.0) / 4.0 == 1000.0 - 2 * 10.0
 
 
 def test_first_come_whoever_owns_it() -> None:

@@ -125,9 +125,10 @@ class ActorHandle:
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
-        story = explanation.explain_item(self._rmcs_runtime, self._item.whole)
+        story = explanation.explain_item(self._rmcs_runtime, self._item.id)
         calls = self._rmcs_calls
-        return {**story, "calls_waiting": len(calls.waiting), "calls_unanswered": calls.unanswered}
+        story.update(calls_waiting=len(calls.waiting), calls_unanswered=calls.unanswered)
+        return story
 
     def logs(self, *, stream: str | None = None) -> str:
         """What it printed since it was last (re)started; ``stream`` is "stdout", "stderr", or None for both."""

@@ -7,6 +7,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle
 
 ANSWERED = "ANSWERED"
@@ -74,7 +75,7 @@ def explain_by_id(runtime: Runtime, call_id: str) -> dict[str, Any]:
     call = runtime.method_calls.find(call_id)
     if call is not None:
         return explain_call(runtime, call)
-    return {"id": call_id, "kind": "call", "state": EXPIRED, "code": ANSWERED, "sentence": "it was answered"}
+    return Explanation(id=call_id, kind="call", state=EXPIRED, code=ANSWERED, sentence="it was answered")
 
 
 def explain_call(runtime: Runtime, call: CallItem) -> dict[str, Any]:
@@ -97,4 +98,4 @@ def explain_call(runtime: Runtime, call: CallItem) -> dict[str, Any]:
             "actor": {"id": actor.id, "state": str(actor.state), "cluster": actor.cluster, "attempt": actor.attempt},
         }
 
-    return runtime.ask(look)
+    return Explanation(runtime.ask(look))

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_for
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths
+from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
@@ -210,8 +210,14 @@ class UnifiedScheduler(GangVerbs, QueueVerbs):
             explanation.explain_item(runtime, item)  # raises for an id that was never issued
         runtime.cancel(item, "cancelled by the caller", force=force)
 
-    def explain(self, item_id: str) -> dict[str, Any]:
-        """Why an item or a call of an actor's method is where it is, as data. Raises UnknownItemError."""
+    def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
+        """Why an item or a call of an actor's method, given by its id or handle, is where it is, as data. Raises
+        UnknownItemError, ConfigurationError for what is neither."""
+        if isinstance(item_id, Handle):
+            return item_id.explain()
+        if isinstance(item_id, ActorHandle):
+            return ActorHandle.explain(item_id)
+        item_id = item_id_of(item_id, "explain")
         runtime = self._that_knows(item_id)
         if runtime.method_calls.was_issued(item_id):
             return call_handle.explain_by_id(runtime, item_id)

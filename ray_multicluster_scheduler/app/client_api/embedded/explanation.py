@@ -25,13 +25,20 @@ _MARKERS = markers("", "", 0, 0)
 
 
 def explain_item(runtime: Runtime, task_id: str) -> Explanation:
-    """Everything known of one item. Raises UnknownItemError."""
-    runtime.settled(task_id)
+    """Everything known of one item; of a gang's member, that of the gang. Raises UnknownItemError."""
+    if runtime.settled(task_id) is None:
+        runtime.settled(task_id.rpartition(".")[0])
     return runtime.ask(lambda: story(runtime, task_id))
 
 
 def story(runtime: Runtime, task_id: str) -> Explanation:
     """The same, on the loop."""
+    gang_id = _gang_of(runtime, task_id)
+    if gang_id is not None:
+        gang, at = story(runtime, gang_id), int(task_id.rpartition(".")[2])
+        members = gang.get("gang", {}).get("members") or ()
+        gang["member"] = {"id": task_id, "index": at, "name": members[at]["name"] if at < len(members) else None}
+        return gang
     record = find_record(runtime, task_id)
     if record is None:
         state, code, sentence = _unrecorded(runtime, task_id)
@@ -58,6 +65,20 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
         history=[step.to_dict() for step in history],
     )
+
+
+def _gang_of(runtime: Runtime, task_id: str) -> str | None:
+    """On the loop: the id of the gang, if this is how one of its members is called."""
+    gang_id, _, at = task_id.rpartition(".")
+    if not at.isdecimal() or runtime.item(task_id) is not None or runtime.record(task_id) is not None:
+        return None
+    known = runtime.item(gang_id) or runtime.record(gang_id)
+    if known is None:
+        forgotten = gang_id.startswith("gang-") and gang_id in runtime.expired
+        return gang_id if forgotten else None
+    gang = known.task.gang
+    is_member = gang is not None and int(at) < len(gang.members) and task_id == member_id(gang_id, int(at))
+    return gang_id if is_member else None
 
 
 def _sentence(runtime: Runtime, record: TaskRecord) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,9 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
                 story = explanation.story(runtime, item_id)
             return {"program": _program(runtime), "explain": story}
         case {"list": True}:
-            newest = reversed(deque(runtime.machine.records(), maxlen=MOST_LISTED))
-            return {"program": _program(runtime), "items": [_row(record) for record in newest]}
+            records = list(runtime.machine.records())
+            rows = [_row(record) for record in reversed(records[-MOST_LISTED:])]
+            return {"program": _program(runtime), "items": rows, "more": len(records) - len(rows)}
     raise ConfigurationError(
         f"{dict(question)!r} is no question that is known here.", next_step='ask {"explain": "<id>"} or {"list": true}'
     )

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.options import item_id_of, whole
+from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
@@ -30,7 +30,7 @@ class QueueVerbs(ABC):
         """Let it not start before :meth:`release`; what was sent to a cluster already goes on, and its next attempt is
         held. Nothing happens to what is over. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "hold")
-        runtime.tell(HoldRequested(task_id, reason))
+        runtime.tell(HoldRequested(task_id, explained_by(reason)))
 
     def release(self, item: Item) -> None:
         """The end of :meth:`hold`. Raises UnknownItemError."""
@@ -40,7 +40,7 @@ class QueueVerbs(ABC):
     def set_priority(self, item: Item, priority: int) -> None:
         """From now on it waits with this priority; higher numbers go first. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "set_priority")
-        runtime.tell(PriorityChanged(task_id, whole(priority, "priority")))
+        runtime.tell(PriorityChanged(task_id, priority_of(priority)))
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
         """Send nothing new to a cluster, or start nothing new of an owner, until :meth:`resume_queue`.
@@ -50,7 +50,7 @@ class QueueVerbs(ABC):
         Raises ConfigurationError for a cluster that is not there, or when not exactly one of the two is named.
         """
         runtime, what, name = self._queue(cluster, owner, "pause_queue")
-        runtime.tell(QueuePaused(what, name, reason))
+        runtime.tell(QueuePaused(what, name, explained_by(reason)))
 
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         """The end of :meth:`pause_queue`."""
@@ -88,10 +88,11 @@ class QueueVerbs(ABC):
         if (cluster is None) == (owner is None):
             given = "neither a cluster nor an owner" if cluster is None else "both a cluster and an owner"
             raise ConfigurationError(f"{verb} was given {given}.", next_step='name one: cluster="…" or owner="…"')
+        for key, name in (("cluster", cluster), ("owner", owner)):
+            if name is not None and (not isinstance(name, str) or not name):
+                raise ConfigurationError(f"{key} is {name!r}.", next_step=f"give the {key}'s name as text")
         runtime, _ = self._started()
         if cluster is not None:
             runtime.machine.registry.get(cluster)  # raises for a name that nobody has
             return runtime, "cluster", cluster
-        if not isinstance(owner, str) or not owner:
-            raise ConfigurationError(f"owner is {owner!r}.", next_step="give the owner's name as text")
-        return runtime, "owner", owner
+        return runtime, "owner", str(owner)

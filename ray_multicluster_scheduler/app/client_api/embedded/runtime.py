@@ -90,6 +90,7 @@ class Runtime(LoopThread):
         taken = False
         watch = None
         try:
+            self._refuse_to_wait_for_actors(task)
             with self._lock:
                 if self._refusal is not None:
                     raise shut_down(self._refusal)
@@ -111,6 +112,18 @@ class Runtime(LoopThread):
         finally:
             if not taken:
                 self._release(task)
+
+    def _refuse_to_wait_for_actors(self, task: TaskDescription) -> None:
+        """An actor succeeds only when it leaves by itself, which most never do."""
+        for one in task.after:
+            known = self.item(one) or self.item(one.rpartition(".")[0])  # the latter for a member of a gang
+            if known is not None and known.task.serves:
+                what = "an actor" if known.task.gang is None else "a gang of actors"
+                raise ConfigurationError(
+                    f"after names {one}, which is {what}: that is not over when it is ready, but when it has left.",
+                    task_id=task.id,
+                    next_step="wait for the actor with ready(), or give the handle of a call as an argument",
+                )
 
     def _release(self, task: TaskDescription) -> None:
         for digest in task.payloads:

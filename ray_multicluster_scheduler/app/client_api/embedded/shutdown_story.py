@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise, wait_for
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.policy import reasons
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -21,6 +24,9 @@ STOP_PATIENCE_S = 15.0
 FORCE_PATIENCE_S = 5.0
 MOST_LINES = 20
 """So many items are told of one by one."""
+MOST_NAMED = 5
+"""So many are named in one line."""
+_KEPT_BACK = frozenset({codes.HELD, reasons.OWNER_PAUSED, reasons.QUEUE_PAUSED})
 _INTERRUPTED = "the program that submitted it was interrupted"
 _SHUT_DOWN = "the scheduler was shut down"
 
@@ -31,25 +37,25 @@ def say(text: str) -> None:
 
 
 def drain(runtime: Runtime) -> None:
-    """Wait until everything is over but living actors, which end with the program or outlive it, and calls that were
-    sent to detached ones, which go on without us. Ctrl+C cancels what is left instead."""
+    """Wait until everything is over but living actors and gangs of them, which end with the program or outlive it, and
+    calls that were sent to detached ones, which go on without us. Ctrl+C cancels what is left instead."""
     try:
         say_at = time.monotonic()
         while waiting := _work(runtime):
             if time.monotonic() >= say_at:
-                say(f"waiting for {_list(waiting)} to end (Ctrl+C cancels)")
+                say(f"waiting for {_list(waiting, _kept_back(runtime, waiting))} to end (Ctrl+C cancels)")
                 say_at = time.monotonic() + _SAY_AGAIN_S
             # A detached actor need only be ready, and its calls be sent, which is not their end: look again soon.
             leaving = any(_of_detached(one) for one in waiting)
             wait_for(waiting, len(waiting), _LOOK_AGAIN_S if leaving else _SAY_AGAIN_S)
     except KeyboardInterrupt:
-        stop(runtime, [item for item in runtime.unfinished() if item.task.actor is None], _INTERRUPTED)
+        stop(runtime, [item for item in runtime.unfinished() if not item.task.serves], _INTERRUPTED)
 
 
 def cancel_all(runtime: Runtime) -> None:
     """Cancel what is left, without a word if there is nothing; only detached actors are left alone."""
     items = runtime.unfinished()
-    left = [item for item in items if item.task.actor is None]
+    left = [item for item in items if not item.task.serves]
     if left:
         stop(runtime, left, _INTERRUPTED if program.interrupted() else _SHUT_DOWN)
     detached = [item for item in items if _lives_on(item)]
@@ -58,7 +64,7 @@ def cancel_all(runtime: Runtime) -> None:
     calls = [call for call in runtime.method_calls.unanswered() if _goes_on(call)]
     if calls:
         say(f"not waited for, they go on there: {_some([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}")
-    actors = [item for item in items if item.task.actor is not None and item not in detached]
+    actors = [item for item in items if item.task.serves and item not in detached]
     if actors:
         say(f"ended with the program: {_actors(actors)}")
         for item in actors:
@@ -94,7 +100,7 @@ def stop(runtime: Runtime, items: Iterable[Item], why: str) -> None:
 
 def _work(runtime: Runtime) -> list[Promise]:
     """What is worth waiting for: tasks, jobs, calls, and detached actors that are still being made."""
-    items = [item for item in runtime.unfinished() if item.task.actor is None or _is_being_left(item)]
+    items = [item for item in runtime.unfinished() if not item.task.serves or _is_being_left(item)]
     return [*items, *(call for call in runtime.method_calls.unanswered() if not _goes_on(call))]
 
 
@@ -122,10 +128,26 @@ def _actors(items: Sequence[Item]) -> str:
     return _some([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
 
 
-def _list(items: Sequence[Promise]) -> str:
-    return _some([f"{item.id} ({item.state})" for item in items])
+def _list(items: Sequence[Promise], why: Mapping[str, str] | None = None) -> str:
+    known = why or {}
+    return _some([f"{item.id} ({item.state}{known.get(item.id, '')})" for item in items])
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
+    """Why those wait that are told of one by one and that somebody keeps from starting: only he can let them go on."""
+
+    def look() -> dict[str, str]:
+        now = runtime.clock.now()
+        known = [item.id for item in items[:MOST_NAMED] if runtime.record(item.id) is not None]
+        reasons_now = [(one, runtime.machine.why(one, now)) for one in known]
+        return {one: f", {why.code}: {why.sentence}" for one, why in reasons_now if why and why.code in _KEPT_BACK}
+
+    try:
+        return runtime.ask(look)
+    except SchedulerError:  # it stopped meanwhile, or a policy has a defect
+        return {}
+
+
+def _some(names: Sequence[str], most: int = MOST_NAMED) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -76,6 +76,11 @@ class GangSubmission:
         """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled."""
         given = _check_members(members)
         of = _kind_of(given)
+        if "resource_requirements" in options:
+            raise ConfigurationError(
+                "resource_requirements is each member's own, not the gang's.",
+                next_step='write member(f, resource_requirements={"CPU": 2})',
+            )
         if of == "actor":
             refuse_what_tasks_have(options)
         elif "ready_timeout" in options:

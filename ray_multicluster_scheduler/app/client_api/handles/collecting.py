@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +22,6 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any
     if isinstance(handles, Handle):
         return handles.result(timeout)
     many = _checked(handles, "get")
-    began = time.monotonic()
     missing = next((one for one in many if not one.done()), None)
     if missing is not None:
         missing._check_process()
@@ -31,8 +29,10 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any
     for one in many:  # a failure may have ended the wait before all are over
         if one._item.outcome is not None and not one._item.outcome.succeeded:
             one.result(0)
-    left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-    return [one.result(left) for one in many]
+    late = next((one for one in many if not one.done()), None)
+    if late is not None:
+        raise late._still_going(timeout)
+    return [one.result(0) for one in many]
 
 
 def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:

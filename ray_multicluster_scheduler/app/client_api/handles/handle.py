@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
-from ray_multicluster_scheduler.app.client_api.options import item_id_of, whole
+from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.several_returns import wrong_number
@@ -123,11 +123,11 @@ class Handle:
             )
 
     def _still_going(self, timeout: float | None) -> TaskTimeoutError:
-        reason = self.explain().get("sentence") or ""
+        story = self.explain()  # state and reason of one moment
         return TaskTimeoutError(
-            f"{self.id} is not over after {timeout:g} s; it is {self.state}: {reason}",
+            f"{self.id} is not over after {timeout:g} s; it is {story['state']}: {story.get('sentence') or ''}",
             task_id=self.id,
-            cluster=self.cluster,
+            cluster=story.get("cluster"),
             next_step="wait longer, or cancel it",
         )
 
@@ -175,7 +175,7 @@ class QueuedHandle(Handle):
 
     def hold(self, reason: str = "") -> None:
         """Let it not start before :meth:`release`; what was sent to a cluster already goes on."""
-        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), reason))
+        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), explained_by(reason)))
 
     def release(self) -> None:
         """The end of :meth:`hold`."""
@@ -183,7 +183,7 @@ class QueuedHandle(Handle):
 
     def set_priority(self, priority: int) -> None:
         """From now on it waits with this priority; higher numbers go first."""
-        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), whole(priority, "priority")))
+        self._runtime.tell(PriorityChanged(item_id_of(self, "set_priority"), priority_of(priority)))
 
 
 class TaskHandle(QueuedHandle):

@@ -195,10 +195,17 @@ class NativeScheduler(SchedulerWithoutQueue):
         else:
             target.cancel(force=force)
 
-    def explain(self, item_id: str) -> dict[str, Any]:
+    def explain(self, item_id: Any) -> dict[str, Any]:
         """Whose child it is. Raises UnknownItemError for what was not submitted by this process."""
-        story: dict[str, Any] = self.handle(item_id).explain()
-        return story
+        child = self.handle(item_id) if isinstance(item_id, str) else item_id
+        if isinstance(child, NativeActorHandle):
+            return NativeActorHandle.explain(child)
+        if isinstance(child, (NativeTaskHandle, NativeJobHandle)):
+            return child.explain()
+        raise ConfigurationError(
+            f"explain was given {item_id!r}, which is no item.",
+            next_step="give a handle that a verb returned, or its id",
+        )
 
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **more: Any
