@@ -17,7 +17,6 @@ _COUNTS = (
     "runtime_env",
     "job",
     "gang",
-    "gang",
     "tags",
     "require_tags",
     "preferred_cluster",

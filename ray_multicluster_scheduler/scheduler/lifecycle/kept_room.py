@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import code_of
 from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -115,7 +116,7 @@ class KeptRoom:
             return True
         if record.group is not None and self._core.queue.urgency(record.group) < pin.urgency:
             return True
-        expected = self._core.run_times.expected(record.task.function_digest)
+        expected = self._core.run_times.expected(code_of(record.task))
         return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
 
     def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
@@ -168,7 +169,7 @@ class KeptRoom:
     def _ends(self, state: ClusterState) -> Iterator[tuple[float, dict[str, Resources]]]:
         for task_id, reservation in state.ledger.reservations.items():
             record = self._core.records[task_id]
-            expected = self._core.run_times.expected(record.task.function_digest)
+            expected = self._core.run_times.expected(code_of(record.task))
             begun = reservation.since if record.started_at is None else record.started_at
             yield inf if expected is None else begun + expected, reservation.parts
 

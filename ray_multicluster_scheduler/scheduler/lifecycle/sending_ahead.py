@@ -2,7 +2,8 @@
 
 One place at a time, small tasks are bound by the round trip to their cluster. Of work that is known to be short,
 as much is sent as keeps the places of ours there busy for about ``prefetch_ms``. It waits with the gateway, starts
-when a place of ours of the same class is freed, and can be taken back. It holds no resources and is counted apart.
+when a place of ours of the same class is freed, and can be taken back. It holds no room and is counted apart; only of
+its owner's share it takes as much as if it ran.
 """
 
 from __future__ import annotations

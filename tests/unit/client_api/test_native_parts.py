@@ -327,3 +327,10 @@ def test_what_cannot_be_loaded_inside_says_so_when_it_is_used() -> None:
 
 def test_nothing_of_this_needs_ray() -> None:
     assert "ray" not in sys.modules
+
+
+@pytest.mark.parametrize("wrong", [3, None])
+def test_explain_inside_refuses_what_is_no_item(wrong: Any) -> None:
+    scheduler = object.__new__(NativeScheduler)
+    with pytest.raises(ConfigurationError, match=f"explain was given {wrong!r}, which is no item"):
+        scheduler.explain(wrong)
