@@ -127,6 +127,7 @@ class TestTheActorEnds:
     def test_it_left_by_itself(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         plane.post(events.AttemptFinished(actor.id, 1, "succeeded"))
+        until(lambda: actor.state is TaskState.SUCCEEDED)
         with pytest.raises(ActorDiedError, match="has left by itself"):
             actor.add.remote(1).result(5)
 
