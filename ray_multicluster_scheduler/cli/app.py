@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, simulate
 
 app = typer.Typer(
     name="rmcs",
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("clusters")(clusters.show)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
+app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)
 app.add_typer(fleet.app, name="fleet")
 
