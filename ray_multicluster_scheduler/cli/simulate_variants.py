@@ -65,7 +65,7 @@ class Variant:
             own,
             weights=self.weights if own.weights is None else own.weights,
             settings={**self.settings, **own.settings},
-            nodes={**self.nodes, **own.nodes},
+            nodes=own.nodes if found["fleet"] else {**self.nodes, **own.nodes},
         )
 
     def build(self, clusters: Path | None) -> SimulatedFleet:

@@ -76,6 +76,7 @@ class Simulation:
             self.clock.at(self._workload[0].submit_s, self._arrives, 0)
             self.clock.at(0.0, self._sample)
             self.clock.run()
+            self._look()
         far = [near.far for near in self.hands.clusters.values()]
         figures = self._meter.figures(self._series)
         figures["sent"] = {"attempts": self.hands.sent, "machine_steps": self.steps}
@@ -140,14 +141,17 @@ class Simulation:
         return least / SAMPLES
 
     def _sample(self, _: object) -> None:
-        meter, series, now = self._meter, self._series, self.clock.now
+        self._look()
+        meter, series = self._meter, self._series
+        meter.judge_fairness(series.every_s)
+        stuck = not meter.running and meter.submitted == len(self._workload)
+        if stuck and self.clock.now - meter.last_progress > PATIENCE_S:
+            self.clock.stop()
+        self.clock.after(series.every_s, self._sample)
+
+    def _look(self) -> None:
         use = []
         for near in self.hands.clusters.values():
             total = near.spec.total()
             use.append(near.far.room.used.get("CPU", 0.0) / total if total else 0.0)
-        series.sample(now, sum(self.machine.queue_depths().values()), use)
-        meter.judge_fairness(series.every_s)
-        stuck = not meter.running and meter.submitted == len(self._workload)
-        if stuck and now - meter.last_progress > PATIENCE_S:
-            self.clock.stop()
-        self.clock.after(series.every_s, self._sample)
+        self._series.sample(self.clock.now, sum(self.machine.queue_depths().values()), use)
