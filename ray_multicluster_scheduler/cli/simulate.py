@@ -63,7 +63,7 @@ def simulate(
     runs = [base.with_words(text) for text in compare or []] or [base]
     fleets = {one.label: one.build(clusters) for one in runs}
     if len(fleets) < len(runs):
-        raise typer.BadParameter("two of --compare have the same name; give each its own: \"NAME: ...\".")
+        raise typer.BadParameter('two of --compare have the same name; give each its own: "NAME: ...".')
     workload = _workload(trace, synthetic, seed, next(iter(fleets.values())))
     if save_trace is not None:
         from ray_multicluster_scheduler.simulation import write_trace

@@ -61,6 +61,7 @@ class Simulation:
         self.hands = SimulatedHands(
             fleet, seed, clock, lambda at, event: clock.at(at, feed, event), self._works.__getitem__, watcher
         )
+        self._rooms = [(near.far.room, near.spec.total()) for near in self.hands.clusters.values()]
         self._deeds: dict[type[object], Callable[[Any], object]] = {
             **self.hands.deeds,
             SetTimer: self._set_timer,
@@ -150,8 +151,5 @@ class Simulation:
         self.clock.after(series.every_s, self._sample)
 
     def _look(self) -> None:
-        use = []
-        for near in self.hands.clusters.values():
-            total = near.spec.total()
-            use.append(near.far.room.used.get("CPU", 0.0) / total if total else 0.0)
+        use = [room.used.get("CPU", 0.0) / total if total else 0.0 for room, total in self._rooms]
         self._series.sample(self.clock.now, sum(self.machine.queue_depths().values()), use)

@@ -144,7 +144,10 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
         (["--synthetic", SMALL, "--policy", "load=much"], "'much' is not a number"),
         (["--synthetic", SMALL, "--policy", "load", "--policy", "round_robin"], "round_robin is no score"),
         (["--synthetic", SMALL, "--compare", "x: luck"], "'luck' is not understood"),
-        (["--synthetic", SMALL, "--compare", "x: policy:load", "--compare", "x: policy:headroom"], "have the same name"),
+        (
+            ["--synthetic", SMALL, "--compare", "x: policy:load", "--compare", "x: policy:headroom"],
+            "have the same name",
+        ),
         (["--synthetic", SMALL, "--compare", 'x: set:a="b'], "No closing quotation"),
         (["--synthetic", SMALL, "--compare", "x: policy:load", "--record", "h"], "leave --compare out"),
         (["--synthetic", SMALL, "--plot", "/no/such/folder/x.html"], "/no/such/folder/x.html cannot be written"),
