@@ -9,6 +9,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.policy.checked_policies import CheckedFilter, CheckedRank
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, Score
+from ray_multicluster_scheduler.scheduler.policy.pack_policy import PackPolicy
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.resident_policy import ResidentPolicy
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
@@ -32,7 +33,7 @@ class PolicyCatalog:
         self._scores: dict[str, Score] = {}
         self._filters: dict[str, Filter] = {}
         self._ranks: dict[str, Rank] = {}
-        for score in (WeightedPreferencePolicy(), ScoreBasedPolicy(), ResidentPolicy()):
+        for score in (WeightedPreferencePolicy(), ScoreBasedPolicy(), ResidentPolicy(), PackPolicy()):
             self.register_score(score.name, score)
 
     @property

@@ -253,7 +253,9 @@ def test_a_name_is_given_once(policy: str) -> None:
 
 
 def test_weights_that_name_nobody() -> None:
-    with pytest.raises(ConfigurationError, match="names 'lod', but there is no such score.*headroom, load, resident"):
+    with pytest.raises(
+        ConfigurationError, match="names 'lod', but there is no such score.*headroom, load, pack, resident"
+    ):
         engine(weights={"lod": 1, "load": 1})
 
 
