@@ -12,12 +12,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fleet import Fleet
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
-    Complete,
-    Persist,
-    Publish,
-    StartAttempt,
-)
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, StartAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -68,9 +63,7 @@ class Core:
         decision: SchedulingDecision | None = None,
     ) -> None:
         """The only way to another state: by the table, with a reason, persisted and published."""
-        step = record.step(state, code, sentence, now)
-        self.out.put(Persist(step, decision))
-        self.out.put(Publish(step))
+        self.out.tell(record.step(state, code, sentence, now), decision)
 
     def complete(
         self,
@@ -84,8 +77,10 @@ class Core:
         next_step: str = "",
     ) -> None:
         """The item is over: whatever it held or waited for is given back, and its owner is told once."""
-        self.leave_queue(record)
-        self.end_attempt(record, now)
+        if record.group is not None or self.held:
+            self.leave_queue(record)
+        if record.holding is not None:
+            self.end_attempt(record, now)
         self.out.clear_timer(timers.retry_key(record.task.id))
         if record.task.start_after is not None:
             self.out.clear_timer(timers.begin_key(record.task.id))

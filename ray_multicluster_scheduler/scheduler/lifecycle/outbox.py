@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import KeysView
 
+from ray_multicluster_scheduler.common.model import SchedulingDecision
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     ClearTimer,
     Continue,
     Instruction,
     Persist,
+    Publish,
     SetTimer,
+    Transition,
 )
 
 
@@ -35,6 +38,11 @@ class Outbox:
     def due(self, key: str) -> float | None:
         """When this timer fires; None if it is not set."""
         return self._timers.get(key)
+
+    def tell(self, step: Transition, decision: SchedulingDecision | None) -> None:
+        """A step of an item: make it durable, and publish it."""
+        self._durable.append(Persist(step, decision))
+        self._effects.append(Publish(step))
 
     def put(self, instruction: Instruction) -> None:
         (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)
