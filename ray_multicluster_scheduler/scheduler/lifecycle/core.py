@@ -76,11 +76,11 @@ class Core:
         error: str | None = None,
         next_step: str = "",
     ) -> None:
-        """The item is over: whatever it held or waited for is given back, and its owner is told once."""
+        """The item is over and its attempt, if it had one, was ended: it leaves what it waited in, and its owner is
+        told once."""
+        assert record.holding is None, f"{record.task.id} still has a place"
         if record.group is not None or self.held:
             self.leave_queue(record)
-        if record.holding is not None:
-            self.end_attempt(record, now)
         self.out.clear_timer(timers.retry_key(record.task.id))
         if record.task.start_after is not None:
             self.out.clear_timer(timers.begin_key(record.task.id))
@@ -136,9 +136,9 @@ class Core:
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
-        if record.holding is not None:
-            self.queue.give_back(record.task.owner, record.holding, now)
-            record.holding = None
+        assert record.holding is not None, f"{record.task.id} has no attempt"
+        self.queue.give_back(record.task.owner, record.holding, now)
+        record.holding = None
         if record.task.serves:
             self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
         if record.task.run_timeout is not None:
