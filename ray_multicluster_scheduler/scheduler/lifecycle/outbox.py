@@ -11,13 +11,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Instruction,
     Persist,
     Publish,
+    Remember,
     SetTimer,
     Transition,
 )
 
 
 class Outbox:
-    """What was put in first comes out first, but all Persist before everything else."""
+    """What was put in first comes out first, but all that is to be durable before everything else."""
 
     def __init__(self) -> None:
         self._durable: list[Instruction] = []
@@ -45,7 +46,7 @@ class Outbox:
         self._effects.append(Publish(step))
 
     def put(self, instruction: Instruction) -> None:
-        (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)
+        (self._durable if isinstance(instruction, Remember) else self._effects).append(instruction)
 
     def ask_for_more(self) -> None:
         """Work is left over: end the list with one Continue."""

@@ -95,6 +95,15 @@ class SchedulingPass:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
         self._ahead.make_way(group, now)
 
+    def wait_again(self, record: TaskRecord, now: float) -> None:
+        """It waited for a place when the process before ours ended, and keeps its place in the queue."""
+        if record.held is not None:
+            self._core.held.add(record.task.id)
+            return
+        group = self._core.wait_in_queue(record, now)
+        self._kept.watch(group, now)
+        self._fresh[group] = None
+
     def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
         """Why it waits for a place, as of now; None if it does not."""
         if record.task.id in self._core.held:

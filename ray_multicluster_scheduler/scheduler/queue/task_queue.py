@@ -209,6 +209,10 @@ class TaskQueue:
         """Nothing of this owner's starts until :meth:`resume`."""
         self.account(owner).paused = reason
 
+    def paused_owners(self) -> dict[str, str]:
+        """Whose queues are paused, and why."""
+        return {owner: account.paused for owner, account in self._accounts.items() if account.paused is not None}
+
     def resume(self, owner: str) -> None:
         self.account(owner).paused = None
         self._maybe_idle.add(owner)
