@@ -1,0 +1,1 @@
+"""A fleet in virtual time; the same brain, no Ray."""

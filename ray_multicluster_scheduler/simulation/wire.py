@@ -1,0 +1,87 @@
+"""Events and instructions as plain data and back: to_dict / from_dict of every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from ray_multicluster_scheduler.common.model import (
+    ClusterMetadata,
+    FailureClass,
+    ResourceSnapshot,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
+
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+_INSTRUCTIONS: dict[str, type[Instruction]] = {kind.__name__: kind for kind in get_args(Instruction)}
+
+
+def _pair(value: Any) -> tuple[str, int]:
+    task_id, attempt = value
+    return str(task_id), int(attempt)
+
+
+# How a field comes back; all others are plain data. None stays None.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "task": TaskDescription.from_dict,
+    "snapshot": ResourceSnapshot.from_dict,
+    "metadata": ClusterMetadata.from_dict,
+    "failure": FailureClass,
+    "ended": _pair,
+    "begun": _pair,
+    "transition": Transition.from_dict,
+    "decision": SchedulingDecision.from_dict,
+    "state": TaskState,
+}
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    fields: tuple[str, ...] = getattr(kind, "_fields", None) or kind.__slots__
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    made = getattr(value, "to_dict", None)
+    return value if made is None else made()
+
+
+def _to_dict(what: str, one: Any) -> dict[str, Any]:
+    return {what: type(one).__name__, **{name: _plain(getattr(one, name)) for name in _names(type(one))}}
+
+
+def _from_dict(what: str, kinds: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
+    kind = kinds.get(data[what])
+    if kind is None:
+        raise ValueError(f"{data[what]!r} is no {what}")
+    given = {}
+    for name, value in data.items():
+        if name != what:
+            reader = _READERS.get(name)
+            given[name] = value if reader is None or value is None else reader(value)
+    return kind(**given)
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """Its fields by name; ``event`` says which one it is."""
+    return _to_dict("event", event)
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """Raises KeyError, TypeError or ValueError for what is no event."""
+    event: Event = _from_dict("event", _EVENTS, data)
+    return event
+
+
+def instruction_to_dict(instruction: Instruction) -> dict[str, Any]:
+    """Its fields by name; ``instruction`` says which one it is."""
+    return _to_dict("instruction", instruction)
+
+
+def instruction_from_dict(data: Mapping[str, Any]) -> Instruction:
+    """Raises KeyError, TypeError or ValueError for what is no instruction."""
+    instruction: Instruction = _from_dict("instruction", _INSTRUCTIONS, data)
+    return instruction
