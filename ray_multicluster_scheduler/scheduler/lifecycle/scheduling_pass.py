@@ -111,7 +111,8 @@ class SchedulingPass:
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
-        views = self._kept.views_for(record, self._core.fresh_views(now), now)
+        head = self._core.records[record.group.head().task_id]  # who is first decides for all of them
+        views = self._kept.views_for(head, self._core.fresh_views(now), now)
         refusal = self._core.queue.refusal(record.group)
         if refusal is None:
             decision = self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
