@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay
 
 app = typer.Typer(
     name="rmcs",
@@ -21,6 +21,7 @@ app.command("clusters")(clusters.show)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
+app.command("replay")(replay.replay)
 app.add_typer(fleet.app, name="fleet")
 
 

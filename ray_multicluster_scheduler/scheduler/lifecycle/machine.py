@@ -95,6 +95,8 @@ class SchedulerMachine:
         self._takers[type(event)](event, now)
         self._admission.go_on(now)
         self._scheduling.run(now)
+        if self._core.prerequisites.more_to_tell():
+            self._core.out.ask_for_more()  # an item ended in the pass itself
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
         return self._core.out.take()
 

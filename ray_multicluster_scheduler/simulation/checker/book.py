@@ -173,6 +173,9 @@ class Book:
             for node in snapshot.nodes
         }
         cluster.seen.append((at, used))
+        ours = sum(one.task.placement.get("CPU", 0.0) for one in cluster.live.values())
+        if sum(node.get("CPU", 0.0) for node in used.values()) > ours + 1e-3:
+            self.calm_since = at  # others are there
         while cluster.seen and cluster.seen[0][0] < at - 2 * WINDOW_S:
             cluster.seen.popleft()
 

@@ -14,7 +14,8 @@ from ray_multicluster_scheduler.simulation.history import Began, Fed, Line, Over
 
 class CancelledWorkDoesNotGoOn(Property):
     """Once somebody asked for its end: no further attempt is sent, the live one is asked to end in the same answer, and
-    its owner is told that it was cancelled only when nothing of it runs."""
+    its owner is told that it was cancelled only when nothing of it runs; but for a cluster that died, some of whose
+    nodes may go on for ``node_grace_s``."""
 
     name = "cancelled_work_does_not_go_on"
     sentence = (
@@ -26,6 +27,7 @@ class CancelledWorkDoesNotGoOn(Property):
         asked: set[str] = set()
         ending: set[str] = set()
         alive: dict[str, set[int]] = {}
+        dying: dict[str, Entry] = {}
         for entry in story.some(CancelRequested, Persist, Dispatch, CancelAttempt, Complete, Began, Over):
             match entry.what:
                 case CancelRequested(task_id=task_id):
@@ -46,10 +48,15 @@ class CancelledWorkDoesNotGoOn(Property):
                     state = states.get(task_id)
                     if state is TaskState.CANCELLED:
                         self.accuse(entry, f"{task_id} is CANCELLED, and attempt {attempt} begins")
-                case Over(task_id=task_id, attempt=attempt):
+                case Over(task_id=task_id, attempt=attempt, how=how):
                     alive.get(task_id, set()).discard(attempt)
+                    said = dying.get(task_id)
+                    if how == "died" and said is not None and entry.at <= said.at + story.settings.node_grace_s:
+                        del dying[task_id]
                 case Complete(task_id=task_id, state=TaskState.CANCELLED) if alive.get(task_id):
-                    self.accuse(entry, f"{task_id} is said to be cancelled, and runs")
+                    dying[task_id] = entry
+        for task_id, entry in dying.items():
+            self.accuse(entry, f"{task_id} is said to be cancelled, and runs")
 
     def _must_answer(
         self, entry: Entry, history: Sequence[Line], state: TaskState, task_id: str, ending: set[str]

@@ -59,8 +59,9 @@ class Attempt:
 
 
 def fate_of(task: TaskDescription, chance: Random) -> Fate:
-    """Most go well."""
-    dice = chance.random()
+    """Most go well. The name of a function may say what it does: ``fails`` raises soon, ``runs 2.5`` takes 2.5 s."""
+    code = task.function_digest or ""
+    dice = 1.0 if code.startswith("runs") else 0.0 if code.startswith("fails") else chance.random()
     if dice < 0.06:
         end: tuple[How, FailureClass | None] = ("failed", FailureClass.USER)
     elif dice < 0.09:
@@ -69,11 +70,15 @@ def fate_of(task: TaskDescription, chance: Random) -> Fate:
         end = ("failed", FailureClass.PERMANENT)
     else:
         end = ("succeeded", None)
-    return Fate(_run_time(task, chance), *end, chance.random() < 0.2)
+    return Fate(_run_time(task, code, chance), *end, chance.random() < 0.2)
 
 
-def _run_time(task: TaskDescription, chance: Random) -> float:
-    if task.function_digest is not None and task.function_digest.startswith("short"):
+def _run_time(task: TaskDescription, code: str, chance: Random) -> float:
+    if code.startswith("runs"):
+        return float(code.split()[1])
+    if code.startswith("fails"):
+        return 0.1
+    if code.startswith("short"):
         return chance.choice(_SHORT) if chance.random() < 0.97 else 3.0
     if task.serves:
         return chance.choice([5.0, 30.0])

@@ -24,8 +24,8 @@ class Desk:
         self.carry_out: Callable[[out.Instruction], None] = lambda _: None
         self._chance, self._rate = chance, rate
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._numbers = count()
-        self._timers: dict[str, int] = {}
+        self._numbers = count(1)
+        self._timers: dict[str, tuple[int, float]] = {}
         self._goes_on = False
 
     # ---- time
@@ -35,17 +35,14 @@ class Desk:
         heapq.heappush(self._agenda, (self.now + delay, next(self._numbers), deed, given))
 
     def run_until(self, end: float) -> None:
-        """All that is due by then happens, in its order."""
+        """All that is due by then happens, in its order. Ends sooner when nothing will happen any more."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= end:
             at, _, deed, given = heapq.heappop(agenda)
             self.now = max(self.now, at)
             deed(*given)
-
-    @property
-    def idle(self) -> bool:
-        """Will nothing happen any more?"""
-        return not self._agenda
+        if agenda:
+            self.now = max(self.now, end)
 
     # ---- the machine
 
@@ -75,9 +72,9 @@ class Desk:
         self._goes_on = False
 
     @property
-    def goes_on(self) -> bool:
-        """Has the machine asked for more time, and not had it yet?"""
-        return self._goes_on
+    def owes(self) -> bool:
+        """Does the machine wait for something that only we are late with: more time, or a timer?"""
+        return self._goes_on or any(due < self.now for _, due in self._timers.values())
 
     def note(self, line: Line) -> None:
         self.history.append(line)
@@ -102,12 +99,12 @@ class Desk:
 
     def _set_timer(self, timer: out.SetTimer) -> None:
         number = next(self._numbers)
-        self._timers[timer.key] = number
+        self._timers[timer.key] = number, timer.at
         late = self._chance.uniform(0.0, 1.5) if self.suffers(self._chance, 0.02) else 0.0
         self.after(max(0.0, timer.at - self.now) + late, self._fire, timer.key, number)
 
     def _fire(self, key: str, number: int) -> None:
-        if self._timers.get(key) != number:
+        if self._timers.get(key, (0, 0.0))[0] != number:
             return
         del self._timers[key]
         self.feed(events.TimerFired(key))

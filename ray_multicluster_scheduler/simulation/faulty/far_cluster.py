@@ -118,9 +118,9 @@ class FarCluster:
             fitting = all(fits(part, free[node]) for node, part in planned.items())
             return planned if fitting else {}
         if planned and len(planned) == len(one.planned) and not self._hands.prefers_another(one):
-            held = {node: _held(one.task, part) for node, part in planned.items()}
-            if all(fits(part, free[node]) for node, part in planned.items()):
-                return held
+            needs = dict.fromkeys(planned, one.task.placement) if one.task.gang is None else planned
+            if all(fits(part, free[node]) for node, part in needs.items()):
+                return {node: _held(one.task, part) for node, part in needs.items()}
         if one.task.gang is not None:
             return _packed(one.task, free)
         need = one.task.placement

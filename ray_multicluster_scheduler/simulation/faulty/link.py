@@ -56,7 +56,7 @@ class Link:
             if deed != self._hands.start:
                 self._waiting.remove(one)
                 one.over = True
-                self._answer(events.AttemptFinished(*one.key, "cancelled"))
+                self._desk.after(0.0, self._answer, events.AttemptFinished(*one.key, "cancelled"))
             else:
                 one.has_place, one.ahead = True, ""
                 one.planned = self._hands.plan(one.task.id, self._cluster.name)

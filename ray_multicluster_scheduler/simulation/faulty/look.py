@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.policy.reasons import BREAKER_OPEN
-from ray_multicluster_scheduler.simulation.faulty.desk import Desk
 from ray_multicluster_scheduler.simulation.history import Line, Looked
 
 
@@ -21,9 +20,8 @@ class Rebuild(Protocol):
         """How a machine rebuilt from this history differs from the live one, less soft state; in words."""
 
 
-def look(desk: Desk, rebuild: Rebuild | None) -> Looked:
+def look(machine: SchedulerMachine, history: Sequence[Line], now: float, rebuild: Rebuild | None = None) -> Looked:
     """Ask why each waiting item waits, which breakers are open, and what is left once nothing is unfinished."""
-    machine, now = desk.machine, desk.now
     waiting = {}
     for record in machine.records():
         if record.state.terminal:
@@ -34,7 +32,7 @@ def look(desk: Desk, rebuild: Rebuild | None) -> Looked:
             waiting[record.task.id] = decision.code, decision.sentence
         elif missing is not None:
             waiting[record.task.id] = missing.code, missing.sentence
-    unequal = () if rebuild is None else rebuild.differences(machine, desk.history, now)
+    unequal = () if rebuild is None else rebuild.differences(machine, history, now)
     return Looked(now, waiting, _open_breakers(machine, now), _left(machine), unequal)
 
 

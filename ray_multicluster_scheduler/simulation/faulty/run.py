@@ -98,9 +98,7 @@ class FaultyRun:
         for task_id in self.script.items:
             desk.feed(events.ReleaseRequested(task_id))
         end = desk.now + PATIENCE_S
-        while not desk.idle and desk.now < end:
-            desk.run_until(desk.now + 20.0)
-            desk.now += 20.0
+        desk.run_until(end)
         self.look()
 
     def _heal(self, metadata: ClusterMetadata) -> None:
@@ -165,8 +163,8 @@ class FaultyRun:
 
     def look(self) -> None:
         """What does the machine say of itself?"""
-        if not self.desk.goes_on:
-            self.desk.note(look(self.desk, self._rebuild))
+        if not self.desk.owes:
+            self.desk.note(look(self.desk.machine, self.desk.history, self.desk.now, self._rebuild))
 
     # ---- what goes wrong
 
@@ -200,9 +198,8 @@ class FaultyRun:
         self.desk.after(seconds, self._come_back, name)
 
     def _die_out(self, one: Attempt, far: FarCluster) -> None:
-        if not one.over:
-            one.over = True
-            far.running.pop(one.key, None)
+        one.over = True
+        if far.running.pop(one.key, None) is not None:
             self.desk.note(Over(self.desk.now, far.name, *one.key, "died"))
 
     def _come_back(self, name: str) -> None:

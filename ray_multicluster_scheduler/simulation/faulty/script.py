@@ -63,13 +63,15 @@ def make_script(seed: int, items: int = 80) -> Script:
     length = items / style.rate
     described: dict[str, TaskDescription] = {}
     deeds: list[Deed] = []
-    bursts = [chance.random() * length for _ in range(style.bursts)]
+    bursts = [0.0, *(chance.random() * length for _ in range(style.bursts - 1))] if style.bursts else []
     times = sorted(BEGIN + (chance.choice(bursts) if bursts else chance.random() * length) for _ in range(items))
     for number, at in enumerate(times):
         item = replace(some_item(chance, f"t{number}", style, names, list(described)), submitted_at=at)
         described[item.id] = item
         deeds += _life(chance, item, at, length)
-    deeds += [_fault(chance, names, nodes, BEGIN + chance.random() * length) for _ in range(chance.randint(6, 16))]
+    deeds += [
+        _fault(chance, names, nodes, BEGIN + chance.uniform(0.15, 1) * length) for _ in range(chance.randint(6, 16))
+    ]
     deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
     deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look") for one in range(14)]
     deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (), True)]

@@ -17,6 +17,17 @@ def test_an_item_that_waits_for_one_silent_cluster_is_told_of_that_one() -> None
     assert record.code == "CLUSTER_UNREACHABLE"
 
 
+def test_who_waits_for_one_that_ends_in_the_pass_itself_is_told_at_once() -> None:
+    """It was told at the next event, which may never come."""
+    driver = Driver(cluster("a"))
+    driver.submit(task("t1"))
+    driver.submit(task("t2", after=("t1",)))
+    driver.no_answer("a")
+    assert driver.state("t1") is TaskState.FAILED  # nobody who could run it answers
+    assert driver.state("t2") is TaskState.FAILED
+    assert driver.end("t2").error == "TaskSubmissionError"
+
+
 def test_one_behind_another_of_its_shape_does_not_hear_that_it_could_go() -> None:
     """Room is kept for a wide item. The second in line is short and might use it, but the first is not."""
     driver = ready(8, reserve_after_s=5, prefetch_ms=0)
