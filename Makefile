@@ -16,7 +16,7 @@ demo test test-full bench: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo test test-unit test-full coverage mutation lint format wheel bench clean setup setup-ray
+.PHONY: help demo test test-unit test-full coverage mutation sim-test lint format wheel bench clean setup setup-ray
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ coverage: setup ## Branch coverage of the pure core by its unit tests: 100 %, or
 mutation: setup ## Would the tests notice? 500 small changes to the pure core; takes long
 	@exec "$(BIN)/python" scripts/mutation.py $(ARGS)
 
+SEEDS ?= 1000
+sim-test: setup ## SEEDS faulty runs of the brain (1000), judged by docs/guarantees.md; both cores
+	@exec "$(BIN)/python" scripts/sim_test.py --seeds $(SEEDS) $(ARGS)
+
 lint: setup ## ruff, mypy --strict, import-linter
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
@@ -64,7 +68,7 @@ bench: setup setup-ray ## Run the benchmarks, one line of JSON each
 		"$(BIN)/python" -m "bench.$$(basename "$$file" .py)" --json || exit 1; done
 
 clean: ## Remove the environments and everything that was built
-	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build htmlcov .coverage \
+	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build htmlcov sim-failures .coverage \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

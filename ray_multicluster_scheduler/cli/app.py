@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, simulate
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate
 
 app = typer.Typer(
     name="rmcs",
@@ -22,6 +22,7 @@ app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)
+app.command("replay")(replay.replay)
 app.add_typer(fleet.app, name="fleet")
 
 

@@ -113,12 +113,14 @@ class Fault:
 class Looked:
     """What the machine says of itself when it is asked, between two events.
 
-    ``waiting`` is every waiting item's code and sentence; ``left`` is what it holds although nothing is unfinished;
-    ``unequal`` is how one rebuilt from its rows at this moment would differ from it, in words.
+    ``waiting`` is every waiting item's code and sentence, ``open_breakers`` are the clusters that take no work because
+    they keep failing. ``left`` is what it holds although nothing is unfinished; ``unequal`` is how one rebuilt from its
+    rows at this moment would differ from it, in words.
     """
 
     at: float
     waiting: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    open_breakers: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
 
@@ -160,7 +162,7 @@ def from_dict(data: Mapping[str, Any]) -> Line:
             given["clusters"] = tuple(ClusterMetadata.from_dict(one) for one in given["clusters"])
         elif kind is Looked:
             given["waiting"] = {task_id: (code, text) for task_id, (code, text) in given["waiting"].items()}
-            given["left"], given["unequal"] = tuple(given["left"]), tuple(given["unequal"])
+            given |= {name: tuple(given[name]) for name in ("open_breakers", "left", "unequal")}
         return kind(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ConfigurationError(

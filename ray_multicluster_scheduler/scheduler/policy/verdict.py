@@ -56,8 +56,9 @@ def table(decision: SchedulingDecision) -> str:
 
 
 def telling_row(rows: Sequence[CandidateReport]) -> CandidateReport:
-    """The candidate that is nearest to taking the item: not excluded for good, and with the fewest reasons."""
-    return min(rows, key=lambda row: (hopeless(row), len(row.rejections)))
+    """The candidate that is nearest to taking the item: one that may ever run it, is not excluded for good, and has the
+    fewest reasons."""
+    return min(rows, key=lambda row: (never_fits(row), hopeless(row), len(row.rejections)))
 
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:

@@ -92,7 +92,7 @@ LINES: lines.History = [
     lines.Crashed(5.0),
     lines.Restarted(6.0),
     lines.Fault(7.0, "an event was lost"),
-    lines.Looked(8.0, {"t1": ("NO_CAPACITY", "no room")}, ("a timer",), ("another fence",)),
+    lines.Looked(8.0, {"t1": ("NO_CAPACITY", "no room")}, ("a",), ("a timer",), ("another fence",)),
 ]
 
 

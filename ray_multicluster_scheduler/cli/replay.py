@@ -1,0 +1,74 @@
+"""`rmcs replay`: a recorded run once more, event by event, and what the judges say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.simulation.history import Line
+    from ray_multicluster_scheduler.simulation.replay import Replayed
+
+_QUIET = ("Publish", "SetTimer", "ClearTimer", "RefreshSnapshot", "CheckDashboard", "Continue")
+_MOST = 240
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `make sim-test` wrote.", dir_okay=False)],
+    everything: Annotated[bool, typer.Option("--all", help="Also timers, questions and what is published.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what the judges say.")] = False,
+) -> None:
+    """Feed a recorded run to the scheduler's brain; print what it answers and which guarantees do not hold.
+
+    Ends with 1 if one of them does not.
+    """
+    from ray_multicluster_scheduler.common.exception import ConfigurationError
+    from ray_multicluster_scheduler.simulation.checker import judge
+    from ray_multicluster_scheduler.simulation.history import read_history
+    from ray_multicluster_scheduler.simulation.replay import replay as feed
+
+    try:
+        recorded = list(read_history(file))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}.", next_step="give a file") from None
+    done = feed(recorded)
+    if not quiet:
+        for number, line in enumerate(done.history):
+            text = line_text(line, everything=everything)
+            if text:
+                typer.echo(f"{number:>6} {line.at:>12.3f} {text}")
+    violations = judge(done.history) if done.error is None else []
+    for violation in violations:
+        typer.echo(str(violation))
+    typer.echo(_summary(done, len(violations)))
+    if violations or done.error is not None:
+        raise typer.Exit(1)
+
+
+def line_text(line: Line, *, everything: bool) -> str:
+    """One line for people; empty for what they need not see."""
+    from ray_multicluster_scheduler.simulation.history import Fed, Told
+
+    if isinstance(line, Fed):
+        return f"← {line.event}"[:_MOST]
+    if not isinstance(line, Told):
+        return f"  · {line}"[:_MOST]
+    name = type(line.instruction).__name__
+    if name in _QUIET and not everything:
+        return ""
+    step = getattr(line.instruction, "transition", None)
+    if step is None:
+        return f"    → {line.instruction}"[:_MOST]
+    where = f" on {step.cluster}" if step.cluster else ""
+    return f"    → {step.task_id} {step.state} (attempt {step.attempt}{where}): {step.code}, {step.sentence}"[:_MOST]
+
+
+def _summary(done: Replayed, violations: int) -> str:
+    from ray_multicluster_scheduler.simulation.history import Fed
+
+    fed = sum(isinstance(line, Fed) for line in done.history)
+    answers = "as recorded" if done.differs_at is None else f"not as recorded, from line {done.differs_at} on"
+    judged = f"{violations} violations" if done.error is None else f"it raised {done.error!r}"
+    return f"{fed} events; answers {answers}; {judged}"

@@ -1,0 +1,86 @@
+"""What a judge is: a name, a sentence, and ``judge(history)``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
+from ray_multicluster_scheduler.simulation.checker.book import Book
+from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
+from ray_multicluster_scheduler.simulation.checker.violation import Violation
+from ray_multicluster_scheduler.simulation.history import Fed, Line, Told
+
+
+class Property(ABC):
+    """One per guarantee. A judge reads lines only, and is used for one history."""
+
+    name: ClassVar[str]
+    sentence: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def judge(self, history: Sequence[Line]) -> list[Violation]:
+        """Where it does not hold; nothing if it holds."""
+        self.read(Story(history), history)
+        return self.found
+
+    @abstractmethod
+    def read(self, story: Story, history: Sequence[Line]) -> None:
+        """Collect the violations."""
+
+    def accuse(self, entry: Entry, sentence: str) -> None:
+        self.found.append(Violation(self.name, entry.number, entry.at, sentence))
+
+
+class BookJudge(Property):
+    """One that looks at each line in the light of what is known by then."""
+
+    def read(self, story: Story, history: Sequence[Line]) -> None:
+        self.beside_the_book(story)
+        replay(story, history, [self])
+
+    def beside_the_book(self, story: Story) -> None:
+        """What it judges without it."""
+
+    def see(self, entry: Entry, book: Book) -> None:
+        """Before this line is entered into the book."""
+
+    def settled(self, entry: Entry, book: Book) -> None:
+        """After the whole answer to an event, unless the machine asked to go on."""
+
+
+def replay(story: Story, history: Sequence[Line], judges: Sequence[BookJudge]) -> None:
+    """One book for all of them."""
+    book = Book(story.settings, story.clusters)
+    seeing = [one for one in judges if type(one).see is not BookJudge.see]
+    settling = [one for one in judges if type(one).settled is not BookJudge.settled]
+    answered: Entry | None = None
+    for line, entry in zip(history, story.entries, strict=True):
+        if type(line) is Fed or type(line) is not Told:
+            if answered is not None:
+                _settle(settling, answered, book)
+            answered = entry if type(line) is Fed else None
+        elif type(entry.what) is Continue:
+            answered = None
+        elif answered is not None:
+            answered = entry
+        for judge in seeing:
+            judge.see(entry, book)
+        book.enter(entry.at, entry.what)
+    if answered is not None:
+        _settle(settling, answered, book)
+
+
+def _settle(judges: Sequence[BookJudge], entry: Entry, book: Book) -> None:
+    for judge in judges:
+        judge.settled(entry, book)
+
+
+def is_placed(what: Any, book: Book) -> bool:
+    """Is this the line by which an item gets a new attempt?"""
+    step = what.transition
+    item = book.items.get(step.task_id)
+    return item is not None and step.attempt > item.attempt

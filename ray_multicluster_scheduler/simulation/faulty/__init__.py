@@ -1,0 +1,1 @@
+"""Faulty runs: the machine and hands that do, at every edge, what hands and networks do at their worst."""

@@ -1,0 +1,92 @@
+"""Campaigns: many seeds, on all cores; what failed is shrunk and written to a file that can be replayed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ray_multicluster_scheduler.simulation.checker import judge
+from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun, Outcome
+from ray_multicluster_scheduler.simulation.faulty.script import Script, make_script
+from ray_multicluster_scheduler.simulation.faulty.shrink import shrink
+from ray_multicluster_scheduler.simulation.history import write_history
+
+RAISED = "the_machine_raises_nothing"
+"""What fails when the machine itself does."""
+
+Play = Callable[[Script], Outcome]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a campaign came to. ``failed`` has the properties that each failing seed broke."""
+
+    runs: int = 0
+    steps: int = 0
+    faults: int = 0
+    fewest_faults: int | None = None
+    broken: Counter[str] = field(default_factory=Counter)
+    failed: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        self.runs += other.runs
+        self.steps += other.steps
+        self.faults += other.faults
+        least = [one for one in (self.fewest_faults, other.fewest_faults) if one is not None]
+        self.fewest_faults = min(least, default=None)
+        self.broken.update(other.broken)
+        self.failed.update(other.failed)
+
+
+def play(script: Script) -> Outcome:
+    return FaultyRun(script).play()
+
+
+def problems(outcome: Outcome) -> list[tuple[str, str]]:
+    """Each broken property, with the first sentence about it."""
+    found = {} if outcome.error is None else {RAISED: repr(outcome.error)}
+    if outcome.error is None:  # else much is unfinished, and that is no news
+        for violation in judge(outcome.history):
+            found.setdefault(violation.property, str(violation))
+    return list(found.items())
+
+
+def one_seed(seed: int) -> Tally:
+    """One run, judged."""
+    outcome = play(make_script(seed))
+    names = [name for name, _ in problems(outcome)]
+    failed = {seed: names} if names else {}
+    return Tally(1, outcome.steps, outcome.faults, outcome.faults, Counter(names), failed)
+
+
+def run_seeds(first: int, seeds: int, jobs: int | None = None) -> Iterator[Tally]:
+    """The tally so far, after each run."""
+    total = Tally()
+    jobs = jobs or os.cpu_count() or 1
+    numbers = range(first, first + seeds)
+    if jobs == 1:
+        for seed in numbers:
+            total.add(one_seed(seed))
+            yield total
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for one in pool.imap_unordered(one_seed, numbers, chunksize=8):
+            total.add(one)
+            yield total
+
+
+def write_smallest(seed: int, name: str, folder: Path, player: Play = play) -> tuple[Path, Script]:
+    """Shrink the run of a failing seed as long as this property breaks, and write its history."""
+
+    def breaks(script: Script) -> bool:
+        return name in dict(problems(player(script)))
+
+    small = shrink(make_script(seed), breaks)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"seed-{seed}-{name}.jsonl"
+    write_history(path, player(small).history)
+    return path, small

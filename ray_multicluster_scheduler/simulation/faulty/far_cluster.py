@@ -1,0 +1,194 @@
+"""FarCluster: the truth of one cluster: its nodes, what Ray runs on them, and the gateway's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot, TaskDescription
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt, Key
+from ray_multicluster_scheduler.simulation.history import Began, How, Nodes, Over, Parts
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.simulation.faulty.hands import Hands
+
+
+class FarCluster:
+    """Ray starts nothing that does not fit; what does not, waits in Ray. ``session`` counts its lives."""
+
+    def __init__(self, name: str, nodes: Mapping[str, Resources], hands: Hands) -> None:
+        self.name, self._hands, self._desk = name, hands, hands.desk
+        self.built = {node: dict(total) for node, total in nodes.items()}
+        self.nodes: dict[str, dict[str, float]] = {}
+        self.others: dict[str, float] = {}
+        self.session = 0
+        self.running: dict[Key, Attempt] = {}
+        self.in_ray: list[Attempt] = []
+        self.at_gateway: list[Attempt] = []
+        self._before: tuple[float, tuple[NodeSnapshot, ...]] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.nodes)
+
+    # ---- nodes
+
+    def boot(self) -> None:
+        """Another session: its nodes have other ids than before."""
+        self.session += 1
+        suffix = "" if self.session == 1 else f"s{self.session}"
+        self.nodes = {f"{node}{suffix}": dict(total) for node, total in self.built.items()}
+        self._say_nodes()
+
+    def halt(self) -> list[Attempt]:
+        """It is gone, with all that waited. Returns what ran; what of it goes on elsewhere is for the caller to say."""
+        self.nodes, self.others = {}, {}
+        ran = list(self.running.values())
+        for one in (*self.in_ray, *self.at_gateway):
+            one.over = True
+        self.in_ray, self.at_gateway = [], []
+        self._say_nodes()
+        return ran
+
+    def drop_node(self, node: str) -> None:
+        """With all that runs there."""
+        if len(self.nodes) > 1 and self.nodes.pop(node, None) is not None:
+            self._say_nodes()
+            for one in [one for one in self.running.values() if node in one.parts]:
+                self.end(one, "died")
+
+    def add_node(self, node: str, total: Resources) -> None:
+        if self.alive and node not in self.nodes:
+            self.nodes[node] = dict(total)
+            self._say_nodes()
+            self.fill()
+
+    def _say_nodes(self) -> None:
+        self._desk.note(Nodes(self._desk.now, self.name, {node: dict(total) for node, total in self.nodes.items()}))
+
+    def free(self) -> dict[str, dict[str, float]]:
+        """By node, less what others and ours use."""
+        free = {
+            node: {name: amount * (1 - self.others.get(node, 0.0)) for name, amount in total.items()}
+            for node, total in self.nodes.items()
+        }
+        for one in self.running.values():
+            for node, part in one.parts.items():
+                if node in free:
+                    free[node] = minus(free[node], part)
+        return free
+
+    def snapshot(self, *, http: bool, stale: bool = False) -> ResourceSnapshot:
+        """As it is, or, from a dashboard that keeps copies, as it was a few seconds ago."""
+        free = self.free()
+        nodes = tuple(NodeSnapshot(node, dict(self.nodes[node]), free[node]) for node in self.nodes)
+        before, now = self._before, self._desk.now
+        if stale and http and before is not None and now - before[0] < 5.0:
+            nodes = before[1]
+        else:
+            self._before = now, nodes
+        return ResourceSnapshot(self.name, now, nodes, "http" if http else "agent", f"s{self.session}")
+
+    # ---- what runs
+
+    def submit(self, one: Attempt) -> None:
+        """Ray has it: it begins when there is room."""
+        self.in_ray.append(one)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start what fits, in the order of arrival."""
+        for one in list(self.in_ray):
+            if one.over or one.begun:
+                self.in_ray.remove(one)
+                continue
+            parts = self._place(one)
+            if parts is not None:
+                self.in_ray.remove(one)
+                self._begin(one, parts)
+
+    def _place(self, one: Attempt) -> Parts | None:
+        free = self.free()
+        planned = {node: part for node, part in one.planned.items() if node in self.nodes}
+        if not one.task.requirements:
+            return {}
+        if one.is_job:  # its own tasks take what they find
+            fitting = all(fits(part, free[node]) for node, part in planned.items())
+            return planned if fitting else {}
+        if planned and len(planned) == len(one.planned) and not self._hands.prefers_another(one):
+            needs = dict.fromkeys(planned, one.task.placement) if one.task.gang is None else planned
+            if all(fits(part, free[node]) for node, part in needs.items()):
+                return {node: _held(one.task, part) for node, part in needs.items()}
+        if one.task.gang is not None:
+            return _packed(one.task, free)
+        need = one.task.placement
+        node = next((node for node in sorted(free) if fits(need, free[node])), None)
+        return None if node is None else {node: _held(one.task, need)}
+
+    def _begin(self, one: Attempt, parts: Parts) -> None:
+        one.begun, one.parts, one.started_at = True, parts, self._desk.now
+        self.running[one.key] = one
+        self._desk.note(Began(self._desk.now, self.name, *one.key, one.fence, parts, one.task.kind))
+        self._hands.began(one, self)
+
+    def end(self, one: Attempt, how: How) -> None:
+        """It is over here, in whatever way; its place goes to the next one of its size that was sent ahead."""
+        if one.over:
+            return
+        one.over = True
+        if one.begun:
+            self._desk.note(Over(self._desk.now, self.name, *one.key, how))
+            self.running.pop(one.key, None)
+        self._hands.ended(one, self, how)
+        self.fill()
+
+    def pass_on(self, one: Attempt) -> None:
+        """The oldest of its size that was sent ahead and has arrived gets its place."""
+        if not one.has_place or one.task.kind != "task":
+            return
+        heirs = (other for other in (*self._early(), *self.at_gateway) if self._inherits(one, other))
+        heir = next(heirs, None)
+        if heir is not None:
+            self._hands.tell(self, heir, events.PlaceMoved(one.key, heir.key))
+            self.start(heir, one.parts)
+
+    def start(self, one: Attempt, planned: Parts) -> None:
+        """There is a place for it now."""
+        if one.has_place or one.over:
+            return
+        one.has_place, one.planned = True, planned
+        if one in self.at_gateway:
+            self.at_gateway.remove(one)
+            self.submit(one)
+
+    def _early(self) -> list[Attempt]:
+        return [one for one in (*self.running.values(), *self.in_ray) if one.early and not one.has_place]
+
+    @staticmethod
+    def _inherits(one: Attempt, other: Attempt) -> bool:
+        same = other.task.requirements == one.task.requirements
+        return same and not other.over and not other.has_place and other.arrived
+
+
+def _held(task: TaskDescription, part: Resources) -> Resources:
+    """What it holds once it runs: of an actor, less than what had to be free."""
+    return dict(task.requirements) if task.actor is not None else dict(part)
+
+
+def _packed(task: TaskDescription, free: dict[str, dict[str, float]]) -> Parts | None:
+    """Somewhere, all members or none; Ray's own packing is of no matter here, but for what must be on one node."""
+    assert task.gang is not None
+    members = task.gang.members
+    if task.gang.strategy == "STRICT_PACK":
+        node = next((node for node in sorted(free) if fits(task.requirements, free[node])), None)
+        return None if node is None else {node: dict(task.requirements)}
+    parts: dict[str, Resources] = {}
+    for member in members:
+        node = next((node for node in sorted(free) if fits(member.requirements, free[node])), None)
+        if node is None:
+            return None
+        free[node] = minus(free[node], member.requirements)
+        parts[node] = plus(parts.get(node, {}), member.requirements)
+    return parts

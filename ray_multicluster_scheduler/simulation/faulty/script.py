@@ -1,0 +1,164 @@
+"""Scripts: what happens in a faulty run, made from a seed. A script can be shortened: any of its deeds may be left out.
+
+Whatever else is left to chance (how long an attempt runs, which message is lost) is drawn from a stream of its own, by
+seed and name, so leaving something out changes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources, TaskDescription
+from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, Style, some_item
+
+BEGIN = 1000.0
+SETTINGS: dict[str, Any] = {
+    "breaker_recovery_s": 20,
+    "lost_after_s": 20,
+    "heartbeat_s": 1,
+    "lease_s": 8,
+    "node_grace_s": 6,
+    "start_grace_s": 5,
+    "snapshot_interval_s": 2,
+    "health_check_interval_s": 10,
+    "retry_backoff": {"base_s": 0.5, "max_s": 5},
+}
+"""Times are short, so that much happens in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something happens at this time. ``what`` names a method of the run; a fault with a duration heals by itself."""
+
+    at: float
+    what: str
+    given: tuple[Any, ...] = ()
+    fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """All of a run: same script, same run, to the byte."""
+
+    seed: int
+    settings: Mapping[str, Any]
+    clusters: tuple[ClusterMetadata, ...]
+    nodes: Mapping[str, Mapping[str, Resources]]
+    deeds: tuple[Deed, ...]
+    items: Mapping[str, TaskDescription] = field(default_factory=dict)
+    rate: float = 1.0
+    """How often messages suffer; 0 for a run in which only the deeds go wrong."""
+
+
+def make_script(seed: int, items: int = 80) -> Script:
+    """A run with many items, several clusters and at least five faults."""
+    chance = Random(f"script {seed}")
+    style = Style.of(seed)
+    nodes = _nodes(chance)
+    clusters = tuple(_cluster(chance, name) for name in nodes)
+    names = list(nodes)
+    length = items / style.rate
+    described: dict[str, TaskDescription] = {}
+    deeds: list[Deed] = []
+    bursts = [0.0, *(chance.random() * length for _ in range(style.bursts - 1))] if style.bursts else []
+    times = sorted(BEGIN + (chance.choice(bursts) if bursts else chance.random() * length) for _ in range(items))
+    for number, at in enumerate(times):
+        item = replace(some_item(chance, f"t{number}", style, names, list(described)), submitted_at=at)
+        described[item.id] = item
+        deeds += _life(chance, item, at, length)
+    deeds += [
+        _fault(chance, names, nodes, BEGIN + chance.uniform(0.15, 1) * length) for _ in range(chance.randint(6, 16))
+    ]
+    deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
+    deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look") for one in range(14)]
+    deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (), True)]
+    deeds.sort(key=lambda deed: deed.at)
+    return Script(
+        seed, _settings(chance, style), clusters, nodes, tuple(deeds), described, chance.choice([1.0, 1.0, 0.3])
+    )
+
+
+def _settings(chance: Random, style: Style) -> dict[str, Any]:
+    rules = chance.random() < 0.5 and not style.short
+    return {
+        **SETTINGS,
+        "resource_threshold": chance.choice([1, 0.7, 0.5]) if rules else 1,
+        "submission_interval_s": chance.choice([0, 3]) if rules else 0,
+        "submission_interval_kinds": chance.choice([["job"], ["job", "task"], ["actor", "job", "task"]]),
+        "execution_mode": "serial" if rules and chance.random() < 0.2 else "parallel",
+        "max_queue": chance.choice([100_000, 100_000, 40]),
+        "breaker_failures": chance.choice([2, 3, 5]),
+        "reserve_after_s": chance.choice([0, 5, 20]),
+        "ageing_s": chance.choice([5, 60, 3600]),
+        "order": chance.choice(["fair", "fair", "fifo"]),
+        "owners": chance.choice([{}, {"bob": {"max_running": 3, "max_queued": 30, "weight": 2}}]),
+    }
+
+
+def _nodes(chance: Random) -> dict[str, dict[str, dict[str, float]]]:
+    nodes: dict[str, dict[str, dict[str, float]]] = {}
+    for name in "abcd"[: chance.choice([2, 2, 3, 4])]:
+        nodes[name] = {f"{name}{one}": {"CPU": chance.choice([4.0, 8.0, 8.0])} for one in range(chance.randint(1, 3))}
+    return nodes
+
+
+def _cluster(chance: Random, name: str) -> ClusterMetadata:
+    return ClusterMetadata(
+        name,
+        dashboard=f"http://{name}:8265",
+        max_in_flight=chance.choice([1000, 12, 5]),
+        max_running_jobs=chance.choice([20, 2]),
+        tags=("x",) if chance.random() < 0.5 else (),
+    )
+
+
+def _life(chance: Random, item: TaskDescription, at: float, length: float) -> list[Deed]:
+    """What people do with one item."""
+    late = chance.random() < 0.08
+    deeds = [Deed(at, "submit", (item.id, "waits for an argument" if late else ""))]
+    if late:
+        deeds.append(Deed(at + chance.uniform(0.1, 10), "arguments", (item.id, chance.random() < 0.8)))
+    if chance.random() < 0.06:
+        deeds.append(Deed(at + chance.uniform(0, 5), "submit", (item.id, ""), True))
+    if chance.random() < 0.12:
+        deeds.append(Deed(at + chance.uniform(0, length / 3), "cancel", (item.id, chance.random() < 0.3)))
+    if chance.random() < 0.05:
+        deeds.append(Deed(at + chance.uniform(0, 5), "hold", (item.id, chance.uniform(1, 20))))
+    if chance.random() < 0.06:
+        deeds.append(Deed(at + chance.uniform(0, 5), "prioritise", (item.id, chance.choice([-1, 0, 2, 4]))))
+    return deeds
+
+
+def _fault(chance: Random, names: list[str], nodes: Mapping[str, Mapping[str, Resources]], at: float) -> Deed:
+    name = chance.choice(names)
+    match chance.choice(["cut", "cut", "cut", "die", "node", "others", "silence", "no_links", "blip", "refuse"]):
+        case "cut":
+            return Deed(at, "cut", (name, chance.choice([1.0, 4.0, 7.0, 10.0, 15.0, 40.0])), True)
+        case "blip":
+            return Deed(at, "cut", (name, chance.uniform(0.01, 0.5)), True)
+        case "die":
+            return Deed(at, "die", (name, chance.choice([1.0, 5.0, 30.0])), True)
+        case "node":
+            return Deed(at, "lose_node", (name, chance.choice(sorted(nodes[name])), chance.uniform(2, 20)), True)
+        case "others":
+            return Deed(at, "others", (name, chance.choice([0.3, 0.8, 1.0]), chance.uniform(1, 20)), True)
+        case "silence":
+            return Deed(at, "silence", (name, chance.uniform(1, 25)), True)
+        case "no_links":
+            return Deed(at, "no_links", (name, chance.uniform(1, 25)), True)
+    return Deed(at, "refuse", (name, chance.uniform(0.5, 6)), True)
+
+
+def _order(chance: Random, names: list[str], at: float) -> Deed:
+    """What an operator wants."""
+    match chance.choice(["cordon", "pause", "owner", "remove"]):
+        case "cordon":
+            return Deed(at, "cordon", (chance.choice(names), chance.uniform(1, 15)))
+        case "pause":
+            return Deed(at, "pause", ("cluster", chance.choice(names), chance.uniform(1, 15)))
+        case "remove" if len(names) > 2:
+            return Deed(at, "remove", (names[-1], chance.uniform(1, 15)))
+    return Deed(at, "pause", ("owner", chance.choice(OWNERS), chance.uniform(1, 15)))

@@ -1,0 +1,74 @@
+"""Replay: what was fed to one machine is fed to another one, in the same order and at the same times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.simulation.faulty.look import Rebuild, look
+from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
+from ray_multicluster_scheduler.simulation.history import Crashed, Fed, History, Line, Looked, Setup, Told
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """``history`` has what this machine answered, and the truth as it was recorded. ``differs_at`` is the first line of
+    the recorded history whose answer is another one now."""
+
+    history: History
+    differs_at: int | None = None
+    error: BaseException | None = None
+
+
+def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine, rebuild: Rebuild | None = None) -> Replayed:
+    """Feed it all. Raises ConfigurationError when the history does not begin with its set-up."""
+    first = recorded[0] if recorded else None
+    if not isinstance(first, Setup):
+        raise ConfigurationError(
+            "The history does not begin with its set-up, so no machine can be made for it.",
+            next_step="give a whole file, as sim-test has written it",
+        )
+    machine = make(Settings(**first.settings), first.clusters)
+    history: History = []
+    differs_at: int | None = None
+    for number, line in enumerate(recorded):
+        match line:
+            case Fed(at=at, event=event):
+                history.append(line)
+                try:
+                    answer = [Told(at, one) for one in machine.handle(event, at)]
+                except Exception as error:  # noqa: BLE001 - a defect of the machine is what somebody looks for here
+                    return Replayed(history, differs_at, error)
+                if differs_at is None and answer != _answer(recorded, number):
+                    differs_at = number
+                history.extend(answer)
+            case Told():
+                pass
+            case Looked(at=at):
+                history.append(look(machine, history, at, rebuild))
+            case Crashed(at=at):
+                if rebuild is None:
+                    raise ConfigurationError(
+                        f"The control plane crashes in line {number + 1}, and nobody can rebuild it here.",
+                        next_step="replay it with a way to rebuild a machine (simulation.replay.replay(…, rebuild=…))",
+                    )
+                history.append(line)
+                machine = rebuild.machine(history, at)
+            case _:
+                history.append(line)
+    return Replayed(history, differs_at)
+
+
+def _answer(recorded: Sequence[Line], number: int) -> list[Line]:
+    """What was told right after this event. Truth that came of it stands between."""
+    answer: list[Line] = []
+    for at in range(number + 1, len(recorded)):
+        line = recorded[at]
+        if isinstance(line, Fed):
+            break
+        if isinstance(line, Told):
+            answer.append(line)
+    return answer

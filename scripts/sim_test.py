@@ -1,0 +1,61 @@
+"""Faulty runs of the scheduler's brain, judged: seeds, on all cores.
+
+python scripts/sim_test.py [--seeds 10000] [--first 0] [--jobs 2] [--out sim-failures]
+
+Prints runs, steps (events that a machine was fed), faults and violations. A failing seed is shrunk, and the smallest
+run that still fails is written to a file for `rmcs replay`. Ends with 1 if any property was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from ray_multicluster_scheduler.simulation.faulty.campaign import Tally, run_seeds, write_smallest  # noqa: E402
+
+SHRUNK = 5
+"""So many failing seeds are made smaller; the others are named."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=None, help="processes; default: one per core")
+    parser.add_argument("--out", type=Path, default=Path("sim-failures"))
+    given = parser.parse_args()
+    began, said, total = time.monotonic(), 0.0, Tally()
+    for total in run_seeds(given.first, given.seeds, given.jobs):
+        passed = time.monotonic() - began
+        if passed > said + 30:
+            said = passed
+            print(_line(total, passed), flush=True)
+    print(_line(total, time.monotonic() - began))
+    for name, number in total.broken.most_common():
+        print(f"  {name}: broken in {number} runs")
+    for seed, names in sorted(total.failed.items())[:SHRUNK]:
+        if names[0].startswith("the_machine"):
+            print(f"seed {seed}: {', '.join(names)}")
+            continue
+        path, small = write_smallest(seed, names[0], given.out)
+        print(f"seed {seed}: {', '.join(names)}; {len(small.deeds)} deeds are enough: rmcs replay {path}")
+    rest = sorted(total.failed)[SHRUNK:]
+    if rest:
+        print(f"and seeds {', '.join(map(str, rest[:50]))}")
+    return 1 if total.failed else 0
+
+
+def _line(total: Tally, passed: float) -> str:
+    return (
+        f"{total.runs} runs, {total.steps} steps, {total.faults} faults (at least {total.fewest_faults} in a run), "
+        f"{len(total.failed)} runs with violations, {passed:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

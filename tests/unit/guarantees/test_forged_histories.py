@@ -1,0 +1,294 @@
+"""Forged histories: each judge accepts a good one and rejects its forgeries, by its own name only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
+from ray_multicluster_scheduler.simulation.history import Began, Looked, Over
+from tests.unit.guarantees.forge import Forge
+from tests.unit.lifecycle.driver import job, task
+
+CANCELLED, FAILED = TaskState.CANCELLED, TaskState.FAILED
+
+
+def one(**settings: object) -> Forge:
+    """One task was submitted, while nothing was known of the cluster."""
+    return Forge(**settings).submit(task("t1"), "CLUSTER_UNKNOWN")
+
+
+def good() -> Forge:
+    """Everything that may happen, as it should."""
+    forge = Forge(breaker_failures=2).healthy().submit(task("t1", 4)).run("t1", cpus=4.0)
+    forge.submit(task("t2", 4, priority=1)).submit(task("t3", 4)).send("t2").send("t3")
+    forge.later(1).submit(task("t4", 8)).line(Looked(forge.at, {"t4": ("NO_CAPACITY", "no room")}))
+    forge.begin("t2", cpus=4.0).begin("t3", cpus=4.0)
+    forge.told(out.SetTimer("run:t2:1", 500.0))
+    forge.fed(events.CancelRequested("t2", "enough")).told(out.CancelAttempt("t2", 1, "a", force=False))
+    forge.line(Over(forge.at, "a", "t2", 1, "cancelled")).fed(events.AttemptFinished("t2", 1, "cancelled"))
+    forge.step("t2", CANCELLED, 1, "a")
+    forge.told(out.ClearTimer("run:t2:1"), out.Complete("t2", CANCELLED, 1, "a"))
+    forge.later(1).end("t3").send("t4").later(1).begin("t4", cpus=8.0).later(1)
+    for _ in range(2):
+        forge.fed(events.SnapshotFailed("a", "TIMEOUT", "no answer"))
+    forge.line(Looked(forge.at, {}, ("a",)))
+    return forge.end("t4").line(Looked(forge.at))
+
+
+# ---- forgeries, by the property that they break
+
+
+def never_over() -> Forge:
+    return one().healthy().send("t1").later(1).begin("t1").line(Over(103.0, "a", "t1", 1, "succeeded"))
+
+
+def told_twice() -> Forge:
+    forge = one().healthy().run("t1")
+    return forge.told(out.Complete("t1", TaskState.SUCCEEDED, 1, "a"))
+
+
+def over_and_queued_again() -> Forge:
+    forge = one().healthy().run("t1").later(1).fed(events.TimerFired("retry:t1"))
+    forge.step("t1", TaskState.QUEUED)
+    return forge.step("t1", FAILED)
+
+
+def never_told() -> Forge:
+    forge = one().fed(events.CancelRequested("t1", "enough"))
+    forge.step("t1", CANCELLED).told(out.Complete("t1", CANCELLED, 0, None))
+    return forge.submit(task("t2")).fed(events.TimerFired("queue:t2")).step("t2", FAILED)
+
+
+def told_another_end() -> Forge:
+    forge = one().fed(events.TimerFired("queue:t1")).step("t1", FAILED)
+    return forge.told(out.Complete("t1", TaskState.SUCCEEDED, 0, None))
+
+
+def twice_at_once() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1").later(1)
+    forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.CLUSTER)).step("t1", TaskState.RETRYING, 1, "a")
+    forge.fed(events.TimerFired("retry:t1")).step("t1", TaskState.QUEUED, 1, code="CLUSTER_SUSPECT")
+    forge.send("t1", 2).later(1).begin("t1", 2)
+    forge.line(Over(forge.at, "a", "t1", 1, "lease"))
+    return forge.later(1).end("t1", 2)
+
+
+def same_fence() -> Forge:
+    forge = one().healthy().run("t1")
+    return forge.submit(task("t2"), "MAX_IN_FLIGHT").send("t2", fence=1).later(1).begin("t2").end("t2")
+
+
+def an_attempt_left_out() -> Forge:
+    forge = one().healthy().send("t1", 2)
+    return forge.later(1).begin("t1", 2).later(1).end("t1", 2)
+
+
+def too_much_is_sent() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1")
+    forge.submit(task("t2", 8)).send("t2").later(1).end("t1").later(1).begin("t2", cpus=8.0)
+    return forge.later(1).end("t2")
+
+
+def too_much_runs() -> Forge:
+    forge = one().healthy().send("t1").later(1)
+    forge.line(Began(forge.at, "a", "t1", 1, 1, {"a0": {"CPU": 9.0}}))
+    forge.fed(events.Started("t1", 1, forge.at, "a0")).step("t1", TaskState.RUNNING, 1, "a")
+    return forge.later(1).end("t1")
+
+
+def before_the_interval() -> Forge:
+    kinds = ["task"]
+    forge = one(submission_interval_s=10, submission_interval_kinds=kinds).healthy().run("t1")
+    return forge.submit(task("t2"), "SUBMISSION_INTERVAL").run("t2")
+
+
+def two_in_serial_mode() -> Forge:
+    forge = one(execution_mode="serial").healthy().send("t1")
+    forge.submit(task("t2"), "SERIAL").send("t2").later(1)
+    return forge.begin("t1").begin("t2").later(1).end("t1").end("t2")
+
+
+def above_the_threshold() -> Forge:
+    forge = Forge(resource_threshold=0.5).healthy().submit(task("t1", 5)).send("t1")
+    forge.submit(task("t2", 1), "ABOVE_THRESHOLD").send("t2").later(1)
+    return forge.begin("t1", cpus=5.0).begin("t2").later(1).end("t1").end("t2")
+
+
+def too_many_jobs() -> Forge:
+    clusters = [ClusterMetadata("a", dashboard="http://a:8265", max_running_jobs=1)]
+    forge = Forge(clusters).healthy().submit(job("j1")).send("j1").submit(job("j2"), "MAX_RUNNING_JOBS").send("j2")
+    return forge.later(1).begin("j1").begin("j2").later(1).end("j1").end("j2")
+
+
+def into_a_paused_queue() -> Forge:
+    forge = one().fed(events.QueuePaused("cluster", "a")).healthy()
+    return forge.run("t1")
+
+
+def of_an_owner_at_its_limit() -> Forge:
+    forge = Forge(owners={"ann": {"max_running": 1}}).healthy().submit(task("t1", owner="ann")).send("t1")
+    forge.submit(task("t2", owner="ann"), "OWNER_LIMIT").send("t2").later(1)
+    return forge.begin("t1").begin("t2").later(1).end("t1").end("t2")
+
+
+def last_come_first() -> Forge:
+    forge = one().submit(task("t2"), "CLUSTER_UNKNOWN").healthy().run("t2")
+    return forge.run("t1")
+
+
+def low_priority_first() -> Forge:
+    forge = one().submit(task("t2", priority=5), "CLUSTER_UNKNOWN").healthy().run("t1")
+    return forge.run("t2")
+
+
+def who_holds_more_first() -> Forge:
+    forge = (
+        Forge().submit(task("t1", owner="ann"), "CLUSTER_UNKNOWN").submit(task("t2", owner="ann"), "CLUSTER_UNKNOWN")
+    )
+    forge.submit(task("t3", owner="bob"), "CLUSTER_UNKNOWN").healthy().send("t1").send("t2").send("t3")
+    forge.later(1).begin("t1").begin("t2").begin("t3")
+    return forge.later(1).end("t1").end("t2").end("t3")
+
+
+def overtaken_for_ever() -> Forge:
+    forge = Forge(reserve_after_s=5).healthy().submit(task("small0", 2)).send("small0").later(1).begin("small0")
+    forge.submit(task("wide", 8))
+    for number in range(1, 40):
+        forge.submit(task(f"small{number}", 2)).send(f"small{number}")
+        forge.later(1).begin(f"small{number}", cpus=2.0).end(f"small{number - 1}")
+    forge.later(1).end("small39")
+    return forge.send("wide").later(1).begin("wide", cpus=8.0).later(1).end("wide")
+
+
+def a_false_reason() -> Forge:
+    forge = one().healthy().send("t1").submit(task("t2"), "NO_CAPACITY")
+    forge.line(Looked(forge.at, {"t2": ("CORDONED", "a: it is cordoned")}))
+    forge.later(1).begin("t1").later(1).end("t1")
+    return forge.run("t2")
+
+
+def no_room_where_there_is() -> Forge:
+    forge = one().healthy().send("t1").submit(task("t2"), "NO_CAPACITY")
+    forge.line(Looked(forge.at, {"t2": ("NO_CAPACITY", "a: 1 CPU is not free")}))
+    forge.later(1).begin("t1").later(1).end("t1")
+    return forge.run("t2")
+
+
+def no_reason() -> Forge:
+    forge = one().line(Looked(100.0, {}))
+    return forge.healthy().run("t1")
+
+
+def waits_beside_an_idle_cluster() -> Forge:
+    forge = Forge().healthy().submit(task("t1"), "NO_CAPACITY").fed(events.Continued())
+    return forge.run("t1")
+
+
+def written_too_late() -> Forge:
+    forge = one().healthy().told(out.Dispatch("t1", 1, 1, "a"))
+    forge.step("t1", TaskState.DISPATCHING, 1, "a", "PLACED")
+    return forge.later(1).begin("t1").later(1).end("t1")
+
+
+def another_machine() -> Forge:
+    forge = one().healthy().run("t1")
+    return forge.line(Looked(forge.at, unequal=("the next fence is 1, not 2",)))
+
+
+def a_timer_is_left() -> Forge:
+    forge = one().healthy().run("t1")
+    return forge.told(out.SetTimer("run:t1:1", 500.0))
+
+
+def it_runs_on() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1").later(1)
+    return forge.finish("t1")
+
+
+def something_is_held() -> Forge:
+    forge = one().healthy().run("t1")
+    return forge.line(Looked(forge.at, left=("reservation of t1 on a",)))
+
+
+def sent_after_its_cancel() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1")
+    forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
+    forge.line(Over(forge.at, "a", "t1", 1, "crashed"))
+    forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.CRASH)).step("t1", TaskState.RETRYING, 1, "a")
+    forge.fed(events.TimerFired("retry:t1")).step("t1", TaskState.QUEUED, 1, code="MAX_IN_FLIGHT")
+    return forge.run("t1", 2)
+
+
+def nothing_is_done() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1").fed(events.CancelRequested("t1", "enough"))
+    return forge.later(1).end("t1")
+
+
+def cancelled_and_runs() -> Forge:
+    forge = one().healthy().send("t1").later(1).begin("t1")
+    forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
+    forge.fed(events.AttemptFinished("t1", 1, "cancelled")).step("t1", CANCELLED, 1, "a")
+    forge.told(out.Complete("t1", CANCELLED, 1, "a")).later(1)
+    return forge.line(Over(forge.at, "a", "t1", 1, "succeeded"))
+
+
+def open_for_user_errors() -> Forge:
+    forge = one(breaker_failures=1).healthy().send("t1").later(1).begin("t1").later(1)
+    forge.line(Over(forge.at, "a", "t1", 1, "failed"))
+    forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.USER)).step("t1", FAILED, 1, "a")
+    forge.told(out.Complete("t1", FAILED, 1, "a"))
+    return forge.line(Looked(forge.at, open_breakers=("a",)))
+
+
+FORGERIES: dict[str, list[Callable[[], Forge]]] = {
+    "every_accepted_task_reaches_exactly_one_terminal_state": [
+        never_over,
+        told_twice,
+        over_and_queued_again,
+        never_told,
+        told_another_end,
+    ],
+    "at_most_one_live_attempt": [twice_at_once],
+    "fences_only_grow": [same_fence, an_attempt_left_out],
+    "reservations_never_exceed_capacity": [too_much_is_sent, too_much_runs],
+    "rules_never_broken": [
+        before_the_interval,
+        two_in_serial_mode,
+        above_the_threshold,
+        too_many_jobs,
+        into_a_paused_queue,
+        of_an_owner_at_its_limit,
+    ],
+    "order": [last_come_first, low_priority_first, who_holds_more_first],
+    "no_starvation": [overtaken_for_ever],
+    "every_waiting_task_has_a_true_reason": [a_false_reason, no_room_where_there_is, no_reason],
+    "idle_fleet_starts_at_once": [waits_beside_an_idle_cluster],
+    "rebuild_equals_live": [written_too_late, another_machine],
+    "nothing_is_left": [a_timer_is_left, it_runs_on, something_is_held],
+    "cancelled_work_does_not_go_on": [sent_after_its_cancel, nothing_is_done, cancelled_and_runs],
+    "user_errors_never_open_a_breaker": [open_for_user_errors],
+}
+CASES = [(name, forgery) for name, forgeries in FORGERIES.items() for forgery in forgeries]
+
+
+def test_every_judge_has_a_forgery() -> None:
+    assert sorted(FORGERIES) == sorted(PROPERTIES)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_good_history_is_accepted(name: str) -> None:
+    assert PROPERTIES[name]().judge(good().lines) == []
+
+
+@pytest.mark.parametrize(("name", "forgery"), CASES, ids=[forgery.__name__ for _, forgery in CASES])
+def test_a_forgery_is_rejected_by_its_judge_and_no_other(name: str, forgery: Callable[[], Forge]) -> None:
+    lines = forgery().lines
+    assert {found.property for found in judge(lines)} == {name}, [str(found) for found in judge(lines)]
+    found = PROPERTIES[name]().judge(lines)
+    assert [one.property for one in found] == [name] * len(found)
+    assert found

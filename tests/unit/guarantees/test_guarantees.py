@@ -1,0 +1,108 @@
+"""Each guarantee of docs/guarantees.md, by a test of its name, over faulty runs (more of them: `make sim-test`)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
+from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
+from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
+from ray_multicluster_scheduler.simulation.faulty.script import make_script
+from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, History, Setup
+
+SEEDS = range(80)
+DOCUMENT = Path(__file__).parents[3] / "docs" / "guarantees.md"
+
+
+@cache
+def runs() -> dict[int, tuple[History, list[Violation]]]:
+    """All of them, once."""
+    played = {}
+    for seed in SEEDS:
+        outcome = FaultyRun(make_script(seed)).play()
+        assert outcome.error is None, f"seed {seed}: {outcome.error!r}"
+        played[seed] = outcome.history, judge(outcome.history)
+    return played
+
+
+def broken(name: str) -> list[str]:
+    return [f"seed {seed}: {one}" for seed, (_, found) in runs().items() for one in found if one.property == name]
+
+
+def test_every_accepted_task_reaches_exactly_one_terminal_state() -> None:
+    assert broken("every_accepted_task_reaches_exactly_one_terminal_state") == []
+
+
+def test_at_most_one_live_attempt() -> None:
+    assert broken("at_most_one_live_attempt") == []
+
+
+def test_fences_only_grow() -> None:
+    assert broken("fences_only_grow") == []
+
+
+def test_reservations_never_exceed_capacity() -> None:
+    assert broken("reservations_never_exceed_capacity") == []
+
+
+def test_rules_never_broken() -> None:
+    assert broken("rules_never_broken") == []
+
+
+def test_order() -> None:
+    assert broken("order") == []
+
+
+def test_no_starvation() -> None:
+    assert broken("no_starvation") == []
+
+
+def test_every_waiting_task_has_a_true_reason() -> None:
+    assert broken("every_waiting_task_has_a_true_reason") == []
+
+
+def test_idle_fleet_starts_at_once() -> None:
+    assert broken("idle_fleet_starts_at_once") == []
+
+
+def test_rebuild_equals_live() -> None:
+    assert broken("rebuild_equals_live") == []
+
+
+def test_nothing_is_left() -> None:
+    assert broken("nothing_is_left") == []
+
+
+def test_cancelled_work_does_not_go_on() -> None:
+    assert broken("cancelled_work_does_not_go_on") == []
+
+
+def test_user_errors_never_open_a_breaker() -> None:
+    assert broken("user_errors_never_open_a_breaker") == []
+
+
+def test_every_guarantee_is_documented_with_its_sentence_and_has_its_test() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT.read_text(), re.MULTILINE))
+    assert rows == {name: kind.sentence for name, kind in PROPERTIES.items()}
+    assert {f"test_{name}" for name in PROPERTIES} <= set(globals())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_run_is_rich_enough(seed: int) -> None:
+    history, _ = runs()[seed]
+    setup = history[0]
+    assert isinstance(setup, Setup)
+    assert len(setup.clusters) >= 2
+    fed = [line.event for line in history if isinstance(line, Fed)]
+    items = {event.task.id for event in fed if isinstance(event, Submitted)}
+    assert len(items) >= 50
+    assert sum(isinstance(line, Fault) for line in history) >= 5
+    assert any(isinstance(line, Began) for line in history)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert FaultyRun(make_script(3)).play().history == runs()[3][0]

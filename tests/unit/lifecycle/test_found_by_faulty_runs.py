@@ -1,0 +1,55 @@
+"""What faulty runs found, each as small as it gets."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.lifecycle.driver import Driver, cluster, ready, task
+
+
+def test_an_item_that_waits_for_one_silent_cluster_is_told_of_that_one() -> None:
+    """It was told PREFERRED_ONLY, which is true of a cluster that it never asked for."""
+    driver = Driver(cluster("a"), cluster("c"))
+    driver.link_up("a", 8)
+    driver.submit(task("t0"))
+    driver.no_answer("c")
+    record = driver.submit(task("t1", preferred_cluster="c", fallback="wait"), after=10)
+    assert record.state is TaskState.QUEUED  # c is asked anew, for it
+    assert record.code == "CLUSTER_UNREACHABLE"
+
+
+def test_who_waits_for_one_that_ends_in_the_pass_itself_is_told_at_once() -> None:
+    """It was told at the next event, which may never come."""
+    driver = Driver(cluster("a"))
+    driver.submit(task("t1"))
+    driver.submit(task("t2", after=("t1",)))
+    driver.no_answer("a")
+    assert driver.state("t1") is TaskState.FAILED  # nobody who could run it answers
+    assert driver.state("t2") is TaskState.FAILED
+    assert driver.end("t2").error == "TaskSubmissionError"
+
+
+def test_one_behind_another_of_its_shape_does_not_hear_that_it_could_go() -> None:
+    """Room is kept for a wide item. The second in line is short and might use it, but the first is not."""
+    driver = ready(8, reserve_after_s=5, prefetch_ms=0)
+    for number in range(3):
+        driver.submit(task(f"seen{number}", 2, function_digest="quick"))
+        driver.start(f"seen{number}")
+        driver.now += 1.0
+        driver.succeed(f"seen{number}", took=1.0)
+        driver.submit(task(f"slow{number}", 2, function_digest="slow"))
+        driver.start(f"slow{number}")
+        driver.now += 100.0
+        driver.succeed(f"slow{number}", took=100.0)
+    for number in range(4):
+        driver.submit(task(f"runs{number}", 2, function_digest="slow"))
+        driver.start(f"runs{number}")
+    driver.submit(task("wide", 8))
+    driver.fire("keep", after=5)
+    first = driver.submit(task("first", 2, function_digest="new"))
+    second = driver.submit(task("second", 2, function_digest="quick"))
+    driver.succeed("runs0", took=5.0)
+    for record in (first, second):
+        assert record.state is TaskState.QUEUED
+        why = driver.machine.why(record.task.id, driver.now)
+        assert why is not None
+        assert (why.cluster, why.code) == (None, "NO_CAPACITY")
