@@ -28,6 +28,8 @@ class Watcher(Protocol):
 
     def nodes(self, cluster: str, room: Room) -> None: ...
 
+    def trouble(self, what: str) -> None: ...
+
 
 class FarSide:
     """``tell`` takes what the cluster says, for as long as anybody can hear it."""

@@ -43,7 +43,7 @@ class SimulatedHands:
         self.clusters = {
             one.name: NearSide(one, fleet.settings, clock, self._chance, post, watcher) for one in fleet.clusters
         }
-        self._faults = fleet.faults
+        self._faults, self._watcher = fleet.faults, watcher
         self.sent = self.sent_ahead = 0
         self.deeds: dict[type[object], Callable[[Any], None]] = {
             Dispatch: self._dispatch,
@@ -81,6 +81,8 @@ class SimulatedHands:
 
     def _happens(self, fault: PlannedFault) -> None:
         near = self.clusters[fault.cluster]
+        length = "for good" if fault.for_s is None else f"for {fault.for_s:g} s"
+        self._watcher.trouble(f"{fault.cluster}: {fault.what} {length}")
         match fault.what:
             case "cut":
                 near.cut()

@@ -37,7 +37,7 @@ class Meter:
         self._finished_on: Counter[str | None] = Counter()
         self._ends: Counter[str] = Counter()
         self._states: Counter[str] = Counter()
-        self._survived = 0
+        self._survived = self._troubles = 0
         self.waiting: Counter[str] = Counter()
         self.holding: dict[str, float] = defaultdict(float)
         self.running = 0
@@ -88,6 +88,9 @@ class Meter:
     def nodes(self, cluster: str, room: Room) -> None:
         self._capacity[cluster].changes(room.total())
 
+    def trouble(self, what: str) -> None:
+        self._troubles += 1
+
     def completed(self, work: Work, end: Complete) -> None:
         self._states[end.state.value] += 1
         self._last_end = self.last_progress = self._clock.now
@@ -126,6 +129,7 @@ class Meter:
             "fairness": round(self._fair[0] / self._fair[1], DIGITS) if self._fair[1] else None,
             "queue": {"mean": series.mean_queue(), "max": series.most_queued()},
             "failures": {
+                "faults": self._troubles,
                 "user_errors": self._ends["failed"],
                 "crashed": self._ends["crashed"],
                 "ended_by_lease": self._ends["lease"],

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruct
 from ray_multicluster_scheduler.simulation.attempts import Attempt
 from ray_multicluster_scheduler.simulation.clockwork import Clockwork
 from ray_multicluster_scheduler.simulation.far_side import Watcher
-from ray_multicluster_scheduler.simulation.history import Began, Fed, How, Line, Nodes, Over, Told
+from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, How, Line, Nodes, Over, Setup, Told
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.room import Room
 
@@ -22,6 +22,8 @@ class Recorder:
         self, next_one: Watcher, clock: Clockwork, observe: Callable[[Line], object], fleet: SimulatedFleet
     ) -> None:
         self._next, self._clock, self._observe = next_one, clock, observe
+        settings = fleet.settings.model_dump(mode="json", exclude_defaults=True)
+        observe(Setup(clock.now, settings, tuple(one.metadata for one in fleet.clusters)))
         for one in fleet.clusters:
             sizes = {f"{one.name}-n{number}": dict(size) for number, size in enumerate(one.nodes, start=1)}
             observe(Nodes(clock.now, one.name, sizes))
@@ -50,6 +52,10 @@ class Recorder:
             order = attempt.order
             self._observe(Over(self._clock.now, cluster, order.task_id, order.attempt, cast("How", how)))
         self._next.over(cluster, attempt, how)
+
+    def trouble(self, what: str) -> None:
+        self._observe(Fault(self._clock.now, what))
+        self._next.trouble(what)
 
     def nodes(self, cluster: str, room: Room) -> None:
         self._observe(Nodes(self._clock.now, cluster, {name: dict(size) for name, size in room.totals().items()}))

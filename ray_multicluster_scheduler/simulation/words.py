@@ -39,6 +39,7 @@ def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
     yield row("fairness (Jain)", _index, "fairness")
     yield row("queue mean / max", lambda queue: f"{queue['mean']:.1f} / {queue['max']:,}", "queue")
     for name, what in (
+        ("faults", "faults"),
         ("user errors", "user_errors"),
         ("workers crashed", "crashed"),
         ("ended by lease", "ended_by_lease"),

@@ -126,7 +126,11 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*words, "--synthetic", "items=3 over=1s run=constant:1", "--record", str(path)]) == 0
     kinds = [json.loads(line)["line"] for line in path.read_text().splitlines()]
     assert kinds.count("Began") == kinds.count("Over") == 3
+    assert kinds[0] == "Setup"
     assert {"Fed", "Told", "Nodes"} <= set(kinds)
+    capsys.readouterr()
+    assert main(["replay", "-q", str(path)]) == 0
+    assert "answers as recorded; 0 violations" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from ray_multicluster_scheduler.simulation import (
     compare,
     simulate,
 )
+from ray_multicluster_scheduler.simulation.checker import judge
 from ray_multicluster_scheduler.simulation.history import Line
+from ray_multicluster_scheduler.simulation.replay import replay
 from tests.unit.simulation.scenes import exact, fleet
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,6 +71,14 @@ def test_who_is_recorded_runs_the_same() -> None:
     recorded = simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
     assert recorded.to_json(series=True) == text(1)
     assert len(lines) > 4 * 400
+
+
+def test_the_judges_have_nothing_to_say_and_a_replay_answers_the_same() -> None:
+    lines: list[Line] = []
+    simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
+    assert [str(found) for found in judge(lines)] == []
+    again = replay(lines)
+    assert (again.error, again.differs_at) == (None, None)
 
 
 def test_compared_runs_do_not_know_of_each_other() -> None:

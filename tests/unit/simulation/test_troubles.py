@@ -97,6 +97,7 @@ class TestADeadCluster:
         assert (at, end.code) == (16, "CLUSTER_RESTARTED")
         assert story.began()[1][0] >= 17
         assert {one.session_id for _, one in story.fed(LinkUp)} == {"a-session-1", "a-session-2"}
+        assert story.faults() == [(5, "a: dies for 10 s")]
         assert story.nodes() == [(0, "a", 1), (5, "a", 0), (15, "a", 1)]
 
     def test_its_work_goes_elsewhere_when_it_is_lost(self) -> None:
