@@ -195,8 +195,11 @@ class NearSide:
         self._post(self._clock.now, LinkUp(self.name, PYTHON, RAY, self._session()))
         self._push_snapshot()
         for attempt in list(self._owed.values()):
-            if attempt.key not in self.far.has and not attempt.over:
-                self._arrives(attempt)  # it was sent into the silence
+            if attempt.key not in self.far.has and not attempt.over:  # it was sent into the silence
+                if attempt.asked_to_end:
+                    self._hear(AttemptFinished(*attempt.key, "cancelled"), False)
+                else:
+                    self._arrives(attempt)
         self._flush()
 
     def _flush(self) -> None:
@@ -269,10 +272,9 @@ class NearSide:
             self.dispatch(attempt)
 
     def _arrives(self, attempt: Attempt) -> None:
-        if attempt.asked_to_end and attempt.key not in self._owed:
-            return
-        if not self.reachable:
-            return  # lost on its way; sent again, or answered, when the link is judged
+        key = attempt.key
+        if not self.reachable or key not in self._owed or key in self.far.has:
+            return  # lost on its way, and sent again or answered later; or answered, or there already
         self._hear(DispatchAccepted(*attempt.key), False)
         self.far.take(attempt)
 

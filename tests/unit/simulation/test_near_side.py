@@ -154,6 +154,25 @@ class TestOddMoments:
         assert bench.said(DispatchAccepted) == [(21.5, "t")]
         assert bench.ends == [(31, "t", "succeeded")]
 
+    def test_one_that_is_not_wanted_any_more_when_the_link_is_back(self, bench: Bench) -> None:
+        bench.at(5, bench.near.cut)
+        bench.at(6, lambda: bench.send("t", 10))
+        bench.at(7, lambda: bench.near.cancel(("t", 1)))
+        bench.at(20, bench.near.mend)
+        bench.clock.run()
+        assert bench.ends_told() == [(21.5, "t", "cancelled")]
+        assert bench.ends == []  # it never got there
+
+    def test_one_that_was_long_on_its_way_begins_once(self) -> None:
+        bench = Bench(latency_s=10.0)
+        bench.near.introduce()
+        bench.at(5, lambda: bench.send("t", 100))
+        bench.at(6, bench.near.cut)
+        bench.at(7, bench.near.mend)
+        bench.clock.run()
+        assert bench.ends == [(108, "t", "succeeded")]
+        assert len(bench.ends_told()) == 1
+
     def test_a_job_for_a_cluster_that_does_not_answer(self, bench: Bench) -> None:
         bench.near.cut()
         bench.send("t", kind="job")
