@@ -182,12 +182,12 @@ class NearSide:
         restarted, self._restarted = self._restarted, False
         if restarted:
             self._forget_jobs()
-        if self._link != "silent":
-            self._flush()
-        elif restarted or self._lease_ended:
-            self._close(f"the agent in {self.name} has ended", restarted=restarted)
-        else:
-            self._reconnect()
+        if self._link == "silent":
+            if restarted or self._lease_ended:
+                self._close(f"the agent in {self.name} has ended", restarted=restarted)
+            else:
+                self._reconnect()
+        self._flush()
 
     def _reconnect(self) -> None:
         self._link = "up"
@@ -200,7 +200,6 @@ class NearSide:
                     self._hear(AttemptFinished(*attempt.key, "cancelled"), False)
                 else:
                     self._arrives(attempt)
-        self._flush()
 
     def _flush(self) -> None:
         unsaid, self._unsaid = self._unsaid, []

@@ -61,6 +61,14 @@ class TestACutLink:
         assert story.ended() == [(100, "t0", "succeeded")]
         assert [at for at, _ in story.fed(AttemptFinished)] == [206]
 
+    def test_the_end_of_a_job_is_heard_although_the_agent_is_gone(self) -> None:
+        """The lease is over at 50, the job at 53, the cut at 55: who asks a second later is told."""
+        fault = PlannedFault(5, "a", "cut", 50)
+        where = fleet(exact("a", "{CPU:2}"), faults=(fault,), **STILL)
+        story = Story(where, item(0, 1, 53, kind="job"), item(0, 1, 100))
+        assert [(at, one.task_id) for at, one in story.fed(AttemptFinished)][:2] == [(56, "t1"), (56, "t0")]
+        assert story.figures["items"]["succeeded"] == 2
+
     def test_what_comes_meanwhile_waits_or_goes_elsewhere(self) -> None:
         """While it is not yet suspect it is still sent there, into the silence, and begins when the link is back."""
         fault = PlannedFault(5, "a", "cut", 30)
