@@ -121,12 +121,19 @@ class Attempts:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
 
-    def give_up_lost(self, record: TaskRecord, sentence: str, now: float) -> None:
-        """Its owner said that it may be repeated when its cluster is lost: it is tried elsewhere, and the old attempt
-        is ended as soon as somebody can be told there."""
-        self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster or "", force=True))
+    def give_up(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
+        """Nobody waits for the end of its attempt: it is settled as that of a lost cluster, and the attempt is ended
+        as soon as somebody can be told there. A detached actor may live on, as it always may."""
+        actor, ending = record.task.actor, record.ending
+        if actor is None or not actor.detached:
+            self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster or "", force=True))
         self._core.end_attempt(record, now)
-        self._failed(record, FailureClass.CLUSTER, None, codes.CONTACT_LOST, sentence, now, refused=False)
+        if ending is not None and ending.kind == "cancel":
+            self._cancelled(record, ending, now)
+        elif ending is not None and ending.kind in ("run_timeout", "ready_timeout"):
+            self._timed_out(record, ending, now)
+        else:
+            self._failed(record, FailureClass.CLUSTER, None, code, sentence, now, refused=False)
 
     def run_timeout(self, task_id: str, now: float) -> None:
         self._end(self._core.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now)

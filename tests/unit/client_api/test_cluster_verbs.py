@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ray_multicluster_scheduler.app.client_api import where
 from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
 from ray_multicluster_scheduler.cli import running_programs
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
@@ -23,8 +25,9 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.lifecycle.driver import task
 
-VERBS = {"declare_dead": ("mac",)}
+VERBS = {"declare_dead": ("mac",), "cordon": ("mac",), "uncordon": ("mac",), "drain": ("mac",)}
 
 
 class SilentPlane(ControlPlane):
@@ -121,7 +124,54 @@ class TestDeclareDead:
             api.declare_dead(**given)
 
 
+@pytest.mark.usefixtures("scheduler")
+class TestDrain:
+    def test_it_waits_until_nothing_is_there_and_nothing_new_goes_there(self, plane: SilentPlane) -> None:
+        running = plane.task("t1")
+        assert api.drain("mac", timeout=0) is False
+        waiting: TaskHandle = plane.submit(plane.with_payload(task("t2")))
+        until(lambda: waiting.explain()["code"] == "CORDONED")
+        assert running.state is TaskState.RUNNING
+        (row,) = api.list_clusters()
+        assert (row["state"], row["cordoned"], row["items"]) == ("UP", True, 1)
+        threading.Timer(0.05, lambda: plane.finish(running)).start()
+        assert api.drain("mac") is True
+        assert api.list_clusters()[0]["items"] == 0
+        api.uncordon("mac")
+        until(lambda: waiting.state is TaskState.RUNNING)
+        assert api.list_clusters()[0]["cordoned"] is False
+
+    def test_a_cordon_does_not_wait(self, plane: SilentPlane) -> None:
+        running = plane.task("t1")
+        api.cordon("mac")
+        waiting: TaskHandle = plane.submit(plane.with_payload(task("t2")))
+        until(lambda: waiting.explain()["code"] == "CORDONED")
+        assert running.state is TaskState.RUNNING
+
+    @pytest.mark.parametrize("timeout", [-1, "soon", True])
+    def test_what_is_no_time(self, timeout: Any) -> None:
+        with pytest.raises(ConfigurationError, match="timeout is"):
+            api.drain("mac", timeout=timeout)
+
+    @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain"])
+    def test_what_is_no_cluster(self, verb: str) -> None:
+        for wrong, said in (("mca", "There is no cluster 'mca'"), (5, f"{verb} was given 5, which is no cluster")):
+            with pytest.raises(ConfigurationError, match=said):
+                getattr(api, verb)(wrong)
+
+
 class TestCommand:
+    def test_drain_tells_what_is_left(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        handle = plane.task("t1")
+        assert main(["clusters", "drain", "mac"]) == 0
+        assert "): mac takes no new work; t1 is still there" in capsys.readouterr().out
+        plane.finish(handle)
+        assert main(["clusters", "drain", "mac"]) == 0
+        assert "): mac takes no new work; nothing is there any more" in capsys.readouterr().out
+        assert main(["clusters", "uncordon", "mac"]) == 0
+        assert "): mac takes work again; nothing is there" in capsys.readouterr().out
+        assert plane.task("t2").state is TaskState.RUNNING
+
     def test_every_program_is_told(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.job("j1")
         plane.fall_silent()

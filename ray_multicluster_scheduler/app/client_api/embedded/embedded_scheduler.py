@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
@@ -33,7 +34,7 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runti
 H = TypeVar("H", bound=Handle)
 
 
-class UnifiedScheduler(GangVerbs, QueueVerbs):
+class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
     Embedded: the control plane lives in this process, and what was submitted lives and dies with it. Raises

@@ -264,6 +264,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
         "sentence": "" if trouble is None else trouble.sentence,
+        "cordoned": view.cordoned,
+        "items": view.in_flight + view.ahead,
         "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
         "tags": list(metadata.tags),
         "prefer": metadata.prefer,

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterDeclaredDead
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterDeclaredDead, CordonChanged
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -33,6 +33,18 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
     items = items_on(runtime, cluster)
     runtime.manager.post(ClusterDeclaredDead(cluster, reason))
     return items
+
+
+def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
+    """Close it for new work, or open it again; returns the ids of what is there. Raises ConfigurationError."""
+    items = items_on(runtime, cluster)
+    runtime.manager.post(CordonChanged(cluster, cordoned))
+    return items
+
+
+def is_drained(runtime: Runtime, cluster: str) -> bool:
+    """Is it closed for new work, and nothing of ours there? Raises ConfigurationError."""
+    return runtime.machine.registry.state(cluster).cordoned and not items_on(runtime, cluster)
 
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:
