@@ -160,6 +160,28 @@ class TestDrain:
                 getattr(api, verb)(wrong)
 
 
+@pytest.mark.usefixtures("scheduler")
+class TestHalfACluster:
+    """One of the two ways to it is closed: that is said, and what it has still counts."""
+
+    def test_only_its_dashboard_is_silent(self, plane: SilentPlane) -> None:
+        plane.post(events.LinkUp("mac", "3.11.9", "2.60.0", "s1"))
+        plane.refresh("mac")
+        plane.post(events.DashboardChecked("mac", "connection refused"))
+        until(lambda: api.list_clusters()[0]["state"] == "DASHBOARD_SILENT")
+        assert api.list_clusters()[0]["sentence"] == (
+            "its dashboard does not take jobs: connection refused; tasks and actors go on over its link"
+        )
+        assert api.fleet_resources()["total"] == {"CPU": 8.0}
+        assert [node["Cluster"] for node in api.nodes()] == ["mac"]
+
+    def test_only_its_link_cannot_be_made(self, plane: SilentPlane) -> None:
+        plane.refresh("mac")
+        plane.post(events.LinkFailed("mac", "LINK_FAILED", "the agent did not dial back."))
+        until(lambda: api.list_clusters()[0]["state"] == "LINK_FAILED")
+        assert api.list_clusters()[0]["sentence"].endswith(" s. Jobs go there.")
+
+
 class TestCommand:
     def test_drain_tells_what_is_left(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.task("t1")

@@ -269,13 +269,13 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         sums: dict[str, dict[str, float]] = {"total": {}, "free": {}}
         for row in self.list_clusters(refresh=True):
             for part, amounts in sums.items():
-                for name, amount in (row[part] or {}).items() if row["state"] == "UP" else ():
+                for name, amount in (row[part] or {}).items() if row["state"] in explanation.ANSWERING else ():
                     amounts[name] = amounts.get(name, 0.0) + amount
         return sums
 
     def nodes(self) -> list[dict[str, Any]]:
         """Every node of the clusters that answer now, in Ray's words, with its cluster."""
-        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] == "UP"}
+        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] in explanation.ANSWERING}
         runtime, _ = self._started()
         return runtime.ask(lambda: explanation.node_rows(runtime, up))
 
