@@ -31,6 +31,10 @@ _ENDING_CODES = {
 }
 
 
+_BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some of its members had"}
+"""Answers after which one that was called back counts as begun, in words."""
+
+
 class Attempts:
     """Events about an attempt that is not the live one are late or repeated, and change nothing."""
 
@@ -116,7 +120,7 @@ class Attempts:
                 record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
             )
         elif ending is not None:
-            self._recalled(record, ending, event.code == codes.KILLED, now)
+            self._recalled(record, ending, event.code, now)
         else:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
@@ -295,14 +299,15 @@ class Attempts:
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
         return again, failures[failure]
 
-    def _recalled(self, record: TaskRecord, ending: Ending, killed: bool, now: float) -> None:
+    def _recalled(self, record: TaskRecord, ending: Ending, answer: str, now: float) -> None:
         """We called it back, so no budget is used, unless it had begun after all: then our call was its crash."""
         code = _ENDING_CODES[ending.kind]
-        if record.started_at is not None or killed:
-            sentence = f"{ending.sentence}; it {'had to be killed and may have' if killed else 'had'} begun by then"
+        begun = _BEGUN.get(answer) or ("it had" if record.started_at is not None else None)
+        if begun is None:
+            self._scheduling.enqueue(record, code, ending.sentence, now)
+        else:
+            sentence = f"{ending.sentence}; {begun} begun by then"
             self._failed(record, FailureClass.CRASH, None, code, sentence, now, refused=False)
-            return
-        self._scheduling.enqueue(record, code, ending.sentence, now)
 
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
         if ending.kind == "ready_timeout":

@@ -207,6 +207,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         if runtime.method_calls.was_issued(item):
             call_handle.cancel_by_id(runtime, item, force=force)
             return
+        item = explanation.whole_id(runtime, item)
         if runtime.item(item) is None:
             explanation.explain_item(runtime, item)  # raises for an id that was never issued
         runtime.cancel(item, "cancelled by the caller", force=force)

@@ -70,6 +70,14 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     )
 
 
+def whole_id(runtime: Runtime, task_id: str) -> str:
+    """The item that is meant: of a gang's member it is the gang. From any thread."""
+    if runtime.item(task_id) is not None:
+        return task_id
+    runtime.settled(task_id.rpartition(".")[0])
+    return runtime.ask(lambda: _gang_of(runtime, task_id)) or task_id
+
+
 def _gang_of(runtime: Runtime, task_id: str) -> str | None:
     """On the loop: the id of the gang, if this is how one of its members is called."""
     gang_id, _, at = task_id.rpartition(".")
