@@ -232,7 +232,10 @@ class SendingAhead:
                     self._recall(record, sentence, now)
 
     def _waits_for_room(self, group: ShapeGroup, state: ClusterState) -> bool:
-        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet."""
+        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet; not while their
+        owner may start nothing."""
+        if self._core.queue.refusal(group) is not None:
+            return False
         decision = group.decision
         return decision is None or any(
             row.cluster == state.name and lacks_room_only(row) for row in decision.candidates
