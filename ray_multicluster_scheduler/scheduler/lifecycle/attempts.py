@@ -81,7 +81,8 @@ class Attempts:
             self._start(record, event.at, event.node_id, now)
 
     def place_moved(self, event: PlaceMoved, now: float) -> None:
-        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end."""
+        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end; and if that
+        attempt is over, so has it: what its item holds now is another attempt's."""
         record = self._live(*event.begun)
         state = self._core.registry.find(record.cluster) if record is not None else None
         if record is None or state is None or record.task.id not in state.places.ahead:
@@ -89,7 +90,11 @@ class Attempts:
         self._begin(record)
         if state.crowded:
             self._core.freed.add(state.name)
-        state.hand_over(event.ended[0], record.task, now)
+        if self._live(*event.ended) is not None:
+            state.hand_over(event.ended[0], record.task, now)
+        else:
+            state.places.leave_ahead(record.task.id)
+            state.take(record.task, now, short=True)
 
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
