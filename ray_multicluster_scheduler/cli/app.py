@@ -17,10 +17,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("clusters")(clusters.show)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
+app.add_typer(clusters.app, name="clusters")
 app.add_typer(fleet.app, name="fleet")
 
 

@@ -32,6 +32,7 @@ DEEDS = [
     "arguments",
     "old",
     "fleet",
+    "dead",
 ]
 """What may happen next; what stands here more often happens more often."""
 
@@ -109,6 +110,8 @@ def some_order(chance: Random, task_id: str, cluster: str) -> events.Event:
             *2 * [events.QueueResumed("cluster", cluster), events.QueueResumed("owner", owner)],
             events.QueuePaused("cluster", cluster, "for now"),
             events.QueuePaused("owner", owner),
+            events.CordonChanged(cluster, cordoned=True),
+            *2 * [events.CordonChanged(cluster, cordoned=False)],
         ]
     )
 
@@ -168,6 +171,8 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, deeds: list[str
                 fleet.feed(events.ClusterChanged("c", None))
             elif name in known:
                 fleet.feed(events.ClusterChanged(name, known[name], cordoned=chance.random() < 0.5))
+        case "dead" if chance.random() < 0.3:
+            fleet.declare_dead(name)
         case "order" if fleet.tasks:
             fleet.feed(some_order(chance, chance.choice(list(fleet.tasks)), name))
         case "old" if fleet.old_mail:
@@ -214,6 +219,7 @@ def test_the_walks_meet_what_is_rare() -> None:
         "taken back",
         "taken back in vain",
         "started before its turn",
+        "died and was declared dead",
     ]
     assert {name: met[name] for name in rare if met[name] < 2} == {}
 
