@@ -50,8 +50,10 @@ class QueueControl:
             return
         before = record.wanted.priority
         record.prioritise(event.priority)
+        if record.wanted.priority == before:
+            return
         self._core.out.put(Remember(event.task_id))
-        if record.wanted.priority != before and event.task_id in self._core.queue:
+        if event.task_id in self._core.queue:
             self._core.leave_queue(record)
             sentence = f"its priority was changed from {before} to {record.wanted.priority}"
             self._scheduling.enqueue(record, codes.PRIORITY_CHANGED, sentence, now)

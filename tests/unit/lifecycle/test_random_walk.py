@@ -39,7 +39,17 @@ DEEDS = [
 CALM = [*6 * ["submit"], *8 * ["step"], *3 * ["answer"], *3 * ["time"], "order", "end", "cancel", "arguments", "old"]
 """The same where clusters are well, and people give orders."""
 
-SHORT = [*5 * ["submit"], *4 * ["step"], *4 * ["hurry"], *2 * ["answer"], "time", "link", "end", "cancel", "order"]
+SHORT = [
+    *5 * ["submit"],
+    *4 * ["step"],
+    *4 * ["hurry"],
+    *2 * ["answer"],
+    "time",
+    "link",
+    "end",
+    "cancel",
+    *2 * ["order"],
+]
 """The same where there is much short work."""
 
 STYLES = [DEEDS, CALM, SHORT]
