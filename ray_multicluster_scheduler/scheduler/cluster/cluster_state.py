@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
 from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
@@ -47,12 +48,13 @@ class ClusterState:
     """Mutable; only the machine's event handlers change it, through the methods here.
 
     A view is kept until anything of it changes: every attribute that is set, and every change of the books, calls
-    ``on_change``, and some things change by time alone.
+    ``on_change``, and some things change by time alone. When only the books change, most of the view holds.
     """
 
     def __init__(self, metadata: ClusterMetadata, settings: Settings, on_change: Callable[[str], object] = str) -> None:
         self._tell = on_change
         self._view: ClusterView | None = None
+        self._view_before: ClusterView | None = None  # true but for the books
         self._view_until = inf
         self.metadata = metadata
         self.settings = settings
@@ -60,9 +62,9 @@ class ClusterState:
         self.paused: str | None = None
         self.dead: Trouble | None = None  # by an operator's word
         self.pin: Pin | None = None
-        self.ledger = Ledger(self._changed)
+        self.ledger = Ledger(self._books_changed)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
-        self.places = Places(self._changed)
+        self.places = Places(self._books_changed)
         self.link: LinkState = "none"
         self.link_up_at = self.link_down_at = 0.0
         self.link_failed: LinkTrouble | None = None
@@ -84,8 +86,16 @@ class ClusterState:
             self._changed()
 
     def _changed(self) -> None:
-        if self._view is not None:
-            self._view = None
+        fields = self.__dict__
+        fields["_view_before"] = None
+        if fields["_view"] is not None:
+            fields["_view"] = None
+            self._tell(self.metadata.name)
+
+    def _books_changed(self) -> None:
+        fields = self.__dict__
+        if fields["_view"] is not None:
+            fields["_view"] = None
             self._tell(self.metadata.name)
 
     @property
@@ -210,9 +220,16 @@ class ClusterState:
     def view(self, now: float, next_submission_at: float | None = None) -> ClusterView:
         """The cluster at this moment; the same object as long as nothing of it changes."""
         view = self._view
-        if view is None or now >= self._view_until or view.next_submission_at != next_submission_at:
-            view = self._view = self.fresh_view(now, next_submission_at)
-            self._view_until = self._until(view)
+        if view is not None and now < self._view_until and view.next_submission_at == next_submission_at:
+            return view
+        fields, before = self.__dict__, self._view_before
+        if before is not None and now < self._view_until and before.next_submission_at == next_submission_at:
+            view = before.with_load(at=now, **self._load())
+        else:
+            view = self.fresh_view(now, next_submission_at)
+            fields["_view_until"] = self._until(view)
+        fields["_view"] = view
+        fields["_view_before"] = view if view.plain is None else None
         return view
 
     @property
@@ -249,7 +266,6 @@ class ClusterState:
         return ClusterView(
             metadata=self.metadata,
             at=now,
-            nodes=self.ledger.nodes() if newest else (),
             bygone_nodes=self.ledger.bygone_nodes,
             most_nodes=self.ledger.most_nodes,
             trouble=self.trouble(now),
@@ -257,18 +273,26 @@ class ClusterState:
             job_trouble=self.job_trouble(),
             link=self.link,
             cordoned=self.cordoned,
-            in_flight=len(self.places.held),
-            ready_actors=self.places.ready_actors,
-            ahead=len(self.places.ahead),
-            running_jobs=self.places.running_jobs,
             next_submission_at=next_submission_at,
             python_version=self.python_version,
             ray_version=self.ray_version,
             observed=newest.observed if newest else None,
             snapshot_at=newest.taken_at if newest else None,
-            new_node=self._new_node(),
             paused=self.paused,
+            **self._load(),
         )
+
+    def _load(self) -> dict[str, Any]:
+        """What our own work changes: the rest of a view stays true when that comes and goes."""
+        places = self.places
+        return {
+            "nodes": self.ledger.nodes() if self.snapshot_heard_at is not None else (),
+            "in_flight": len(places.held),
+            "ready_actors": places.ready_actors,
+            "ahead": len(places.ahead),
+            "running_jobs": places.running_jobs,
+            "new_node": self._new_node(),
+        }
 
     def _new_node(self) -> NewNode | None:
         """What may still be sent there although nothing is free."""

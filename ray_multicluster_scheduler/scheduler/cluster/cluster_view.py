@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -105,7 +105,8 @@ class ClusterView:
     ``in_flight`` counts items with a place there, ``ready_actors`` those of them that are actors in service,
     ``ahead`` those that were sent there before there is a place for them. ``new_node`` is there if it can grow.
     ``kept_for`` is the item that room is kept for, which ``nodes`` show as taken; ``plain`` is the view without that.
-    ``memo`` is for what policies have found out of this view and need not find out again.
+    ``memo`` is for what policies have found out of this view and need not find out again; ``lasting`` for what depends
+    on nothing that our own work changes there, so that it holds for the views to come as well.
     """
 
     metadata: ClusterMetadata
@@ -132,8 +133,22 @@ class ClusterView:
     kept_for: str | None = None
     plain: ClusterView | None = field(default=None, compare=False, repr=False)
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    lasting: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
+    def with_load(self, **load: Any) -> ClusterView:
+        """The same with other ``load``: fields that our own work there changes. It is made for every item that comes or
+        goes, hence by hand."""
+        view = object.__new__(ClusterView)
+        fields = view.__dict__
+        fields.update(self.__dict__)
+        fields.pop("free", None)
+        fields.pop("most_free", None)
+        fields.pop("use", None)
+        fields.update(load)
+        fields["memo"] = {}
+        return view
+
+    @lazy
     def name(self) -> str:
         return self.metadata.name
 
@@ -145,16 +160,18 @@ class ClusterView:
     @lazy
     def total(self) -> dict[str, float]:
         """What its nodes have together."""
-        return _sum(node.total for node in self.nodes)
+        return _sum([node.total for node in self.nodes])
 
     @lazy
     def free(self) -> dict[str, float]:
         """What is free on nodes of which that is known."""
-        return _sum(node.free for node in self.nodes if node.free is not None)
+        return _sum([node.free for node in self.nodes if node.free is not None])
 
     @lazy
     def most_free(self) -> dict[str, float]:
         """The most that is free on any one node, resource by resource."""
+        if len(self.nodes) == 1:
+            return self.free
         most: dict[str, float] = {}
         for node in self.nodes:
             for name, amount in (node.free or {}).items():
@@ -173,15 +190,21 @@ class ClusterView:
     @lazy
     def use(self) -> dict[str, float]:
         """Share in use by anyone, 0..1, over the nodes of which it is known."""
-        unknown = any(node.free is None for node in self.nodes)
-        total = _sum(node.total for node in self.nodes if node.free is not None) if unknown else self.total
-        free = self.free
-        return {name: 1.0 - min(1.0, free.get(name, 0.0) / amount) for name, amount in total.items() if amount > 0}
+        total, free, use = self.total, self.free, {}
+        for node in self.nodes:
+            if node.free is None:
+                total = _sum([node.total for node in self.nodes if node.free is not None])
+                break
+        for name, amount in total.items():
+            if amount > 0:
+                left = free.get(name, 0.0) / amount
+                use[name] = 1.0 - left if left < 1.0 else 0.0
+        return use
 
 
-def _sum(parts: Iterable[Resources]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
+def _sum(parts: Sequence[Resources]) -> dict[str, float]:
+    total: dict[str, float] = dict(parts[0]) if parts else {}
+    for part in parts[1:]:
         for name, amount in part.items():
             total[name] = total.get(name, 0.0) + amount
     return total

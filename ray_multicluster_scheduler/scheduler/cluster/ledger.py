@@ -99,7 +99,7 @@ class Ledger:
         self._drop(task_id, now)
         self._reservations[task_id] = Reservation(now, dict(parts), spreads)
         for node_id, amounts in parts.items():
-            self._set_ours(node_id, plus(self._ours.get(node_id, {}), amounts), now)
+            self._book(node_id, amounts, 1, now)
 
     def release(self, task_id: str, now: float) -> None:
         """Give back what the item holds; nothing happens if it holds nothing."""
@@ -195,7 +195,8 @@ class Ledger:
         """The nodes of the newest snapshot as they are now, by our books."""
         if self._newest is None:
             return ()
-        return tuple(self._views.get(node.node_id) or self._view(node) for node in self._newest.nodes)
+        views = self._views
+        return tuple([views.get(node.node_id) or self._view(node) for node in self._newest.nodes])
 
     def _view(self, node: NodeSnapshot) -> NodeView:
         ours = self._ours.get(node.node_id, {})
@@ -203,8 +204,10 @@ class Ledger:
         if node.free is None or others is None:
             view = NodeView(node.node_id, node.total, None, ours, None)
         else:
-            left = minus(node.total, plus(others, ours))
-            free = {name: round(left[name], _DIGITS) for name in node.total}
+            free = {}
+            for name, amount in node.total.items():
+                left = amount - others.get(name, 0.0) - ours.get(name, 0.0)
+                free[name] = round(left, _DIGITS) if left > 0.0 else 0.0
             view = NodeView(node.node_id, node.total, others, ours, free)
         self._views[node.node_id] = view
         return view
@@ -214,7 +217,7 @@ class Ledger:
         if reservation is None:
             return
         for node_id, amounts in reservation.parts.items():
-            self._set_ours(node_id, minus(self._ours.get(node_id, {}), amounts), now)
+            self._book(node_id, amounts, -1, now)
 
     def _give_way(self, taken: Iterable[str], now: float) -> None:
         """More is booked on these nodes than they have: what has not started there will start where there is room."""
@@ -269,14 +272,24 @@ class Ledger:
         rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
         parts = {**reservation.parts, node_id: plus(reservation.parts.get(node_id, {}), part), expected: rest}
         reservation.parts = {name: amounts for name, amounts in parts.items() if amounts}
-        self._set_ours(expected, minus(self._ours.get(expected, {}), part), now)
-        self._set_ours(node_id, plus(self._ours.get(node_id, {}), part), now)
+        self._book(expected, part, -1, now)
+        self._book(node_id, part, 1, now)
 
-    def _set_ours(self, node_id: str, amounts: Resources, now: float) -> None:
+    def _book(self, node_id: str, amounts: Resources, sign: int, now: float) -> None:
+        """More of the node is ours, or less."""
         self._changed()
         self._views.pop(node_id, None)
-        ours = {name: left for name, amount in amounts.items() if (left := round(amount, _DIGITS)) > 0}
-        self._history.setdefault(node_id, UsageHistory()).record(now, ours)
+        ours = dict(self._ours.get(node_id, ()))
+        for name, amount in amounts.items():
+            left = round(ours.get(name, 0.0) + sign * amount, _DIGITS)
+            if left > 0:
+                ours[name] = left
+            else:
+                ours.pop(name, None)
+        history = self._history.get(node_id)
+        if history is None:
+            history = self._history[node_id] = UsageHistory()
+        history.record(now, ours)
         if ours:
             self._ours[node_id] = ours
         else:

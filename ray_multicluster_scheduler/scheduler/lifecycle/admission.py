@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     CancelRequested,
     Submitted,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
@@ -59,9 +59,7 @@ class Admission:
         elif failed is not None:
             self._fail_with(record, failed, now)
         elif missing:
-            self._core.prerequisites.expect(task.id, missing)
-            if missing.begins_at is not None:
-                self._core.out.set_timer(timers.begin_key(task.id), missing.begins_at)
+            self._expect(record, missing)
         else:
             self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
 
@@ -94,6 +92,7 @@ class Admission:
         if missing is None or not missing.arguments:
             return
         missing.arguments = ""
+        self._core.out.put(Remember(event.task_id))
         record = self._core.records[event.task_id]
         record.load_bytes += event.bytes_beside
         if event.pinned is not None:
@@ -154,16 +153,39 @@ class Admission:
             del self._id_for_key[key]
 
     def _accept(self, event: Submitted) -> TaskRecord:
-        task = event.task
-        self._submissions += 1
-        record = self._core.records[task.id] = TaskRecord(task, self._submissions)
-        record.load_bytes = task.arguments_bytes + event.bytes_beside
+        record = TaskRecord(event.task, self._submissions + 1)
+        record.load_bytes = event.task.arguments_bytes + event.bytes_beside
+        self.know(record)
+        return record
+
+    def know(self, record: TaskRecord) -> None:
+        """From now on it is one of ours."""
+        task = record.task
+        self._core.records[task.id] = record
+        self._submissions = max(self._submissions, record.number)
         if task.idempotency_key is not None:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
-        if task.content_key is not None:
-            self._id_for_content[task.content_key] = task.id
-        self._core.unfinished += 1
-        return record
+        if not record.state.terminal:
+            self._core.unfinished += 1
+            if task.content_key is not None:
+                self._id_for_content[task.content_key] = task.id
+
+    def wait_again(self, record: TaskRecord, waits_for: str, now: float) -> None:
+        """It was accepted by a process before ours, and had not been queued."""
+        unknown, failed, missing = self._look_at(Submitted(record.task, waits_for), now)
+        if missing:
+            self._expect(record, missing)
+        if unknown is not None:
+            self._refuse_for_dependency(record, unknown, now)
+        elif failed is not None:
+            self._fail_with(record, failed, now)
+        elif not missing:
+            self._scheduling.enqueue(record, codes.QUEUED, "waits to be placed", now)
+
+    def _expect(self, record: TaskRecord, missing: Missing) -> None:
+        self._core.prerequisites.expect(record.task.id, missing)
+        if missing.begins_at is not None:
+            self._core.out.set_timer(timers.begin_key(record.task.id), missing.begins_at)
 
     def _is_repeated(self, task: TaskDescription) -> bool:
         if task.idempotency_key is not None and (task.owner, task.idempotency_key) in self._id_for_key:

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Started,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failure_message
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -95,6 +95,9 @@ class Attempts:
         else:
             state.places.leave_ahead(record.task.id)
             state.take(record.task, now, short=True)
+        for task_id in (event.ended[0], record.task.id):
+            if task_id in self._core.records:
+                self._core.out.put(Remember(task_id))
 
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)

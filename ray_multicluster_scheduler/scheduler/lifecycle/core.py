@@ -12,12 +12,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fleet import Fleet
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
-    Complete,
-    Persist,
-    Publish,
-    StartAttempt,
-)
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Remember, StartAttempt
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -68,9 +63,7 @@ class Core:
         decision: SchedulingDecision | None = None,
     ) -> None:
         """The only way to another state: by the table, with a reason, persisted and published."""
-        step = record.step(state, code, sentence, now)
-        self.out.put(Persist(step, decision))
-        self.out.put(Publish(step))
+        self.out.tell(record.step(state, code, sentence, now), decision)
 
     def complete(
         self,
@@ -83,9 +76,11 @@ class Core:
         error: str | None = None,
         next_step: str = "",
     ) -> None:
-        """The item is over: whatever it held or waited for is given back, and its owner is told once."""
-        self.leave_queue(record)
-        self.end_attempt(record, now)
+        """The item is over and its attempt, if it had one, was ended: it leaves what it waited in, and its owner is
+        told once."""
+        assert record.holding is None, f"{record.task.id} still has a place"
+        if record.group is not None or self.held:
+            self.leave_queue(record)
         self.out.clear_timer(timers.retry_key(record.task.id))
         if record.task.start_after is not None:
             self.out.clear_timer(timers.begin_key(record.task.id))
@@ -109,6 +104,14 @@ class Core:
         record.queued_at, record.group = now, group
         if record.task.queue_timeout is not None:
             self.out.set_timer(timers.queue_key(record.task.id), now + record.task.queue_timeout)
+        return group
+
+    def wait_in_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
+        """As it did before; nothing of it changes."""
+        record.group = group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        if record.task.queue_timeout is not None:
+            due = (record.queued_at or now) + record.task.queue_timeout
+            self.out.set_timer(timers.queue_key(record.task.id), max(now, due))
         return group
 
     def keep_held(self, record: TaskRecord, now: float) -> None:
@@ -141,9 +144,9 @@ class Core:
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Nothing of its attempt runs any more: give back its place and its timers. False if no room was freed."""
-        if record.holding is not None:
-            self.queue.give_back(record.task.owner, record.holding, now)
-            record.holding = None
+        assert record.holding is not None, f"{record.task.id} has no attempt"
+        self.queue.give_back(record.task.owner, record.holding, now)
+        record.holding = None
         if record.task.serves:
             self.out.clear_timer(timers.start_key(record.task.id, record.attempt))
         if record.task.run_timeout is not None:
@@ -160,6 +163,7 @@ class Core:
         heir = next(self._heirs(state, place.of), None) if place.kind == "task" else None
         if heir is not None:
             state.hand_over(record.task.id, heir.task, now)
+            self.out.put(Remember(heir.task.id))
             self.out.put(StartAttempt(heir.task.id, heir.attempt, state.name))
             return False
         state.give_back(record.task.id, now)

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common.model import (
     ResourceSnapshot,
     TaskDescription,
 )
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +251,18 @@ class QueueResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What another machine had when its process ended. The first event of a machine, or it changes nothing.
+
+    ``clusters`` and ``owners`` are what people had said of them; those that are not named are as they are by default.
+    """
+
+    items: tuple[ItemRow, ...]
+    clusters: tuple[ClusterRow, ...] = ()
+    owners: tuple[OwnerRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Continued:
     """Go on with what the last call left over (the answer to Continue)."""
 
@@ -280,5 +293,6 @@ Event: TypeAlias = (
     | PriorityChanged
     | QueuePaused
     | QueueResumed
+    | Restored
     | Continued
 )

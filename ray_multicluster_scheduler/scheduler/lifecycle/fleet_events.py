@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotFailed,
     SnapshotTaken,
 )
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -192,6 +193,7 @@ class FleetEvents:
         for record in self._core.records.values():
             if record.live and record.cluster == state.name:
                 state.take(record.task, now)
+                self._core.out.put(Remember(record.task.id))
 
 
 def _face(state: ClusterState, now: float) -> tuple[object, ...] | None:

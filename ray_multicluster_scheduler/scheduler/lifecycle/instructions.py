@@ -44,6 +44,12 @@ class Persist(NamedTuple):
     decision: SchedulingDecision | None = None
 
 
+class Remember(NamedTuple):
+    """Something of this item has changed without a step: make its row durable, before any outward effect as well."""
+
+    task_id: str
+
+
 class Publish(NamedTuple):
     """Tell whoever listens (after it was made durable)."""
 
@@ -57,6 +63,9 @@ class Dispatch:
     One that is sent ``ahead`` has no place there yet (see Call.ahead): it gets that of another one that ends
     (PlaceMoved), or StartAttempt says that there is one. Of one that is known to be ``short``, the start may be told
     with the end.
+
+    ``again``: it may have been sent before, by a process that is no more. What knows it over there answers as it did
+    then, and does not begin anew; and nobody says DispatchRefused before it is sure that nothing of it is alive.
     """
 
     task_id: str
@@ -65,6 +74,18 @@ class Dispatch:
     cluster: str
     ahead: Ahead = ""
     short: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptAttempt:
+    """This attempt ran over there when the process before ours ended: say what becomes of it. It is never begun anew;
+    if nobody knows it there, and once nothing of it can be alive, it has failed with its cluster."""
+
+    task_id: str
+    attempt: int
+    fence: int
+    cluster: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +166,10 @@ class Continue:
 
 Instruction: TypeAlias = (
     Persist
+    | Remember
     | Publish
     | Dispatch
+    | AdoptAttempt
     | StartAttempt
     | RecallAttempt
     | CancelAttempt

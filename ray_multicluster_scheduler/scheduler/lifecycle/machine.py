@@ -23,6 +23,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
+from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -34,7 +36,8 @@ from ray_multicluster_scheduler.scheduler.queue.shape import Lane
 class SchedulerMachine:
     """One thread drives it. Each call does a bounded amount of work and asks to be continued.
 
-    Whoever drives it makes all Persist of a call durable before any other of its instructions is carried out.
+    Whoever drives it makes all Persist and Remember of a call durable before any other of its instructions is carried
+    out. A machine that is told Restored goes on from there.
     Raises ConfigurationError when the settings name an unknown score.
     """
 
@@ -58,6 +61,7 @@ class SchedulerMachine:
         self._admission = Admission(self._core, self._scheduling)
         self._attempts = Attempts(self._core, self._scheduling, self._ahead)
         self._fleet = FleetEvents(self._core, self._scheduling, self._ahead, self._attempts)
+        self._restore = Restore(self._core, self._admission, self._scheduling, self._ahead)
         self._takers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,
@@ -83,6 +87,7 @@ class SchedulerMachine:
             events.PriorityChanged: self._control.prioritise,
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
+            events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
             events.Continued: _nothing,  # the pass goes on, as after every event
         }
@@ -136,6 +141,19 @@ class SchedulerMachine:
     def record(self, task_id: str) -> TaskRecord:
         """The item, to be read only. Raises KeyError for an unknown id."""
         return self._core.records[task_id]
+
+    def row(self, task_id: str) -> ItemRow:
+        """All of an item that is to be durable: whenever a Persist or a Remember names it, after the call that says so.
+        Raises KeyError for an unknown id."""
+        return self._restore.row(self._core.records[task_id])
+
+    def cluster_rows(self) -> tuple[ClusterRow, ...]:
+        """The same of clusters: what people said of them."""
+        return self._restore.clusters()
+
+    def owner_rows(self) -> tuple[OwnerRow, ...]:
+        """And of owners: those whose queue is paused."""
+        return self._restore.owners()
 
     def records(self) -> Iterable[TaskRecord]:
         """All items that were not forgotten, in order of submission."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
-from ray_multicluster_scheduler.scheduler.queue.shape import Bay
+from ray_multicluster_scheduler.scheduler.queue.shape import NO_DEMANDS, Bay, Demands
 
 BARE = {
     "task": TaskDescription("", "task", ""),
@@ -28,22 +30,44 @@ class Openings:
     def __init__(self, engine: PolicyEngine, views: Iterable[ClusterView]) -> None:
         self._engine = engine
         self._views = [view.plain or view for view in views]
+        self._open: dict[tuple[str, bool], list[ClusterView]] = {}
         self._known: dict[Bay, Sequence[Need]] = {}
 
     def rooms(self, bay: Bay) -> Sequence[Need]:
         known = self._known.get(bay)
         if known is None:
-            known = self._known[bay] = [
-                amounts_of(room, bay.names) for view in self._open_for(bay) for room in view.rooms(bay.kind)
+            kind, retry, names, demands = bay
+            views = self._open_for(kind, retry)
+            if demands is not NO_DEMANDS:
+                views = [view for view in views if self._meets(demands, view)]
+            known = self._known[bay] = [amounts_of(room, names) for view in views for room in view.rooms(kind)]
+        return known
+
+    def _open_for(self, kind: str, retry: bool) -> list[ClusterView]:
+        """Clusters that take this kind now; a gang is looked at wherever it might go."""
+        known = self._open.get((kind, retry))
+        if known is None:
+            bare = BARE.get(kind)
+            known = self._open[kind, retry] = [
+                view for view in self._views if bare is None or not self._engine.is_closed(bare, view, retry=retry)
             ]
         return known
 
-    def _open_for(self, bay: Bay) -> list[ClusterView]:
-        """Clusters that take this kind now; a gang is looked at wherever it might go."""
-        bare = BARE.get(bay.kind)
-        return [
-            view
-            for view in self._views
-            if bay.cluster in (None, view.name)
-            and (bare is None or not self._engine.is_closed(bare, view, retry=bay.retry))
-        ]
+    def _meets(self, demands: Demands, view: ClusterView) -> bool:
+        known: bool | None = view.lasting.get(demands)
+        if known is None:
+            known = view.lasting[demands] = not self._engine.rules_out(_demanding(demands), view)
+        return known
+
+
+@lru_cache(maxsize=1000)
+def _demanding(demands: Demands) -> TaskDescription:
+    """An item that demands this, and asks for nothing."""
+    return replace(
+        BARE["task"],
+        preferred_cluster=demands.only,
+        fallback="any" if demands.only is None else "wait",
+        require_tags=demands.require_tags,
+        allow_clusters=demands.allow_clusters,
+        deny_clusters=demands.deny_clusters,
+    )

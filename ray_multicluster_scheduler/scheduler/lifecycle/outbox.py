@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import KeysView
 
+from ray_multicluster_scheduler.common.model import SchedulingDecision
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     ClearTimer,
     Continue,
     Instruction,
     Persist,
+    Publish,
+    Remember,
     SetTimer,
+    Transition,
 )
 
 
 class Outbox:
-    """What was put in first comes out first, but all Persist before everything else."""
+    """What was put in first comes out first, but all that is to be durable before everything else."""
 
     def __init__(self) -> None:
         self._durable: list[Instruction] = []
@@ -36,8 +40,13 @@ class Outbox:
         """When this timer fires; None if it is not set."""
         return self._timers.get(key)
 
+    def tell(self, step: Transition, decision: SchedulingDecision | None) -> None:
+        """A step of an item: make it durable, and publish it."""
+        self._durable.append(Persist(step, decision))
+        self._effects.append(Publish(step))
+
     def put(self, instruction: Instruction) -> None:
-        (self._durable if isinstance(instruction, Persist) else self._effects).append(instruction)
+        (self._durable if isinstance(instruction, Remember) else self._effects).append(instruction)
 
     def ask_for_more(self) -> None:
         """Work is left over: end the list with one Continue."""

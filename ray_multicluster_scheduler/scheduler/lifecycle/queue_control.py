@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     QueueResumed,
     ReleaseRequested,
 )
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -28,6 +29,7 @@ class QueueControl:
         if record is None or record.held is not None:
             return
         record.held = event.reason
+        self._core.out.put(Remember(event.task_id))
         if event.task_id in self._core.queue:
             self._core.leave_queue(record)
             self._core.keep_held(record, now)
@@ -37,6 +39,7 @@ class QueueControl:
         if record is None or record.held is None:
             return
         record.held = None
+        self._core.out.put(Remember(event.task_id))
         if event.task_id in self._core.held:
             self._core.held.discard(event.task_id)
             self._scheduling.enqueue(record, codes.QUEUED, "was released and waits to be placed", now)
@@ -47,6 +50,7 @@ class QueueControl:
             return
         before = record.wanted.priority
         record.prioritise(event.priority)
+        self._core.out.put(Remember(event.task_id))
         if record.wanted.priority != before and event.task_id in self._core.queue:
             self._core.leave_queue(record)
             sentence = f"its priority was changed from {before} to {record.wanted.priority}"

@@ -115,11 +115,10 @@ class TaskRecord:
 
     def step(self, state: TaskState, code: str, sentence: str, at: float) -> Transition:
         """Write the next line of its history. Raises IllegalTransitionError."""
-        if self.history:
-            transitions.check(self.task.id, self.state, state)
+        history, task_id = self.history, self.task.id
+        if history:
+            transitions.check(task_id, self.state, state)
         self.state = state
-        transition = Transition(
-            self.task.id, len(self.history) + 1, state, self.attempt, at, code, sentence, self.cluster
-        )
-        self.history.append(transition)
+        transition = Transition(task_id, len(history) + 1, state, self.attempt, at, code, sentence, self.cluster)
+        history.append(transition)
         return transition

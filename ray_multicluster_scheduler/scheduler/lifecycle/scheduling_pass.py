@@ -7,7 +7,7 @@ is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -103,6 +103,15 @@ class SchedulingPass:
         if code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
         self._ahead.make_way(group, now)
+
+    def wait_again(self, record: TaskRecord, now: float) -> None:
+        """It waited for a place when the process before ours ended, and keeps its place in the queue."""
+        if record.held is not None:
+            self._core.held.add(record.task.id)
+            return
+        group = self._core.wait_in_queue(record, now)
+        self._kept.watch(group, now)
+        self._fresh[group] = None
 
     def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
         """Why it waits for a place, as of now; None if it does not."""
@@ -228,9 +237,9 @@ class SchedulingPass:
 
     def _opened(
         self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], walk: _Walk
-    ) -> list[ClusterView]:
+    ) -> Sequence[ClusterView]:
         """Clusters that may take it, by a coarse sieve; in a walk for freed room, only where that is."""
-        some: Iterable[ClusterView] = views
+        some: Sequence[ClusterView] = views
         if walk.freed is not None:
             known = self._core.fleet.by_name  # of a kept place, the plain view and the other are sieved alike
             some = (
@@ -238,8 +247,9 @@ class SchedulingPass:
                 if self._core.pins
                 else [known[name] for name in walk.freed if name in known]
             )
-        engine, bare = self._core.engine, BARE.get(group.shape.kind)
-        return [view for view in some if engine.might_take(bare, group.need, view, retry=record.retry)]
+            if len(some) == 1:
+                return some
+        return self._core.engine.open_for(BARE.get(group.shape.kind), some, retry=record.retry)
 
     def _is_worth_waiting(
         self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float

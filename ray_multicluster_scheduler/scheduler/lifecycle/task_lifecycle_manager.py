@@ -28,6 +28,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Publish,
     RecallAttempt,
     RefreshSnapshot,
+    Remember,
     SetTimer,
     StartAttempt,
     Transition,
@@ -82,6 +83,7 @@ class TaskLifecycleManager:
         self._broken = False
         self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
             Persist: _done,  # before all else
+            Remember: _done,  # what lives with its program needs no rows
             Publish: self._publish,
             Complete: audience.completed,
             SetTimer: self._set_timer,

@@ -11,6 +11,9 @@ class GpuAvoidancePolicy:
 
     name = "spares_gpus"
 
+    def trait(self, task: TaskDescription) -> bool:
+        return bool(task.placement.get("GPU"))
+
     def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
         if task.placement.get("GPU"):
             return 1

@@ -18,6 +18,11 @@ class Filter(Protocol):
 
     A filter may have the class attribute ``by_kind = True``. It promises that the verdict depends only on the item's
     ``kind`` and ``ruled_as``, on whether it is a retry, and on the cluster, so that one answer does for all such items.
+    With ``lasting = True`` it also promises that nothing of ours that comes to the cluster, or ends there, changes it.
+    A built-in filter may have a method ``concerns(task)``: unless that is true, it says yes to every cluster.
+
+    Of a rank or score, a method ``trait(task)`` tells all that the answer depends on, beside the cluster, as something
+    to compare by: one answer does for all items with the same trait.
     """
 
     name: str
@@ -60,3 +65,8 @@ class RawScore(Score, Protocol):
 def is_by_kind(policy: Filter) -> bool:
     """Does it promise that one verdict does for all items of a kind?"""
     return bool(getattr(policy, "by_kind", False))
+
+
+def is_lasting(policy: Filter) -> bool:
+    """Does it promise as well that our own work on the cluster does not change the verdict?"""
+    return is_by_kind(policy) and bool(getattr(policy, "lasting", False))

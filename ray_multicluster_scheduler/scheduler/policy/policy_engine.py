@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import (
     CandidateReport,
     Rejection,
-    Resources,
     SchedulingDecision,
     TaskDescription,
 )
@@ -23,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.policy.blame import blame, evaluation_
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
-from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, is_by_kind
+from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     BETTER_IS_ASKED,
@@ -66,13 +65,19 @@ class PolicyEngine:
             )
         filters: tuple[Filter, ...] = (*built_in, *catalog.filters)
         self._filters = filters
-        self._gates = tuple(one for one in filters if is_by_kind(one))
+        self._lasting = tuple(one for one in filters if is_lasting(one))
+        self._gates = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
         self._others = tuple(one for one in filters if not is_by_kind(one))
         # What fits what is free fits what there is: of size only the table speaks.
-        self._sieves = tuple(one for one in filters if not is_by_kind(one) and not isinstance(one, SizeFilter))
+        sieves = [one for one in filters if not is_by_kind(one) and not isinstance(one, SizeFilter)]
+        self._sieves = tuple((one, getattr(one, "concerns", None)) for one in sieves)
+        self._demands = tuple(one for one in filters if isinstance(one, filter_set.OF_DEMANDS))
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
         self._ranks: tuple[Rank, ...] = (*WISHES, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
+        # A filter of a user's own that raises must be heard, also where the item would not go anyway.
+        own = [one for one in catalog.filters if not is_by_kind(one)]
+        self._traits = None if own else _traits_of([*self._ranks, *self._scores.values()])
         self._raw = {name: score for name, score in self._scores.items() if isinstance(score, RawScore)}
         self._weights = settings.weights
         self._score_weights = tuple(settings.weights[name] for name in self._scores)
@@ -120,18 +125,17 @@ class PolicyEngine:
         retry: bool = False,
     ) -> SchedulingDecision | None:
         """As :meth:`schedule` where only ``opened`` of the fleet's ``views`` can take it; None if none of them does."""
-        feasible = [view for view in opened if self.first_rejection(task, view, retry=retry) is None]
-        if not feasible:
+        best = self._best(task, opened, retry)
+        if best is None:
             return None
         table = self.table(task, views, retry=retry)
-        best = feasible[0] if len(feasible) == 1 else self._best(task, feasible)
         better = self._better_that_is_being_asked(task, views, best, retry=retry)
         if better is not None:
             sentence = f"{better} is a better match than {best.name} and is being asked what is free"
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._why(task, best, len(feasible), len(views))
+        sentence = self._why(task, best, len(views))
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
@@ -140,12 +144,21 @@ class PolicyEngine:
 
     def first_rejection(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> Rejection | None:
         """Why it cannot go there, or None if it can. Raises PolicyEvaluationError."""
+        return self._first_rejection(task, view, self._sieves_for(task), retry)
+
+    def _sieves_for(self, task: TaskDescription) -> list[Filter]:
+        """The filters that have to be asked, beside those by its kind."""
+        return [one for one, concerns in self._sieves if concerns is None or concerns(task)]
+
+    def _first_rejection(
+        self, task: TaskDescription, view: ClusterView, sieves: Sequence[Filter], retry: bool
+    ) -> Rejection | None:
         closed = self._closed(task, view, retry=retry)
         if closed:
             return next(iter(closed.values()))
         one: Filter | None = None
         try:
-            for one in self._sieves:
+            for one in sieves:
                 rejection = one.check(task, view)
                 if rejection is not None:
                     return rejection
@@ -153,9 +166,13 @@ class PolicyEngine:
             raise evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
         return None
 
+    def rules_out(self, task: TaskDescription, view: ClusterView) -> bool:
+        """Does the item demand something that this cluster does not have, and will not have by waiting?"""
+        return any(one.check(task, view) is not None for one in self._demands)
+
     def is_closed(self, kind: TaskDescription, view: ClusterView, *, retry: bool) -> bool:
         """Does the cluster take nothing of this kind? ``kind`` is an item of it that asks for nothing."""
-        key = (self, "closed", kind.kind, retry)  # of each kind there is one such item
+        key = self._closed_key(kind, retry)
         known: bool | None = view.memo.get(key)
         if known is None:
             above = view.new_node is None and self._threshold.check(kind, view) is not None
@@ -168,25 +185,34 @@ class PolicyEngine:
         except PolicyEvaluationError:
             return False  # each item that asks will hear of it, and end with it
 
-    def might_take(self, kind: TaskDescription | None, need: Resources, view: ClusterView, *, retry: bool) -> bool:
-        """A coarse sieve, much cheaper than the filters: False only if they would say no. None: a gang."""
+    def open_for(
+        self, kind: TaskDescription | None, views: Sequence[ClusterView], *, retry: bool
+    ) -> Sequence[ClusterView]:
+        """A coarse sieve, much cheaper than the filters: leaves out only those that would say no. None: a gang."""
         if kind is None:
-            return True
-        return not self.is_closed(kind, view, retry=retry) and any(fits(need, room) for room in view.rooms(kind.kind))
+            return views
+        key = self._closed_key(kind, retry)
+        return [
+            view
+            for view in views
+            if not (known if (known := view.memo.get(key)) is not None else self.is_closed(kind, view, retry=retry))
+        ]
+
+    def _closed_key(self, kind: TaskDescription, retry: bool) -> Hashable:
+        return self, "closed", kind.kind, retry  # of each kind there is one such item
 
     def _closed(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> dict[str, Rejection]:
         """What the filters that look only at its kind say, by their names."""
         key = (self, task.kind, task.ruled_as, retry)
         known: dict[str, Rejection] | None = view.memo.get(key)
         if known is None:
-            known = {}
-            for gate in self._gates:
-                if retry and isinstance(gate, filter_set.SubmissionIntervalFilter):
-                    continue
-                rejection = _verdict(gate, task, view)
-                if rejection is not None:
-                    known[gate.name] = rejection
-            view.memo[key] = known
+            lasting: dict[str, Rejection] | None = view.lasting.get(key)
+            if lasting is None:
+                gates = [
+                    one for one in self._lasting if not (retry and isinstance(one, filter_set.SubmissionIntervalFilter))
+                ]
+                lasting = view.lasting[key] = _rejections(gates, task, view)
+            known = view.memo[key] = {**lasting, **_rejections(self._gates, task, view)}
         return known
 
     def _table(self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool) -> tuple[CandidateReport, ...]:
@@ -231,11 +257,49 @@ class PolicyEngine:
         total = sum(self._weights[name] * value for name, value in scores.items())
         return CandidateReport(view.name, (), ranks, scores, raw, total, _one_node(task, view))
 
-    def _best(self, task: TaskDescription, feasible: Sequence[ClusterView]) -> ClusterView:
-        keys = [self._key(task, view) for view in feasible]
-        top = max(keys)
-        equals = [view for view, key in zip(feasible, keys, strict=True) if key == top]
-        return min(equals, key=lambda view: self._last_placed.get(view.name, 0))
+    def _best(self, task: TaskDescription, opened: Sequence[ClusterView], retry: bool) -> ClusterView | None:
+        """The best of those that take it, None if nobody does."""
+        sieves = self._sieves_for(task)
+        if len(opened) > 1 and self._traits is not None:
+            return self._first_of_the_best(task, opened, sieves, retry)
+        feasible = [view for view in opened if self._first_rejection(task, view, sieves, retry) is None]
+        if len(feasible) < 2:
+            return feasible[0] if feasible else None
+        return max(self._in_order(feasible, [self._key(task, view) for view in feasible]))[-1]
+
+    def _first_of_the_best(
+        self, task: TaskDescription, opened: Sequence[ClusterView], sieves: Sequence[Filter], retry: bool
+    ) -> ClusterView | None:
+        """The same, where all ranks and scores can be told of clusters that may not take it, and told again for the
+        next item with the same traits: then few clusters have to be looked at closely."""
+        trait = (self, *(of(task) for of in self._traits or ()))
+        keys = []
+        for view in opened:
+            key = view.memo.get(trait) if view.new_node is None else self._key(task, view)
+            if key is None:
+                key = view.memo[trait] = self._key(task, view)
+            keys.append(key)
+        order = self._in_order(opened, keys)
+        best = max(order)[-1]
+        if self._first_rejection(task, best, sieves, retry) is None:
+            return best
+        order.sort(reverse=True)
+        others = (view for *_, view in order[1:] if self._has_room(task, view))
+        return next((view for view in others if self._first_rejection(task, view, sieves, retry) is None), None)
+
+    def _in_order(
+        self, views: Sequence[ClusterView], keys: Sequence[tuple[float, ...]]
+    ) -> list[tuple[tuple[float, ...], int, int, ClusterView]]:
+        """To compare: the better one is the larger; among equals whoever got something longest ago."""
+        last = self._last_placed
+        return [(keys[at], -last.get(view.name, 0), -at, view) for at, view in enumerate(views)]
+
+    @staticmethod
+    def _has_room(task: TaskDescription, view: ClusterView) -> bool:
+        """Coarsely: False only if the filters would say so."""
+        if task.gang is not None:
+            return True
+        return any(fits(task.placement, room) for room in view.rooms(task.kind))
 
     def _key(self, task: TaskDescription, view: ClusterView) -> tuple[float, ...]:
         """What clusters are compared by: rank after rank, then the scores."""
@@ -270,7 +334,7 @@ class PolicyEngine:
                 return view.name
         return None
 
-    def _why(self, task: TaskDescription, view: ClusterView, feasible: int, clusters: int) -> str:
+    def _why(self, task: TaskDescription, view: ClusterView, clusters: int) -> str:
         """The winner's ranks that tell something, and its scores by the numbers that people know them by."""
         try:
             reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
@@ -283,12 +347,30 @@ class PolicyEngine:
             reasons.append("in turn, as the configuration names no score")
         if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
-        return f"{view.name}: {', '.join([*reasons, *scores])}; {feasible} of {clusters} clusters could take it"
+        among = f"; chosen among {clusters} clusters" if clusters > 1 else ""
+        return f"{view.name}: {', '.join([*reasons, *scores])}{among}"
 
     def _shown(self, name: str, task: TaskDescription, view: ClusterView) -> float:
         raw = self._raw.get(name)
         value = self._within(name, self._scores[name].score(task, view), task, view)
         return value if raw is None else raw.raw(task, view)
+
+
+def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescription], Hashable]] | None:
+    """How to tell all of an item that these look at where no node may be added; None if one of them does not say."""
+    said = [getattr(one, "trait", None) for one in policies if not isinstance(one, RoomPolicy)]
+    traits = [one for one in said if one is not None]
+    return traits if len(traits) == len(said) else None
+
+
+def _rejections(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
+    """What those of them that say no say, by their names."""
+    rejections = {}
+    for one in filters:
+        rejection = _verdict(one, task, view)
+        if rejection is not None:
+            rejections[one.name] = rejection
+    return rejections
 
 
 def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:

@@ -11,5 +11,8 @@ class PreferredClusterPolicy:
 
     name = "preferred"
 
+    def trait(self, task: TaskDescription) -> str | None:
+        return task.preferred_cluster
+
     def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
         return int(task.preferred_cluster == cluster.name)

@@ -18,6 +18,9 @@ class ResidentPolicy:
 
     name = "resident"
 
+    def trait(self, task: TaskDescription) -> None:
+        return None
+
     def score(self, task: TaskDescription, cluster: ClusterView) -> float:
         tags = cluster.metadata.tags
         return (1.0 + (RESIDENT_TAG in tags) - (ELASTIC_TAG in tags)) / 2.0

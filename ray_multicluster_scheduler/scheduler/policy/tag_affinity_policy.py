@@ -11,5 +11,8 @@ class TagAffinityPolicy:
 
     name = "tags"
 
+    def trait(self, task: TaskDescription) -> tuple[str, ...]:
+        return task.tags
+
     def rank(self, task: TaskDescription, cluster: ClusterView) -> int:
         return len(set(task.tags).intersection(cluster.metadata.tags)) if task.tags else 0

@@ -19,6 +19,9 @@ class WeightedPreferencePolicy:
 
     name = "load"
 
+    def trait(self, task: TaskDescription) -> bool:
+        return bool(task.placement.get("GPU"))
+
     def score(self, task: TaskDescription, cluster: ClusterView) -> float:
         raw = self.raw(task, cluster)
         return raw / (1.0 + raw)

@@ -31,23 +31,24 @@ class BackpressureController:
 
     def __init__(self, settings: Settings) -> None:
         threshold = settings.resource_threshold
-        self._limits = {"cpu": threshold.cpu, "gpu": threshold.gpu, "memory": threshold.memory}
+        limits = {"cpu": threshold.cpu, "gpu": threshold.gpu, "memory": threshold.memory}
+        self._limits = [(name, _RAY_NAMES[name], limit) for name, limit in limits.items() if limit < 1]
         self._basis = settings.threshold_on
 
     def pressure(self, task: TaskDescription, cluster: ClusterView) -> Pressure | None:
         """The first resource above its limit, or None when the cluster takes the item."""
-        for resource, limit in self._limits.items():
-            name = _RAY_NAMES[resource]
-            if limit >= 1 or not cluster.total.get(name) or (resource == "gpu" and not task.placement.get(name)):
+        total = cluster.total
+        for resource, name, limit in self._limits:
+            if not total.get(name) or (resource == "gpu" and not task.placement.get(name)):
                 continue
-            use = self._use(resource, cluster)
+            use = self._use(resource, name, cluster)
             if use is None or use > limit + _ROUNDING:
                 return Pressure(resource, use, limit)
         return None
 
-    def _use(self, resource: str, cluster: ClusterView) -> float | None:
+    def _use(self, resource: str, name: str, cluster: ClusterView) -> float | None:
         """Share in use on the basis of ``threshold_on``; what is reserved stands in where nothing was observed."""
-        reserved = cluster.use.get(_RAY_NAMES[resource])
+        reserved = cluster.use.get(name)
         observed = (cluster.observed or {}).get(resource)
         if self._basis == "reserved" or observed is None:
             return reserved

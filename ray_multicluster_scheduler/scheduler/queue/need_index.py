@@ -125,9 +125,25 @@ class NeedIndex:
 
     def _set(self, place: int, first: int, need: Need) -> None:
         branch = self._size + place
+        is_as_before = self._least[branch] == need
         self._firsts[branch], self._least[branch] = first, need
         branch //= 2
+        if is_as_before:
+            self._renumber(branch)
+            return
         while branch and self._sum_up(branch):
+            branch //= 2
+
+    def _renumber(self, branch: int) -> None:
+        """From here to the root only numbers may have changed."""
+        firsts, earliest = self._firsts, self._earliest
+        while branch:
+            left = 2 * branch
+            first = left if firsts[left] <= firsts[left + 1] else left + 1
+            number, leaf = firsts[first], earliest[first]
+            if firsts[branch] == number and earliest[branch] == leaf:
+                return
+            firsts[branch], earliest[branch] = number, leaf
             branch //= 2
 
     def _sum_up(self, branch: int) -> bool:

@@ -19,8 +19,11 @@ class Order(Protocol):
     def urgency(self, priority: int, since: float) -> float:
         """Of an item of this priority that was submitted then. Static: it does not change while the item waits."""
 
+    def share(self, account: OwnerAccount) -> float:
+        """Of an owner, among owners of items of equal priority. Changes only when it takes or gives back something."""
+
     def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
-        """Of an owner, among owners of items of equal priority."""
+        """The same, for owners with equal shares as well; begins with the share."""
 
 
 class _Aged:
@@ -37,6 +40,9 @@ class FairOrder(_Aged):
 
     name = "fair"
 
+    def share(self, account: OwnerAccount) -> float:
+        return account.held / account.weight
+
     def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
         return account.held / account.weight, account.used(now) / account.weight
 
@@ -45,6 +51,9 @@ class FifoOrder(_Aged):
     """Priority, then first come, whoever owns it."""
 
     name = "fifo"
+
+    def share(self, account: OwnerAccount) -> float:
+        return 0.0
 
     def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
         return ()

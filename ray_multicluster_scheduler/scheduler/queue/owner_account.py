@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 
@@ -13,8 +13,7 @@ UNKNOWN_COST = {"CPU": 1.0}
 """An item that asks for nothing still keeps something busy: it counts as this much."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """What one item takes of its owner's share while it is on a cluster."""
 
     cost: float
@@ -46,10 +45,17 @@ class OwnerAccount:
         self.held = 0.0
         self._used = 0.0
         self._since = 0.0
+        self.in_line: tuple[float, int, str] = (0.0, 0, "")
+        """Where it stands among the owners, by its share."""
 
     @property
     def idle(self) -> bool:
         return not self.queued and not self.running
+
+    @property
+    def may_start(self) -> bool:
+        """May anything of it, unless that needs GPUs that it may not have?"""
+        return self.paused is None and (not self.has_limits or self.refusal(0) is None)
 
     @property
     def limited(self) -> bool:
@@ -97,6 +103,10 @@ class OwnerAccount:
 
 def holding_of(task: TaskDescription, fleet: Resources, now: float) -> Holding:
     """What it takes of a fleet with these totals, from now on."""
-    need = task.placement or UNKNOWN_COST
-    shares = (amount / fleet[name] for name, amount in need.items() if fleet.get(name))
-    return Holding(max(shares, default=0.0), task.placement.get("GPU", 0.0), now)
+    need = task.placement
+    cost = 0.0
+    for name, amount in (need or UNKNOWN_COST).items():
+        there = fleet.get(name)
+        if there and amount / there > cost:
+            cost = amount / there
+    return Holding(cost, need.get("GPU", 0.0), now)

@@ -31,19 +31,33 @@ class Shape(NamedTuple):
     bundles: GangShape | None = None
 
 
+class Demands(NamedTuple):
+    """What an item demands of a cluster for good. ``only``: it goes to this cluster or nowhere."""
+
+    only: str | None
+    require_tags: tuple[str, ...]
+    allow_clusters: tuple[str, ...] | None
+    deny_clusters: tuple[str, ...]
+
+
+NO_DEMANDS = Demands(None, (), None, ())
+
+
 class Bay(NamedTuple):
-    """Groups that the same clusters are open for: by kind, by whether it is a retry, and for those that go to one
-    cluster or nowhere, by that cluster. ``names`` are the resources that all of them need."""
+    """Groups that the same clusters are open for: by kind, by whether it is a retry, and by what they demand for good.
+    ``names`` are the resources that all of them need."""
 
     kind: str
     retry: bool
-    cluster: str | None
     names: tuple[str, ...]
+    demands: Demands = NO_DEMANDS
 
 
 def bay_of(shape: Shape) -> Bay:
     only = shape.lane.cluster if shape.fallback == "wait" else None
-    return Bay(shape.kind, shape.retry, only, tuple(name for name, _ in shape.placement))
+    demands = Demands(only, shape.require_tags, shape.allow_clusters, shape.deny_clusters)
+    names = tuple([name for name, _ in shape.placement])
+    return Bay(shape.kind, shape.retry, names, NO_DEMANDS if demands == NO_DEMANDS else demands)
 
 
 def lane_of(task: TaskDescription) -> Lane:

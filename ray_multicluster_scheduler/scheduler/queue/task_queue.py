@@ -8,8 +8,10 @@ one that what is free suffices for.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from math import inf
 from typing import TypeAlias
 
@@ -47,6 +49,9 @@ class TaskQueue:
         self.order = order or FifoOrder(_FOREVER)
         self._new_account = account or (lambda _: OwnerAccount())
         self._accounts: dict[str, OwnerAccount] = {}
+        self._line: list[tuple[float, int, str]] = []  # all owners, who has the smallest share first
+        self._newcomers = count()
+        self._bays: Counter[Bay] = Counter()
         self._maybe_idle: set[str] = set()
         self._served = 0.0  # the most that one who had a turn had used by then, for its weight
         self._grain = 0.0  # the most that a single item has used lately: shares cannot be equal to less than that
@@ -66,6 +71,7 @@ class TaskQueue:
         group = self._groups.get((priority, shape))
         if group is None:
             group = self._groups[priority, shape] = ShapeGroup(shape, priority)
+            self._bays[group.bay] += 1
         self.account(shape.owner).queued += 1
         group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
@@ -133,6 +139,8 @@ class TaskQueue:
 
         Groups that are parked are left out, and so are those of owners who may start nothing now.
         """
+        if not any(free is None or free for free in map(rooms, self._bays)):
+            return None
         best: ShapeGroup | None = None
         urgency = inf
         for priority in reversed(self._priorities):
@@ -179,7 +187,18 @@ class TaskQueue:
         account = self._accounts.get(owner)
         if account is None:
             account = self._accounts[owner] = self._new_account(owner)
+            account.in_line = (self.order.share(account), next(self._newcomers), owner)
+            insort(self._line, account.in_line)
         return account
+
+    def _line_up(self, account: OwnerAccount) -> None:
+        """Its share is not what it was."""
+        share, number, owner = account.in_line
+        now = self.order.share(account)
+        if now != share:
+            del self._line[bisect_left(self._line, account.in_line)]
+            account.in_line = (now, number, owner)
+            insort(self._line, account.in_line)
 
     def waiting_of(self, owner: str) -> int:
         """How many items of this owner wait in here."""
@@ -189,6 +208,10 @@ class TaskQueue:
     def pause(self, owner: str, reason: str) -> None:
         """Nothing of this owner's starts until :meth:`resume`."""
         self.account(owner).paused = reason
+
+    def paused_owners(self) -> dict[str, str]:
+        """Whose queues are paused, and why."""
+        return {owner: account.paused for owner, account in self._accounts.items() if account.paused is not None}
 
     def resume(self, owner: str) -> None:
         self.account(owner).paused = None
@@ -200,12 +223,14 @@ class TaskQueue:
         account.raise_to((self._served - _CREDIT * self._grain) * account.weight, now)
         self._served = max(self._served, account.used(now) / account.weight)
         account.take(holding, now)
+        self._line_up(account)
 
     def give_back(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
         account = self.account(owner)
         limited = account.limited
         account.give_back(holding, now)
+        self._line_up(account)
         self._grain = max(_FADING * self._grain, holding.cost * (now - holding.since) / account.weight)
         if limited and account.queued:
             self.lifted.add(owner)
@@ -217,23 +242,16 @@ class TaskQueue:
             account = self._accounts.get(owner)
             if account is not None and account.idle and account.paused is None:
                 del self._accounts[owner]
+                del self._line[bisect_left(self._line, account.in_line)]
         self._maybe_idle.clear()
 
     def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
         """Of those that could go: the one whose owner has the turn, and the oldest."""
-        turn = self.order.turn
-        turns = [
-            (turn(queue.account, now), at, queue)
-            for at, queue in enumerate(self._levels[priority].values())
-            if queue.account.paused is None and (not queue.account.has_limits or queue.account.refusal(0) is None)
-        ]
-        if len(turns) > 1:
-            turns.sort()
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
         best_turn: tuple[float, ...] = ()
         oldest: tuple[float, ShapeGroup] | None = None
-        for its_turn, _, queue in turns:
+        for its_turn, queue in self._by_turns(self._levels[priority], now):
             if best is not None and alone and its_turn != best_turn:
                 break  # whoever is left comes later
             first = self._first_of_owner(queue, rooms)
@@ -244,6 +262,21 @@ class TaskQueue:
             if best is None or (its_turn == best_turn and first[0] < best[0]):
                 best, best_turn = first, its_turn
         return None if best is None else (best[1], best[1] if oldest is None else oldest[1])
+
+    def _by_turns(self, level: dict[str, _OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], _OwnerQueue]]:
+        """Owners of a level who may start something, with their turns, the first one first."""
+        line, begin = self._line, 0
+        while begin < len(line):
+            share, end = line[begin][0], begin + 1
+            while end < len(line) and line[end][0] == share:
+                end += 1
+            equals = [level[owner] for _, _, owner in line[begin:end] if owner in level]
+            if len(equals) > 1:  # else nobody has the same turn, whatever it is
+                turns = sorted((self.order.turn(queue.account, now), at) for at, queue in enumerate(equals))
+                yield from ((turn, equals[at]) for turn, at in turns if equals[at].account.may_start)
+            elif equals and equals[0].account.may_start:
+                yield (share,), equals[0]
+            begin = end
 
     def _first_of_owner(self, queue: _OwnerQueue, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
         best: tuple[int, ShapeGroup] | None = None
@@ -279,6 +312,9 @@ class TaskQueue:
     def _drop(self, group: ShapeGroup) -> None:
         """Nobody waits in it any more: nothing of it stays."""
         del self._groups[group.priority, group.shape]
+        self._bays[group.bay] -= 1
+        if not self._bays[group.bay]:
+            del self._bays[group.bay]
         level = self._levels[group.priority]
         bays = level[group.shape.owner].bays
         bays[group.bay].drop(group)

@@ -83,7 +83,7 @@ class FakeFleet:
         self.judge()
 
     def _carry_out(self, instructions: list[out.Instruction]) -> bool:
-        durable = [isinstance(one, out.Persist) for one in instructions]
+        durable = [isinstance(one, (out.Persist, out.Remember)) for one in instructions]
         assert durable == sorted(durable, reverse=True), "a Persist came after an outward effect"
         for one in instructions:
             match one:

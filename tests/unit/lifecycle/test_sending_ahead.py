@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import Rejection, TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     CancelAttempt,
@@ -15,7 +17,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RecallAttempt,
     StartAttempt,
 )
-from tests.unit.lifecycle.driver import Driver, cluster, job, ready, snapshot, task
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from tests.unit.lifecycle.driver import FREE, Driver, cluster, job, ready, snapshot, task
 
 SHORT_S = 0.01
 
@@ -294,6 +299,31 @@ def test_one_that_could_not_use_the_place_holds_up_nobody() -> None:
     driver.submit(work("w0"))
     driver.submit(work("wide", requirements={"CPU": 1.0, "GPU": 1.0}, allow_clusters=("a",)))
     driver.submit(work("w1"))
+    assert ahead(driver, ever=True) == ["w1"]
+
+
+class Picky:
+    """Keeps some items away from everywhere."""
+
+    name = "picky"
+
+    def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
+        return Rejection("PICKY", "not this one") if "GO" not in task.tags else None
+
+
+def test_one_that_a_filter_of_a_user_keeps_away_holds_up_nobody() -> None:
+    catalog = PolicyCatalog()
+    catalog.register_filter("picky", Picky())
+    settings = Settings(**FREE)
+    driver = Driver(cluster("a"))
+    driver.machine = SchedulerMachine(settings, [cluster("a")], policy=PolicyEngine(settings, catalog=catalog))
+    driver.link_up("a", 1)
+    for number in range(2):
+        driver.submit(work(f"before{number}", tags=("GO",)))
+        driver.succeed(f"before{number}", SHORT_S)
+    driver.submit(work("w0", tags=("GO",)))
+    driver.submit(work("kept away"))
+    driver.submit(work("w1", tags=("GO",)))
     assert ahead(driver, ever=True) == ["w1"]
 
 

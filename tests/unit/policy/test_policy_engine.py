@@ -176,7 +176,7 @@ def test_a_decision_says_why_and_survives_json() -> None:
     fleet = [view("a", cordoned=True), view("b", prefer=True)]
     decision = engine().schedule(task("t", preferred_cluster="b"), fleet, 7.0)
     assert (decision.cluster, decision.code, decision.at, decision.task_id) == ("b", "PLACED", 7.0, "t")
-    assert decision.sentence == "b: preferred, load score 9.6; 1 of 2 clusters could take it"
+    assert decision.sentence == "b: preferred, load score 9.6; chosen among 2 clusters"
     row = decision.candidates[1]
     assert row.node_id == "n1"
     assert row.ranks == {"preferred": 1, "tags": 0, "room": 1, "spares_gpus": 1}
@@ -297,19 +297,12 @@ def test_and_not_where_nothing_is_won_by_it(trouble: Trouble, wish: dict[str, An
 
 def test_a_coarse_sieve_says_no_only_where_the_filters_would() -> None:
     brain = engine()
-    some = view("a", node({"CPU": 8.0}, {"CPU": 2.0}), node({"CPU": 8.0}, {"CPU": 3.0}, name="n2"))
-    plain, spreads = task("none", cpus=0), job("none")
-    assert brain.might_take(plain, {"CPU": 3.0}, some, retry=False)
-    assert not brain.might_take(plain, {"CPU": 4.0}, some, retry=False)
-    assert brain.might_take(spreads, {"CPU": 5.0}, some, retry=False)
-    assert not brain.might_take(spreads, {"CPU": 6.0}, some, retry=False)
-    assert brain.might_take(None, {"CPU": 99.0}, some, retry=False)  # of a gang nothing is said so easily
-    closed = view("b", cordoned=True)
-    assert not brain.might_take(plain, {}, closed, retry=False)
+    free, closed = view("a", node({"CPU": 8.0})), view("b", cordoned=True)
+    plain = task("none", cpus=0)
+    assert brain.open_for(plain, [closed, free, closed], retry=False) == [free]
+    assert brain.open_for(plain, [closed, free, closed], retry=False) == [free], "also when it is known"
+    assert brain.open_for(None, [closed, free], retry=False) == [closed, free], "of a gang nothing is said so easily"
     assert brain.is_closed(plain, closed, retry=False)
-    grows = view("c", node({"CPU": 8.0}, {"CPU": 0.0}), new_node=NewNode({"CPU": 4.0}, {}))
-    assert brain.might_take(plain, {"CPU": 4.0}, grows, retry=False)
-    assert not brain.might_take(plain, {"CPU": 5.0}, grows, retry=False)
 
 
 def test_a_cluster_above_the_threshold_is_closed_unless_it_can_grow() -> None:
@@ -378,6 +371,6 @@ def test_a_filter_by_kind_that_raises_is_an_error_with_names() -> None:
 def test_a_placement_on_a_node_that_is_not_there_yet_says_so() -> None:
     grows = view("c", node({"CPU": 8.0}, {"CPU": 0.0}), new_node=NewNode({"CPU": 8.0}, {}))
     decision = engine().schedule(task("t", cpus=8), [grows], 0.0)
-    assert decision.sentence == "c: on a node that is still to be added, load score 0.0; 1 of 1 clusters could take it"
+    assert decision.sentence == "c: on a node that is still to be added, load score 0.0"
     row = decision.candidates[0]
     assert (row.node_id, row.ranks["room"]) == ("(new node)", 0)

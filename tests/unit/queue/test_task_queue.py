@@ -255,8 +255,8 @@ def test_lanes_and_depths() -> None:
 
 def test_who_goes_to_one_cluster_only_is_looked_at_for_that_one_only() -> None:
     queue = fill(task("w", preferred_cluster="mac", fallback="wait"), task("p", preferred_cluster="mac"))
-    assert head(queue, lambda bay: [(9.0,)] if bay.cluster in (None, "linux") else []) == "p"
-    assert head(queue, lambda bay: [(9.0,)] if bay.cluster in (None, "mac") else []) == "w"
+    assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "linux") else []) == "p"
+    assert head(queue, lambda bay: [(9.0,)] if bay.demands.only in (None, "mac") else []) == "w"
 
 
 def test_membership_and_removal() -> None:

@@ -23,7 +23,10 @@ from ray_multicluster_scheduler.scheduler.policy.filters.threshold import Thresh
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
-__all__ = ["SubmissionIntervalFilter", "ThresholdFilter", "built_in"]
+__all__ = ["OF_DEMANDS", "SubmissionIntervalFilter", "ThresholdFilter", "built_in"]
+
+OF_DEMANDS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
+"""What they say of an item and a cluster depends on nothing but their entries."""
 
 
 def built_in(settings: Settings, local_python: str) -> tuple[Filter, ...]:

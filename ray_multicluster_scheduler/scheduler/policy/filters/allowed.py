@@ -12,6 +12,9 @@ class AllowedFilter:
 
     name = "allowed"
 
+    def concerns(self, task: TaskDescription) -> bool:
+        return bool(task.deny_clusters) or task.allow_clusters is not None
+
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if cluster.name in task.deny_clusters:
             return Rejection(NOT_ALLOWED, "the item denies it (deny_clusters)", permanent=True)

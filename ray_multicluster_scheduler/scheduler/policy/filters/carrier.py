@@ -12,6 +12,7 @@ class CarrierFilter:
 
     name = "carrier"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if cluster.metadata.dashboard is None:

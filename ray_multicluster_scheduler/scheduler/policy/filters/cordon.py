@@ -12,6 +12,7 @@ class CordonFilter:
 
     name = "cordon"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         return Rejection(CORDONED, "it is cordoned: closed for new work") if cluster.cordoned else None

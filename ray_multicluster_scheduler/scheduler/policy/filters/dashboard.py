@@ -11,6 +11,7 @@ class DashboardFilter:
 
     name = "dashboard"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.job_trouble

@@ -11,6 +11,7 @@ class HealthFilter:
 
     name = "health"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.trouble

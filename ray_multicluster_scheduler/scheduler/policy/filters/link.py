@@ -11,6 +11,7 @@ class LinkFilter:
 
     name = "link"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         trouble = cluster.link_trouble

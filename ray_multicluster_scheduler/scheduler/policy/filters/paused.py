@@ -12,6 +12,7 @@ class PausedFilter:
 
     name = "paused"
     by_kind = True
+    lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if cluster.paused is None:

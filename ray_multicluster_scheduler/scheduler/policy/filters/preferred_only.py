@@ -12,6 +12,9 @@ class PreferredOnlyFilter:
 
     name = "preferred_only"
 
+    def concerns(self, task: TaskDescription) -> bool:
+        return task.fallback == "wait"
+
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         if task.fallback != "wait" or task.preferred_cluster in (None, cluster.name):
             return None

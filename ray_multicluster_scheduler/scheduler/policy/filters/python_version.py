@@ -12,6 +12,7 @@ class PythonVersionFilter:
 
     name = "python_version"
     by_kind = True
+    lasting = True
 
     def __init__(self, local_python: str) -> None:
         self._local = _minor(local_python)

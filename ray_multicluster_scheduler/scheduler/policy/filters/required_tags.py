@@ -12,6 +12,9 @@ class RequiredTagsFilter:
 
     name = "required_tags"
 
+    def concerns(self, task: TaskDescription) -> bool:
+        return bool(task.require_tags)
+
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         missing = [tag for tag in task.require_tags if tag not in cluster.metadata.tags]
         if not missing:

@@ -13,6 +13,7 @@ class SubmissionIntervalFilter:
 
     name = "submission_interval"
     by_kind = True
+    lasting = True
 
     def __init__(self, settings: Settings) -> None:
         self._kinds = settings.submission_interval_kinds

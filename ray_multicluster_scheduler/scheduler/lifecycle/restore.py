@@ -1,0 +1,184 @@
+"""Restore: a machine gives its rows away, and another one goes on from them.
+
+What was learnt of clusters, of run times and of who has used how much is not kept: it is learnt again. Items are where
+they were. Of every attempt that may be alive somebody is asked, and until there is an answer nothing of it begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.cluster.fit import may_spread
+from ray_multicluster_scheduler.scheduler.lifecycle import timers
+from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
+from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
+    Ahead,
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
+
+
+class Restore:
+    """Both directions; what the one writes the other reads."""
+
+    def __init__(self, core: Core, admission: Admission, scheduling: SchedulingPass, ahead: SendingAhead) -> None:
+        self._core, self._admission, self._scheduling, self._ahead = core, admission, scheduling, ahead
+
+    # ---- what is to be kept
+
+    def row(self, record: TaskRecord) -> ItemRow:
+        """All of an item that outlives the process."""
+        task_id = record.task.id
+        state = self._core.registry.find(record.cluster) if record.live else None
+        reservation = None if state is None else state.ledger.reservations.get(task_id)
+        missing = self._core.prerequisites.of(task_id)
+        return ItemRow(
+            task=record.task,
+            number=record.number,
+            history=tuple(record.history),
+            priority=record.wanted.priority,
+            attempt=record.attempt,
+            cluster=record.cluster,
+            fence=record.fence,
+            earlier_fences=record.earlier_fences,
+            queued_at=record.queued_at,
+            started_at=record.started_at,
+            finished_at=record.finished_at,
+            decision=record.placed,
+            ending=record.ending,
+            failures=dict(record.failures),
+            restarts=record.restarts,
+            load_bytes=record.load_bytes,
+            pinned=record.pinned,
+            held=record.held,
+            waits_for="" if missing is None else missing.arguments,
+            retry_at=self._core.out.due(timers.retry_key(task_id)),
+            holding=record.holding,
+            parts=None if reservation is None else dict(reservation.parts),
+            ahead=state is not None and task_id in state.places.ahead,
+        )
+
+    def clusters(self) -> tuple[ClusterRow, ...]:
+        return tuple(ClusterRow(state.name, state.cordoned, state.paused) for state in self._core.registry)
+
+    def owners(self) -> tuple[OwnerRow, ...]:
+        return tuple(OwnerRow(owner, why) for owner, why in self._core.queue.paused_owners().items())
+
+    # ---- and how it is taken up again
+
+    def restored(self, event: Restored, now: float) -> None:
+        """A machine that has items of its own is not begun anew."""
+        if self._core.records:
+            return
+        for cluster in event.clusters:
+            state = self._core.registry.find(cluster.name)
+            if state is not None:
+                state.cordoned, state.paused = cluster.cordoned, cluster.paused
+        for owner in event.owners:
+            self._core.queue.pause(owner.name, owner.paused)
+        rows = sorted(event.items, key=lambda row: row.number)
+        for row in rows:
+            self._admission.know(_record(row))
+            self._core.next_fence = max(self._core.next_fence, *(fence + 1 for fence in _fences(row)))
+        self._remember_submissions(rows)
+        for row in rows:
+            self._take_up(row, self._core.records[row.task.id], now)
+        self._scheduling.request()
+
+    def _take_up(self, row: ItemRow, record: TaskRecord, now: float) -> None:
+        if record.live:
+            self._take_up_attempt(row, record, now)
+        elif record.state is TaskState.PENDING:
+            self._admission.wait_again(record, row.waits_for, now)
+        elif record.state is TaskState.QUEUED:
+            self._scheduling.wait_again(record, now)
+        elif record.state is TaskState.RETRYING:
+            self._core.out.set_timer(timers.retry_key(record.task.id), max(now, row.retry_at or now))
+
+    def _take_up_attempt(self, row: ItemRow, record: TaskRecord, now: float) -> None:
+        task, cluster = record.task, record.cluster or ""
+        if row.holding is not None:
+            record.holding = row.holding
+            self._core.queue.take(task.owner, row.holding, now)
+        self._take_room(row, record)
+        if record.started_at is not None and task.run_timeout is not None:
+            due = max(now, record.started_at + task.run_timeout)
+            self._core.out.set_timer(timers.run_key(task.id, record.attempt), due)
+        fence = record.fence or 0
+        if record.started_at is not None:
+            self._core.out.put(AdoptAttempt(task.id, record.attempt, fence, cluster))
+        else:
+            ahead: Ahead = "queue" if row.ahead else ""
+            self._core.out.put(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
+        if record.ending is not None:
+            self._ask_again(record, cluster)
+
+    def _take_room(self, row: ItemRow, record: TaskRecord) -> None:
+        state = self._core.registry.find(record.cluster)
+        if state is None:
+            return
+        if row.ahead:
+            state.places.send_ahead(record.wanted, row.sent_at)
+            self._ahead.watch(state)
+        elif row.parts is not None:
+            task = record.task
+            state.ledger.reserve(task.id, row.parts, row.sent_at, spreads=may_spread(task))
+            state.places.take(task)
+            if record.started_at is not None and task.serves:
+                state.places.actor_ready(task.id)
+        self._core.touched.add(state.name)
+
+    def _ask_again(self, record: TaskRecord, cluster: str) -> None:
+        """Its end was asked for, and maybe nobody heard it."""
+        ending = record.ending
+        if ending is not None and ending.kind == "take_back":
+            self._core.out.put(RecallAttempt(record.task.id, record.attempt, cluster))
+        elif ending is not None:
+            self._core.out.put(CancelAttempt(record.task.id, record.attempt, cluster, ending.force))
+
+    def _remember_submissions(self, rows: Iterable[ItemRow]) -> None:
+        """When each cluster was last given something new, for the submission interval."""
+        first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
+        sent = [(step.at, self._core.records[step.task_id].task, step.cluster) for step in first if step is not None]
+        for at, task, cluster in sorted(sent, key=lambda one: one[0]):
+            self._core.submissions.record(task, cluster or "", at, retry=False)
+
+
+def _record(row: ItemRow) -> TaskRecord:
+    record = TaskRecord(
+        row.task,
+        row.number,
+        state=row.state,
+        attempt=row.attempt,
+        cluster=row.cluster,
+        fence=row.fence,
+        earlier_fences=row.earlier_fences,
+        history=list(row.history),
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        placed=row.decision,
+        ending=row.ending,
+        failures=dict(row.failures) or NO_FAILURES,
+        restarts=row.restarts,
+        load_bytes=row.load_bytes,
+        held=row.held,
+    )
+    if row.pinned is not None:
+        record.pin(row.pinned)
+    if row.priority != row.task.priority:
+        record.prioritise(row.priority)
+    return record
+
+
+def _fences(row: ItemRow) -> tuple[int, ...]:
+    return (0, *row.earlier_fences) if row.fence is None else (0, *row.earlier_fences, row.fence)

@@ -1,0 +1,78 @@
+"""Rows: what of the machine outlives its process. All of them are frozen, and hold nothing that the machine changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ray_multicluster_scheduler.common.model import (
+    FailureClass,
+    Resources,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """One item. ``number`` is that of its submission, ``waits_for`` says which arguments it still waits for.
+
+    ``holding`` is what it takes of its owner's share, ``parts`` what it has reserved on the nodes that it is expected
+    on; None if it has no place. ``ahead``: it was sent to its cluster before there was one. ``retry_at`` is when its
+    next attempt may be placed.
+    """
+
+    task: TaskDescription
+    number: int
+    history: tuple[Transition, ...]
+    priority: int
+    attempt: int = 0
+    cluster: str | None = None
+    fence: int | None = None
+    earlier_fences: tuple[int, ...] = ()
+    queued_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    decision: SchedulingDecision | None = None
+    ending: Ending | None = None
+    failures: Mapping[FailureClass, int] = field(default_factory=dict)
+    restarts: int = 0
+    load_bytes: int = 0
+    pinned: str | None = None
+    held: str | None = None
+    waits_for: str = ""
+    retry_at: float | None = None
+    holding: Holding | None = None
+    parts: Mapping[str, Resources] | None = None
+    ahead: bool = False
+
+    @property
+    def state(self) -> TaskState:
+        return self.history[-1].state
+
+    @property
+    def sent_at(self) -> float:
+        """When its newest attempt was sent; for one that has an attempt."""
+        sent = (step.at for step in reversed(self.history) if step.state is TaskState.DISPATCHING)
+        return next(step_at for step_at in sent)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """What people said of a cluster. ``paused`` is why its queue is; None if it is not."""
+
+    name: str
+    cordoned: bool = False
+    paused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """An owner whose queue is paused, and why."""
+
+    name: str
+    paused: str
