@@ -41,6 +41,10 @@ def show(
 ) -> None:
     """Show the fleet: state, carrier, load, tags and versions of each cluster."""
     if context.invoked_subcommand is not None:
+        if config is not None or output is not Output.table:
+            raise typer.BadParameter(
+                f"{context.invoked_subcommand} tells programs that run now: -o and --config are not for it."
+            )
         return
     from ray_multicluster_scheduler import UnifiedScheduler
 
@@ -60,7 +64,10 @@ def show(
 
 @app.command()
 def drain(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
-    """Tell your running programs to send nothing new there; what runs goes on. Again: what is still there?"""
+    """Let nothing new be sent there.
+
+    Your programs that run now are told; what runs there goes on. Do it again to see what is still there.
+    """
     from ray_multicluster_scheduler.cli.cluster_orders import named, order
 
     def told(items: Sequence[str]) -> str:
@@ -71,7 +78,7 @@ def drain(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.
 
 @app.command()
 def uncordon(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
-    """The end of drain: your running programs send work there again."""
+    """The end of drain."""
     from ray_multicluster_scheduler.cli.cluster_orders import named, order
 
     def told(items: Sequence[str]) -> str:
@@ -86,7 +93,11 @@ def declare_dead(
     reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Although it seems to be alive.")] = False,
 ) -> None:
-    """Tell your running programs that a cluster is dead: what may be repeated goes elsewhere, the rest fails."""
+    """Say that a cluster is dead.
+
+    Your programs that run now are told: what may be repeated goes elsewhere, the rest fails. A cluster that answers is
+    refused.
+    """
     from ray_multicluster_scheduler.cli.cluster_orders import named, order
 
     def told(items: Sequence[str]) -> str:

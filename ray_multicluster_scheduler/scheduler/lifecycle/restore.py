@@ -68,7 +68,7 @@ class Restore:
         )
 
     def clusters(self) -> tuple[ClusterRow, ...]:
-        return tuple(ClusterRow(state.name, state.cordoned, state.paused) for state in self._core.registry)
+        return tuple(ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._core.registry)
 
     def owners(self) -> tuple[OwnerRow, ...]:
         return tuple(OwnerRow(owner, why) for owner, why in self._core.queue.paused_owners().items())
@@ -82,7 +82,7 @@ class Restore:
         for cluster in event.clusters:
             state = self._core.registry.find(cluster.name)
             if state is not None:
-                state.cordoned, state.paused = cluster.cordoned, cluster.paused
+                state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
         for owner in event.owners:
             self._core.queue.pause(owner.name, owner.paused)
         rows = sorted(event.items, key=lambda row: row.number)

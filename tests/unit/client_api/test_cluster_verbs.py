@@ -214,6 +214,11 @@ class TestCommand:
         assert main(["clusters", "declare-dead", "mac", "--force"]) == 0
         assert isinstance(handle.exception(10), ClusterLostError)
 
+    @pytest.mark.parametrize("words", [["-o", "json"], ["--config", "x.yaml"]])
+    def test_options_of_the_table_are_not_theirs(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["clusters", *words, "drain", "mac"]) == 2
+        assert "drain tells programs that run now" in capsys.readouterr().err
+
     def test_an_unknown_name(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["clusters", "declare-dead", "mca"]) == 2
         assert f"process {os.getpid()}: There is no cluster 'mca'" in capsys.readouterr().err

@@ -267,6 +267,18 @@ class TestRules:
         assert [(one.name, one.paused) for one in after.machine.owner_rows()] == [("ann", "later")]
         assert reborn(driver, clusters=[cluster("c")]).machine.cluster_rows()[0].name == "c"
 
+    def test_a_cluster_that_was_declared_dead_is_that_until_it_answers(self) -> None:
+        driver = ready(2)
+        driver.send(events.LinkDown("a", "silent"))
+        driver.send(events.ClusterDeclaredDead("a", "sold"))
+        driver.submit(task("t"))
+        after = reborn(driver)
+        assert after.machine.cluster_rows() == driver.machine.cluster_rows()
+        assert after.machine.record("t").code == "CLUSTER_DEAD"
+        after.now += 1
+        after.snapshot("a", 2)
+        assert after.state("t") is TaskState.DISPATCHING
+
     def test_who_comes_later_has_a_later_number(self) -> None:
         driver = ready(1)
         driver.submit(task("runs"))

@@ -214,21 +214,6 @@ def test_an_owner_who_is_paused_or_at_a_limit_is_passed_over() -> None:
     assert drain(queue) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("account", "held", "sentence"),
-    [
-        (OwnerAccount(max_running=0), 0, "nothing of it may start, as its max_running is 0"),
-        (OwnerAccount(max_gpus=0), 0, "nothing of it that needs a GPU may start, as its max_gpus is 0"),
-        (OwnerAccount(max_running=2), 2, "2 of its items are on clusters; its max_running is 2"),
-        (OwnerAccount(max_gpus=2), 2, "it holds 2 GPUs; its max_gpus is 2"),
-    ],
-)
-def test_limits_in_words(account: OwnerAccount, held: int, sentence: str) -> None:
-    for _ in range(held):
-        account.take(Holding(0.1, 1.0), 0.0)
-    assert account.refusal(1.0) == sentence
-
-
 def test_an_owner_with_nothing_is_forgotten() -> None:
     queue = fair()
     fill(task("a0", owner="a"), queue=queue)
