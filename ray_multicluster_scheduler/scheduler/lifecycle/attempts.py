@@ -92,12 +92,11 @@ class Attempts:
             self._core.freed.add(state.name)
         if self._live(*event.ended) is not None:
             state.hand_over(event.ended[0], record.task, now)
+            self._core.out.put(Remember(event.ended[0]))
         else:
             state.places.leave_ahead(record.task.id)
             state.take(record.task, now, short=True)
-        for task_id in (event.ended[0], record.task.id):
-            if task_id in self._core.records:
-                self._core.out.put(Remember(task_id))
+        self._core.out.put(Remember(record.task.id))
 
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
