@@ -196,6 +196,16 @@ class TestAttempts:
         after.succeed("t")
         assert after.end("t").state is TaskState.SUCCEEDED
 
+    def test_one_on_a_cluster_that_was_removed_and_is_there_again(self) -> None:
+        driver = ready(2)
+        driver.submit(task("t", cpus=2))
+        driver.send(events.ClusterChanged("a", None))
+        after = reborn(driver, clusters=[cluster("a")])
+        assert after.machine.view("a", after.now).in_flight == 1
+        after.link_up("a", 2)
+        after.succeed("t")
+        assert after.machine.view("a", after.now).in_flight == 0
+
     def test_one_that_was_sent_ahead_holds_nothing_and_is_taken_back_in_time(self) -> None:
         driver = knowing(1)
         driver.submit(work("t0"))
