@@ -62,7 +62,7 @@ class _Cluster(Strict):
     speed: Annotated[float, Field(gt=0)] | None = None
     latency: Time = 0.005
     agent_start: Time = 3.0
-    snapshot_every: Time = 30.0
+    snapshot_every: Time = 60.0
     snapshot_delay: Time = 0.0
     snapshot_loss: Fraction = 0.0
     crashes_per_hour: Annotated[float, Field(ge=0)] = 0.0

@@ -51,7 +51,7 @@ class SimulatedCluster:
     speed: float = 1.0
     latency_s: float = 0.005
     agent_start_s: float = 3.0
-    snapshot_every_s: float = 30.0
+    snapshot_every_s: float = 60.0
     snapshot_delay_s: float = 0.0
     snapshot_loss: float = 0.0
     crashes_per_hour: float = 0.0
