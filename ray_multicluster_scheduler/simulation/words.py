@@ -69,16 +69,19 @@ def _ahead(sent: Mapping[str, int]) -> str:
 
 
 def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:
-    """Waits of one owner, priority or shape: mean, then the 95th and 99th percentile. One group alone is told above."""
+    """Waits of each owner, priority or shape; of a single one all has been told above."""
     key = f"wait_s_by_{kind}"
     names = _names(figures, key)
-    for name in names if len(names) > 1 else ():
+    if len(names) < 2:
+        return
+    yield [f"wait by {kind} (mean / p50 / p95 / p99)", *("" for _ in figures)]
+    for name in names:
         cells = []
         for one in figures:
             wait = one[key].get(name)
             told = [wait[which] for which in ("mean", "p50", "p95", "p99")] if wait else []
             cells.append(" / ".join(seconds(value) for value in told) or UNKNOWN)
-        yield [f"wait of {kind} {name or '(none)'} (mean / p50 / p95 / p99)", *cells]
+        yield [f"  {kind} {name or '(none)'}", *cells]
 
 
 def _names(figures: list[Mapping[str, Any]], key: str) -> list[str]:

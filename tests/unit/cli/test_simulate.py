@@ -41,7 +41,7 @@ def test_a_table_on_stdout_and_messages_beside(words: list[str], capsys: pytest.
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0].split() == ["FIGURE", "VALUE"]
-    assert any(line.startswith("wait of owner ann") for line in lines)
+    assert any(line.startswith("  owner ann") for line in lines)
     assert any(line.startswith("use of fast") for line in lines)
     assert "60 items" in err
     assert "simulated in" not in out
