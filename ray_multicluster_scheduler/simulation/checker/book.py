@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.checker.known import WINDOW_S, Cluster, Item
-from ray_multicluster_scheduler.simulation.history import Fault
+from ray_multicluster_scheduler.simulation.history import Fault, Restarted
 
 LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST})
 
@@ -57,6 +57,7 @@ class Book:
             out.Persist: self._persist,
             out.StartAttempt: self._start_attempt,
             Fault: self._disturbed,
+            Restarted: self._restarted,
         }
 
     def enter(self, at: float, what: Any) -> None:
@@ -152,6 +153,15 @@ class Book:
             cluster.metadata = event.metadata
             cluster.failures, cluster.may_be_open, cluster.link_failed_at = 0, False, -inf
             cluster.dashboard_ok, cluster.failed_asking = True, False
+
+    def _restarted(self, at: float, line: Restarted) -> None:
+        """What was learnt of clusters is learnt again."""
+        self.calm_since = at
+        for cluster in self.clusters.values():
+            cluster.link, cluster.link_failed_at = "none", -inf
+            cluster.newest, cluster.heard_at, cluster.failed_asking = None, -inf, False
+            cluster.failures, cluster.may_be_open, cluster.dashboard_ok = 0, False, True
+            cluster.seen.clear()
 
     # ---- clusters
 

@@ -15,8 +15,8 @@ _ROUNDING = 1e-3
 
 
 class ReservationsNeverExceedCapacity(BookJudge):
-    """By truth: what runs on a node is no more than it has. By what was dispatched: nothing is sent to a node that what
-    was seen to run there fills, nor to a cluster whose nodes are all spoken for."""
+    """By truth: what runs on a node is no more than it has. By what was dispatched: nothing is sent to a node, and no
+    gang to a cluster, that is spoken for."""
 
     name = "reservations_never_exceed_capacity"
     sentence = "What of ours is on a node never takes more than the node has, by what runs there and by what is sent."
@@ -46,13 +46,15 @@ class ReservationsNeverExceedCapacity(BookJudge):
             return
         totals = cluster.totals()
         need = item.task.placement
+        node = _meant(entry.what, cluster)
         there = [one for one in cluster.live.values() if not one.ahead and one.place in totals]
-        certain = [one.takes for one in there if _was_seen(one) or one.placed_at > cluster.mixed_at]
-        self._compare(entry, cluster.name, _sum([need, *certain]), _sum(totals.values()))
+        certain = [one for one in there if _was_seen(one) or one.placed_at > cluster.mixed_at]
         if item.task.kind in ("task", "actor"):
-            node = _meant(entry.what, cluster)
-            seen = [one.takes for one in there if _was_seen(one) and one.place == node]
-            self._compare(entry, f"{node} of {cluster.name}", _sum([need, *seen]), totals.get(node or ""))
+            taken = _sum([need, *(one.takes for one in certain if one.place == node)])
+            self._compare(entry, f"{node} of {cluster.name}", taken, totals.get(node or ""))
+        elif item.task.kind == "gang":
+            full = [_filled(_sum(one.takes for one in certain if one.place == name), totals[name]) for name in totals]
+            self._compare(entry, cluster.name, _sum([need, *full]), _sum(totals.values()))
 
     def _compare(self, entry: Entry, where: str, taken: Mapping[str, float], total: Mapping[str, float] | None) -> None:
         for name, amount in taken.items():
@@ -71,6 +73,11 @@ def _was_seen(item: Item) -> bool:
 def _meant(entry: Persist, cluster: Cluster) -> str | None:
     rows = entry.decision.candidates if entry.decision is not None else ()
     return next((row.node_id for row in rows if row.cluster == cluster.name), None)
+
+
+def _filled(taken: Mapping[str, float], total: Mapping[str, float]) -> dict[str, float]:
+    """Of what is there, as much as the node has: more is not there, but on its way to its end or to another node."""
+    return {name: min(amount, total.get(name, 0.0)) for name, amount in taken.items()}
 
 
 def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

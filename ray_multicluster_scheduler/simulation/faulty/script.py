@@ -73,8 +73,8 @@ def make_script(seed: int, items: int = 80) -> Script:
         _fault(chance, names, nodes, BEGIN + chance.uniform(0.15, 1) * length) for _ in range(chance.randint(6, 16))
     ]
     deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
-    deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look") for one in range(14)]
-    deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (), True)]
+    deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look", (one % 6 == 5,)) for one in range(14)]
+    deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (chance.random() < 0.6,), True)]
     deeds.sort(key=lambda deed: deed.at)
     return Script(
         seed, _settings(chance, style), clusters, nodes, tuple(deeds), described, chance.choice([1.0, 1.0, 0.3])
