@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.resources import plus
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
@@ -73,7 +74,15 @@ def differences(
 
 
 def _lasting(row: ItemRow, clusters: Collection[str]) -> ItemRow:
-    """Without why it waits, which is found out again, and without its room on a cluster that was removed."""
+    """Without why it waits, which is found out again; without its room on a cluster that was removed; and where it is
+    expected, before it was seen to begin, is a guess that may change."""
     steps = tuple(step for step in row.history if step.state is not TaskState.QUEUED)
     lasting = replace(row, history=steps, decision=None)
-    return lasting if row.cluster in clusters else replace(lasting, parts=None, ahead=False)
+    if row.cluster not in clusters:
+        return replace(lasting, parts=None, ahead=False)
+    if row.started_at is None and row.parts:
+        amounts: dict[str, float] = {}
+        for part in row.parts.values():
+            amounts = plus(amounts, part)
+        return replace(lasting, parts={"somewhere": amounts})
+    return lasting
