@@ -63,7 +63,7 @@ def test_the_budget_is_kept() -> None:
 
 
 def test_a_failing_seed_becomes_a_small_file_that_fails_as_well(tmp_path: Path) -> None:
-    path, small = write_smallest(0, FENCES, tmp_path, wrong)
+    path, small = write_smallest(make_script(0), FENCES, tmp_path, wrong)
     whole = len(make_script(0).deeds)
     assert len(small.deeds) < whole / 10
     recorded = list(read_history(path))
@@ -76,7 +76,7 @@ def test_a_failing_seed_becomes_a_small_file_that_fails_as_well(tmp_path: Path) 
 def test_the_right_machine_answers_a_recorded_failure_rightly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, _ = write_smallest(0, FENCES, tmp_path, wrong)
+    path, _ = write_smallest(make_script(0), FENCES, tmp_path, wrong)
     assert main(["replay", str(path)]) == 0
     said = capsys.readouterr().out
     assert "← Submitted(" in said
@@ -121,3 +121,4 @@ def test_a_campaign_counts_what_it_did() -> None:
     assert total.faults == one.faults + two.faults
     assert total.fewest_faults == min(one.faults, two.faults)
     assert total.failed == {}
+    assert one_seed(0, 60, "plain").steps != one_seed(0, 60, "mixed").steps
