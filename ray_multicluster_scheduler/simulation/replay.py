@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.simulation.faulty.look import look
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.simulation.faulty.desk import made_durable
+from ray_multicluster_scheduler.simulation.faulty.look import differences, look
 from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
 from ray_multicluster_scheduler.simulation.history import Crashed, Fed, History, Line, Looked, Setup, Told
 
@@ -34,6 +37,7 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Re
     settings = Settings(**first.settings)
     machine = make(settings, first.clusters)
     history: History = []
+    rows: dict[str, ItemRow] = {}
     differs_at: int | None = None
     for number, line in enumerate(recorded):
         match line:
@@ -48,10 +52,13 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Re
                 if differs_at is None and answer != before:
                     differs_at = number
                 history.extend(answer)
+                for task_id in {name for one in answer if (name := made_durable(one.instruction)) is not None}:
+                    rows[task_id] = machine.row(task_id)
             case Told():
                 pass
-            case Looked(at=at, unequal=unequal):
-                history.append(look(machine, at, unequal))
+            case Looked(at=at):
+                another = partial(make, settings, machine.registry.list())
+                history.append(look(machine, at, differences(machine, rows, another, at)))
             case Crashed():
                 history.append(line)
                 machine = make(settings, machine.registry.list())

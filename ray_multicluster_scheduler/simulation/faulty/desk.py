@@ -14,7 +14,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.simulation.history import Fault, Fed, History, Line, Told
 
-_DURABLE = (out.Persist, out.Remember)
+
+def made_durable(one: out.Instruction) -> str | None:
+    """The id of the item whose row is to be written; None for all other instructions."""
+    if type(one) is out.Persist:
+        return one.transition.task_id
+    return one.task_id if type(one) is out.Remember else None
 
 
 class Desk:
@@ -61,13 +66,11 @@ class Desk:
         self.history.append(Fed(self.now, event))
         self.steps += 1
         answer = self.machine.handle(event, self.now)
+        changed = {task_id: None for one in answer if (task_id := made_durable(one)) is not None}
+        self.rows.update({task_id: self.machine.row(task_id) for task_id in changed})
         if self.dies_next:
-            answer = [one for one in answer if isinstance(one, _DURABLE)]
+            answer = [one for one in answer if made_durable(one) is not None]
         self.history.extend([Told(self.now, one) for one in answer])
-        for one in answer:
-            if isinstance(one, _DURABLE):
-                task_id = one.transition.task_id if isinstance(one, out.Persist) else one.task_id
-                self.rows[task_id] = self.machine.row(task_id)
         if self.dies_next:
             self.dies_next = False
             self.on_death()
