@@ -75,7 +75,7 @@ class FaultyRun:
                 if deed.fault:
                     self.desk.fault(f"{deed.what} {' '.join(map(str, deed.given))}")
                 getattr(self, deed.what)(*deed.given)
-            self._settle()
+            self.settle()
         except Exception as problem:  # noqa: BLE001 - a defect of the machine: the history up to there is what is wanted
             error = problem
         return Outcome(self.desk.history, self.desk.steps, self.desk.faults, error)
@@ -85,7 +85,7 @@ class FaultyRun:
         reservation = None if state is None else state.ledger.reservations.get(task_id)
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Nothing goes wrong from here on, and what serves is told to end."""
         desk = self.desk
         desk.run_until(desk.now + 1.0)
