@@ -1,6 +1,6 @@
 """Faulty runs of the scheduler's brain, judged: seeds, on all cores.
 
-python scripts/sim_test.py [--seeds 10000] [--first 0] [--jobs 2] [--out sim-failures]
+python scripts/sim_test.py [--seeds 10000] [--first 0] [--items 80] [--style NAME] [--jobs 2] [--out sim-failures]
 
 Prints runs, steps (events that a machine was fed), faults and violations. A failing seed is shrunk, and the smallest
 run that still fails is written to a file for `rmcs replay`. Ends with 1 if any property was broken.
@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ray_multicluster_scheduler.simulation.faulty.campaign import Tally, run_seeds, write_smallest  # noqa: E402
+from ray_multicluster_scheduler.simulation.faulty.items import STYLES  # noqa: E402
+from ray_multicluster_scheduler.simulation.faulty.script import ITEMS, make_script  # noqa: E402
 
 SHRUNK = 5
 """So many failing seeds are made smaller; the others are named."""
@@ -26,11 +28,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--items", type=int, default=ITEMS, help="items in a run")
+    parser.add_argument("--style", choices=sorted(STYLES), default=None, help="default: all in turn")
     parser.add_argument("--jobs", type=int, default=None, help="processes; default: one per core")
     parser.add_argument("--out", type=Path, default=Path("sim-failures"))
     given = parser.parse_args()
     began, said, total = time.monotonic(), 0.0, Tally()
-    for total in run_seeds(given.first, given.seeds, given.jobs):
+    for total in run_seeds(given.first, given.seeds, given.jobs, given.items, given.style):
         passed = time.monotonic() - began
         if passed > said + 30:
             said = passed
@@ -42,7 +46,8 @@ def main() -> int:
         if names[0].startswith("the_machine"):
             print(f"seed {seed}: {', '.join(names)}")
             continue
-        path, small = write_smallest(seed, names[0], given.out)
+        script = make_script(seed, given.items, STYLES[given.style] if given.style else None)
+        path, small = write_smallest(script, names[0], given.out)
         print(f"seed {seed}: {', '.join(names)}; {len(small.deeds)} deeds are enough: rmcs replay {path}")
     rest = sorted(total.failed)[SHRUNK:]
     if rest:

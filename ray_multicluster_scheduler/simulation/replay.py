@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.simulation.faulty.look import Rebuild, look
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.simulation.faulty.desk import made_durable
+from ray_multicluster_scheduler.simulation.faulty.look import differences, look
 from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
 from ray_multicluster_scheduler.simulation.history import Crashed, Fed, History, Line, Looked, Setup, Told
 
@@ -23,7 +26,7 @@ class Replayed:
     error: BaseException | None = None
 
 
-def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine, rebuild: Rebuild | None = None) -> Replayed:
+def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Replayed:
     """Feed it all. Raises ConfigurationError when the history does not begin with its set-up."""
     first = recorded[0] if recorded else None
     if not isinstance(first, Setup):
@@ -31,8 +34,10 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine, rebui
             "The history does not begin with its set-up, so no machine can be made for it.",
             next_step="give a whole file, as sim-test has written it",
         )
-    machine = make(Settings(**first.settings), first.clusters)
+    settings = Settings(**first.settings)
+    machine = make(settings, first.clusters)
     history: History = []
+    rows: dict[str, ItemRow] = {}
     differs_at: int | None = None
     for number, line in enumerate(recorded):
         match line:
@@ -42,33 +47,33 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine, rebui
                     answer = [Told(at, one) for one in machine.handle(event, at)]
                 except Exception as error:  # noqa: BLE001 - a defect of the machine is what somebody looks for here
                     return Replayed(history, differs_at, error)
-                if differs_at is None and answer != _answer(recorded, number):
+                before, died = _answer(recorded, number)
+                answer = answer[: len(before)] if died else answer  # it died amid its answer
+                if differs_at is None and answer != before:
                     differs_at = number
                 history.extend(answer)
+                for task_id in {name for one in answer if (name := made_durable(one.instruction)) is not None}:
+                    rows[task_id] = machine.row(task_id)
             case Told():
                 pass
             case Looked(at=at):
-                history.append(look(machine, history, at, rebuild))
-            case Crashed(at=at):
-                if rebuild is None:
-                    raise ConfigurationError(
-                        f"The control plane crashes in line {number + 1}, and nobody can rebuild it here.",
-                        next_step="replay it with a way to rebuild a machine (simulation.replay.replay(…, rebuild=…))",
-                    )
+                another = partial(make, settings, machine.registry.list())
+                history.append(look(machine, at, differences(machine, rows, another, at)))
+            case Crashed():
                 history.append(line)
-                machine = rebuild.machine(history, at)
+                machine = make(settings, machine.registry.list())
             case _:
                 history.append(line)
     return Replayed(history, differs_at)
 
 
-def _answer(recorded: Sequence[Line], number: int) -> list[Line]:
-    """What was told right after this event. Truth that came of it stands between."""
+def _answer(recorded: Sequence[Line], number: int) -> tuple[list[Line], bool]:
+    """What was told right after this event (truth that came of it stands between), and was that the end of a life?"""
     answer: list[Line] = []
     for at in range(number + 1, len(recorded)):
         line = recorded[at]
-        if isinstance(line, Fed):
-            break
+        if isinstance(line, Fed | Crashed):
+            return answer, isinstance(line, Crashed)
         if isinstance(line, Told):
             answer.append(line)
-    return answer
+    return answer, False

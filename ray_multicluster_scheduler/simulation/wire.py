@@ -15,6 +15,9 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 _INSTRUCTIONS: dict[str, type[Instruction]] = {kind.__name__: kind for kind in get_args(Instruction)}
@@ -25,8 +28,38 @@ def _pair(value: Any) -> tuple[str, int]:
     return str(task_id), int(attempt)
 
 
+def _plain_row(row: Any) -> dict[str, Any]:
+    """A row's fields by name; what is in it is made plain, too."""
+    return {name: _plain_in_row(getattr(row, name)) for name in _names(type(row))}
+
+
+def _plain_in_row(value: Any) -> Any:
+    if isinstance(value, Ending | Holding):
+        return _plain_row(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], Transition):
+        return [one.to_dict() for one in value]
+    return _plain(value)
+
+
+def _item_row(data: Mapping[str, Any]) -> ItemRow:
+    given = dict(data)
+    given["task"] = TaskDescription.from_dict(given["task"])
+    given["history"] = tuple(Transition.from_dict(one) for one in given["history"])
+    given["earlier_fences"] = tuple(given["earlier_fences"])
+    given["failures"] = {FailureClass(kind): number for kind, number in given["failures"].items()}
+    for name, kind in (("ending", Ending), ("holding", Holding)):
+        if given[name] is not None:
+            given[name] = kind(**given[name])
+    if given["decision"] is not None:
+        given["decision"] = SchedulingDecision.from_dict(given["decision"])
+    return ItemRow(**given)
+
+
 # How a field comes back; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
+    "items": lambda rows: tuple(_item_row(row) for row in rows),
+    "clusters": lambda rows: tuple(ClusterRow(**row) for row in rows),
+    "owners": lambda rows: tuple(OwnerRow(**row) for row in rows),
     "task": TaskDescription.from_dict,
     "snapshot": ResourceSnapshot.from_dict,
     "metadata": ClusterMetadata.from_dict,
@@ -45,6 +78,8 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and value and isinstance(value[0], ItemRow | ClusterRow | OwnerRow):
+        return [_plain_row(row) for row in value]
     made = getattr(value, "to_dict", None)
     return value if made is None else made()
 

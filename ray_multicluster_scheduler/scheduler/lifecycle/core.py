@@ -159,6 +159,7 @@ class Core:
         state.places.leave_ahead(record.task.id)
         place = state.places.held.get(record.task.id)
         if place is None:
+            self._forget_empty(state)
             return False
         heir = next(self._heirs(state, place.of), None) if place.kind == "task" else None
         if heir is not None:
@@ -167,11 +168,16 @@ class Core:
             self.out.put(StartAttempt(heir.task.id, heir.attempt, state.name))
             return False
         state.give_back(record.task.id, now)
-        self.touched.add(state.name)
         self.freed.add(state.name)
+        self._forget_empty(state)
+        return True
+
+    def _forget_empty(self, state: ClusterState) -> None:
+        """If nothing of ours is there any more, nothing of it can be lost, or wait for too long."""
+        self.touched.add(state.name)
         if not state.places.held and not state.places.ahead:
             self.out.clear_timer(timers.lost_key(state.name))
-        return True
+            self.out.clear_timer(timers.ahead_key(state.name))
 
     def _heirs(self, state: ClusterState, of: ResourceShape) -> Iterator[TaskRecord]:
         """Who was sent ahead for such a place and came too late to get it over there; nobody who is asked back."""

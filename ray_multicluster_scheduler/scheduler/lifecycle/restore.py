@@ -135,8 +135,10 @@ class Restore:
             task = record.task
             state.ledger.reserve(task.id, row.parts, row.sent_at, spreads=may_spread(task))
             state.places.take(task)
-            if record.started_at is not None and task.serves:
-                state.places.actor_ready(task.id)
+            if record.started_at is not None:
+                state.ledger.reservations[task.id].started_at = record.started_at
+                if task.serves:
+                    state.places.actor_ready(task.id)
         self._core.touched.add(state.name)
 
     def _remember_submissions(self, rows: Iterable[ItemRow]) -> None:

@@ -39,20 +39,21 @@ class AtMostOneLiveAttempt(Property):
 
 
 class FencesOnlyGrow(Property):
-    """By what is dispatched; and no attempt number is used twice or left out."""
+    """By what is dispatched; and no attempt number is used twice or left out. What a control plane that came back sends
+    ``again`` keeps its number and its fence, which nobody else has."""
 
     name = "fences_only_grow"
     sentence = "Each dispatch carries a larger fence than every one before it, and an item's attempts count 1, 2, 3, …"
 
     def read(self, story: Story, history: Sequence[Line]) -> None:
-        last, attempts = 0, dict[str, int]()
+        last, attempts, fences = 0, dict[str, int](), dict[int, tuple[str, int]]()
         for entry in story.some(Dispatch):
             order: Dispatch = entry.what
-            if order.fence <= last:
+            key = (order.task_id, order.attempt)
+            if fences.setdefault(order.fence, key) != key or (order.fence <= last and not order.again):
                 self.accuse(entry, f"{order.task_id} is dispatched with fence {order.fence} after {last}")
             last = max(last, order.fence)
-            if order.attempt != attempts.get(order.task_id, 0) + 1:
-                self.accuse(
-                    entry, f"attempt {order.attempt} of {order.task_id} follows {attempts.get(order.task_id, 0)}"
-                )
+            before = attempts.get(order.task_id, 0)
+            if order.attempt != before + 1 and not (order.again and order.attempt == before):
+                self.accuse(entry, f"attempt {order.attempt} of {order.task_id} follows {before}")
             attempts[order.task_id] = order.attempt

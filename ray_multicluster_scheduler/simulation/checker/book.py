@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.checker.known import WINDOW_S, Cluster, Item
-from ray_multicluster_scheduler.simulation.history import Fault
+from ray_multicluster_scheduler.simulation.history import Fault, Restarted
 
 LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST})
 
@@ -57,6 +57,7 @@ class Book:
             out.Persist: self._persist,
             out.StartAttempt: self._start_attempt,
             Fault: self._disturbed,
+            Restarted: self._restarted,
         }
 
     def enter(self, at: float, what: Any) -> None:
@@ -145,13 +146,23 @@ class Book:
             for item in self.items.values():
                 if item.live and item.cluster == event.cluster:
                     item.ahead, item.started = False, item.started and not item.task.serves
-                    item.node, item.node_known = None, True
+                    item.node, item.certain = None, False
                     cluster.live[item.task.id] = item
         cluster.cordoned = event.cordoned
         if event.metadata != cluster.metadata:  # old troubles say nothing about the new entry
             cluster.metadata = event.metadata
             cluster.failures, cluster.may_be_open, cluster.link_failed_at = 0, False, -inf
             cluster.dashboard_ok, cluster.failed_asking = True, False
+
+    def _restarted(self, at: float, line: Restarted) -> None:
+        """What was learnt of clusters is learnt again."""
+        self.calm_since = at
+        for cluster in self.clusters.values():
+            cluster.link, cluster.link_failed_at = "none", -inf
+            cluster.newest, cluster.heard_at, cluster.failed_asking = None, -inf, False
+            cluster.failures, cluster.may_be_open, cluster.dashboard_ok = 0, False, True
+            cluster.seen.clear()
+            _shake(cluster)
 
     # ---- clusters
 
@@ -167,6 +178,8 @@ class Book:
         if newest is None or snapshot.taken_at >= newest.taken_at:
             if newest is not None and newest.session_id != snapshot.session_id:
                 cluster.seen.clear()
+            if newest is not None and cluster.totals() != {node.node_id: node.total for node in snapshot.nodes}:
+                _shake(cluster)
             cluster.newest = snapshot
         used = {
             node.node_id: {name: total - (node.free or {}).get(name, 0.0) for name, total in node.total.items()}
@@ -229,15 +242,15 @@ class Book:
     def _started(self, at: float, event: events.Started) -> None:
         item = self.live(event.task_id, event.attempt)
         if item is not None and not item.started:
-            self._begin(item, event.node_id, at)
+            self._begin(item, event.node_id)
 
-    def _begin(self, item: Item, node_id: str | None, at: float) -> None:
+    def _begin(self, item: Item, node_id: str | None) -> None:
         item.started = True
         if node_id is not None and item.task.kind != "job":
-            cluster = self.clusters.get(item.cluster)
-            if cluster is not None and item.place != node_id:
-                cluster.mixed_at = at
-            item.node, item.node_known = node_id, True
+            item.node, item.certain = node_id, False
+        cluster = self.clusters.get(item.cluster)
+        if cluster is not None:
+            _shake(cluster)
         if item.task.actor is not None and not item.task.actor.restart_elsewhere and item.cluster in self.clusters:
             item.pinned = item.cluster
 
@@ -245,8 +258,7 @@ class Book:
         item = self.live(*event.begun)
         if item is not None and item.ahead:
             before = self.live(*event.ended)
-            item.ahead, item.node_known = False, True
-            item.node = before.place if before is not None else None
+            item.ahead = False
             if before is not None and before.cluster == item.cluster and item.cluster in self.clusters:
                 self.clusters[item.cluster].live.pop(
                     before.task.id, None
@@ -255,7 +267,7 @@ class Book:
     def _start_attempt(self, at: float, order: out.StartAttempt) -> None:
         item = self.live(order.task_id, order.attempt)
         if item is not None and item.ahead:
-            item.ahead, item.node, item.node_known = False, None, True
+            item.ahead = False
 
     def _finished(self, at: float, event: events.AttemptFinished) -> None:
         if event.status != "succeeded":
@@ -264,7 +276,7 @@ class Book:
         if item is None:
             return
         if event.started_at is not None and not item.started:
-            self._begin(item, event.node_id, at)
+            self._begin(item, event.node_id)
         cluster = self.clusters.get(item.cluster)
         if cluster is not None and event.status != "cancelled":
             if event.failure is FailureClass.CLUSTER:
@@ -296,7 +308,7 @@ class Book:
         item = self.items[step.task_id]
         before, item.state, item.code = item.state, step.state, step.code
         if step.attempt > item.attempt:
-            self._placed(item, step, entry.decision, at)
+            self._placed(item, step, at)
         elif item.live and step.state not in LIVE:
             self._leave(item, at)
         if item.waits:
@@ -306,14 +318,20 @@ class Book:
         else:
             self.waiting.pop(step.task_id, None)
 
-    def _placed(self, item: Item, step: out.Transition, decision: SchedulingDecision | None, at: float) -> None:
+    def _placed(self, item: Item, step: out.Transition, at: float) -> None:
         first = item.attempt == 0
         item.attempt, item.cluster, item.live = step.attempt, step.cluster or "", True
         item.ahead, item.started = step.code == "SENT_AHEAD", False
-        item.decision, item.node, item.node_known, item.placed_at = decision, None, item.ahead, at
+        item.node, item.certain = None, not item.ahead
         self._of_owner.setdefault(item.task.owner, {})[item.task.id] = item
         cluster = self.clusters.get(item.cluster)
         if cluster is not None:
             cluster.live[item.task.id] = item
             if first and item.task.ruled_as in self.settings.submission_interval_kinds:
                 cluster.last_submission = at
+
+
+def _shake(cluster: Cluster) -> None:
+    """What was not seen to begin may be expected on another node from now on."""
+    for item in cluster.live.values():
+        item.certain = False

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequeste
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Dispatch, Persist
 from ray_multicluster_scheduler.simulation.checker.property import Property
 from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
-from ray_multicluster_scheduler.simulation.history import Began, Fed, Line, Over
+from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Over
 
 
 class CancelledWorkDoesNotGoOn(Property):
@@ -39,9 +39,9 @@ class CancelledWorkDoesNotGoOn(Property):
                     states[step.task_id] = step.state
                 case CancelAttempt(task_id=task_id):
                     ending.add(task_id)
-                case Dispatch(task_id=task_id):
+                case Dispatch(task_id=task_id, again=again):
                     ending.discard(task_id)
-                    if task_id in asked:
+                    if task_id in asked and not again:
                         self.accuse(entry, f"{task_id} was cancelled, and is sent to {entry.what.cluster}")
                 case Began(task_id=task_id, attempt=attempt):
                     alive.setdefault(task_id, set()).add(attempt)
@@ -69,5 +69,7 @@ class CancelledWorkDoesNotGoOn(Property):
             instruction = getattr(history[number], "instruction", None)
             if isinstance(instruction, CancelAttempt | Complete) and instruction.task_id == task_id:
                 return
+            if isinstance(history[number], Crashed):
+                return  # the next one sees to it
             number += 1
         self.accuse(entry, f"{task_id} is {state} and was cancelled, and nothing is done about it")

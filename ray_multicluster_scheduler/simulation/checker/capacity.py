@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
 from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.known import Cluster, Item
+from ray_multicluster_scheduler.simulation.checker.known import Cluster
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge, is_placed
 from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
 from ray_multicluster_scheduler.simulation.history import Began, Nodes, Over
@@ -15,8 +15,8 @@ _ROUNDING = 1e-3
 
 
 class ReservationsNeverExceedCapacity(BookJudge):
-    """By truth: what runs on a node is no more than it has. By what was dispatched: nothing is sent to a node that what
-    was seen to run there fills, nor to a cluster whose nodes are all spoken for."""
+    """By truth: what runs on a node is no more than it has. By what was dispatched: nothing is sent to a cluster
+    whose nodes are spoken for, nor where what was seen to run leaves no node for it."""
 
     name = "reservations_never_exceed_capacity"
     sentence = "What of ours is on a node never takes more than the node has, by what runs there and by what is sent."
@@ -44,15 +44,16 @@ class ReservationsNeverExceedCapacity(BookJudge):
         cluster, item = book.clusters.get(step.cluster or ""), book.items[step.task_id]
         if cluster is None or cluster.newest is None or cluster.metadata.autoscaling or step.code == "SENT_AHEAD":
             return
-        totals = cluster.totals()
-        need = item.task.placement
-        there = [one for one in cluster.live.values() if not one.ahead and one.place in totals]
-        certain = [one.takes for one in there if _was_seen(one) or one.placed_at > cluster.mixed_at]
-        self._compare(entry, cluster.name, _sum([need, *certain]), _sum(totals.values()))
-        if item.task.kind in ("task", "actor"):
-            node = _meant(entry.what, cluster)
-            seen = [one.takes for one in there if _was_seen(one) and one.place == node]
-            self._compare(entry, f"{node} of {cluster.name}", _sum([need, *seen]), totals.get(node or ""))
+        need, totals = item.task.placement, cluster.totals()
+        taken = {name: amount + cluster.surely_used(name) for name, amount in need.items()}
+        self._compare(entry, cluster.name, taken, _sum(totals.values()))
+        if item.task.kind in ("task", "actor") and not any(self._has_room(cluster, node, need) for node in totals):
+            self.accuse(entry, f"{step.task_id} is sent to {cluster.name}, and what runs there leaves no node for it")
+
+    def _has_room(self, cluster: Cluster, node: str, need: Mapping[str, float]) -> bool:
+        seen = _sum(one.takes for one in cluster.live.values() if one.node == node)
+        total = cluster.totals()[node]
+        return all(amount + seen.get(name, 0.0) <= total.get(name, 0.0) + _ROUNDING for name, amount in need.items())
 
     def _compare(self, entry: Entry, where: str, taken: Mapping[str, float], total: Mapping[str, float] | None) -> None:
         for name, amount in taken.items():
@@ -62,15 +63,6 @@ class ReservationsNeverExceedCapacity(BookJudge):
 
 def _is_on(one: Began, cluster: str, node: str) -> bool:
     return one.cluster == cluster and node in one.parts
-
-
-def _was_seen(item: Item) -> bool:
-    return item.started and item.task.kind in ("task", "actor")
-
-
-def _meant(entry: Persist, cluster: Cluster) -> str | None:
-    rows = entry.decision.candidates if entry.decision is not None else ()
-    return next((row.node_id for row in rows if row.cluster == cluster.name), None)
 
 
 def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist
 from ray_multicluster_scheduler.simulation.checker.property import Property
 from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
-from ray_multicluster_scheduler.simulation.history import Line
+from ray_multicluster_scheduler.simulation.history import Crashed, Line
 
 _AFTER = {
     "PENDING": "PENDING QUEUED FAILED CANCELLED",
@@ -29,8 +29,10 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
     def read(self, story: Story, history: Sequence[Line]) -> None:
         states: dict[str, TaskState] = {}
         told: dict[str, TaskState] = {}
-        for entry in story.some(Persist, Complete):
-            if isinstance(entry.what, Persist):
+        for entry in story.some(Persist, Complete, Crashed):
+            if isinstance(entry.what, Crashed):  # whoever asks the next one is told
+                told |= {task_id: state for task_id, state in states.items() if state.terminal}
+            elif isinstance(entry.what, Persist):
                 step = entry.what.transition
                 self._step(entry, states.get(step.task_id), step.state, step.task_id)
                 states[step.task_id] = step.state

@@ -11,7 +11,6 @@ from typing import Any
 from ray_multicluster_scheduler.common.model import (
     ClusterMetadata,
     ResourceSnapshot,
-    SchedulingDecision,
     TaskDescription,
     TaskState,
 )
@@ -38,10 +37,10 @@ class Item:
     ahead: bool = False
     started: bool = False
     queued_at: float = inf
-    decision: SchedulingDecision | None = None
     node: str | None = None
-    node_known: bool = False
-    placed_at: float = -inf
+    """Where it was seen to begin."""
+    certain: bool = False
+    """Is it surely expected where there was room for it? Once something began, or nodes changed, it may make way."""
 
     @property
     def waits(self) -> bool:
@@ -59,14 +58,6 @@ class Item:
         if self.pinned is not None:
             return self.pinned
         return self.task.preferred_cluster if self.task.fallback == "wait" else None
-
-    @property
-    def place(self) -> str | None:
-        """The node that it was seen on, or else was meant for; None if nobody can tell."""
-        if not self.node_known and self.decision is not None:
-            rows = [row for row in self.decision.candidates if row.cluster == self.cluster]
-            self.node, self.node_known = (rows[0].node_id if rows else None), True
-        return self.node
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -109,8 +100,6 @@ class Cluster:
     live: dict[str, Item] = field(default_factory=dict)
     left_at: float = -inf
     """When something of ours was last there."""
-    mixed_at: float = -inf
-    """When something began on another node than it was meant for: what was not seen to begin may make way for it."""
 
     @property
     def name(self) -> str:
@@ -132,6 +121,15 @@ class Cluster:
                 for name, amount in used.items():
                     mine[name] = max(mine.get(name, 0.0), amount)
         return most
+
+    def surely_used(self, name: str) -> float:
+        """How much of this resource is ours at the least, on nodes that are there."""
+        there = [one for one in self.live.values() if not one.ahead]
+        used = sum(one.takes.get(name, 0.0) for one in there if one.certain)
+        for node, total in self.totals().items():
+            seen = sum(one.takes.get(name, 0.0) for one in there if one.node == node)
+            used += min(seen, total.get(name, 0.0))  # more is not there, but has ended, or is on another node
+        return used
 
     def takes_kind(self, item: Item) -> bool:
         """May it go there at all?"""

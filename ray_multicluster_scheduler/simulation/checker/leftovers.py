@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import TimerFired
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import ClearTimer, Complete, Persist, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import ClearTimer, Persist, Remember, SetTimer
 from ray_multicluster_scheduler.simulation.checker.property import Property
 from ray_multicluster_scheduler.simulation.checker.story import Story
 from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Looked, Over, Restarted, Told
@@ -22,8 +22,8 @@ class NothingIsLeft(Property):
         for entry in story.some(Looked):
             if entry.what.left:
                 self.accuse(entry, f"nothing is unfinished, and there is still: {', '.join(entry.what.left[:5])}")
-        accepted = {entry.what.transition.task_id for entry in story.some(Persist)}
-        if accepted - {entry.what.task_id for entry in story.some(Complete)}:
+        states = {step.task_id: step.state for step in (entry.what.transition for entry in story.some(Persist))}
+        if not all(state.terminal for state in states.values()):
             return  # not all is done; that is another property's affair
         for key in self._timers(story):
             self.accuse(story.end, f"the timer {key} is set, and nobody waits for it")
@@ -59,9 +59,9 @@ class RebuildEqualsLive(Property):
         outward = False
         for number, line in enumerate(history):
             match line:
-                case Told(instruction=Persist()) if outward:
+                case Told(instruction=Persist() | Remember()) if outward:
                     self.accuse(story.entries[number], "something is persisted after an effect of the same answer")
-                case Told(instruction=Persist()):
+                case Told(instruction=Persist() | Remember()):
                     pass
                 case Told():
                     outward = True

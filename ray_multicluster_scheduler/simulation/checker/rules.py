@@ -77,8 +77,7 @@ class RulesNeverBroken(BookJudge):
             total = sum(one.get(name, 0.0) for one in totals.values())
             if limit >= 1 or not total or (name == "GPU" and not item.task.placement.get(name)):
                 continue
-            there = (one for one in cluster.live.values() if not one.ahead and one.place in totals)
-            used = sum(one.takes.get(name, 0.0) for one in there)
+            used = cluster.surely_used(name)
             if used / total > limit + _ROUNDING:
                 return f"{used:g} of {total:g} {name} is ours already, and the threshold is {limit:g}"
         return None

@@ -7,6 +7,7 @@ from random import Random
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.simulation.history import How, Parts
 
 Key: TypeAlias = tuple[str, int]
@@ -48,6 +49,10 @@ class Attempt:
     to_cancel: bool = False
     to_recall: bool = False
     has_place: bool = False
+    answer: Event | None = None
+    """How it ended, or why it was not taken, once that is known over there."""
+    moved: Event | None = None
+    """That it took over the place of another one."""
 
     @property
     def key(self) -> Key:

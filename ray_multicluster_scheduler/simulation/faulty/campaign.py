@@ -7,11 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ray_multicluster_scheduler.simulation.checker import judge
+from ray_multicluster_scheduler.simulation.faulty.items import STYLES
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun, Outcome
-from ray_multicluster_scheduler.simulation.faulty.script import Script, make_script
+from ray_multicluster_scheduler.simulation.faulty.script import ITEMS, Script, make_script
 from ray_multicluster_scheduler.simulation.faulty.shrink import shrink
 from ray_multicluster_scheduler.simulation.history import write_history
 
@@ -55,38 +57,41 @@ def problems(outcome: Outcome) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def one_seed(seed: int) -> Tally:
-    """One run, judged."""
-    outcome = play(make_script(seed))
+def one_seed(seed: int, items: int = ITEMS, style: str | None = None) -> Tally:
+    """One run, judged. Without a style, all of them have their turn."""
+    outcome = play(make_script(seed, items, STYLES[style] if style else None))
     names = [name for name, _ in problems(outcome)]
     failed = {seed: names} if names else {}
     return Tally(1, outcome.steps, outcome.faults, outcome.faults, Counter(names), failed)
 
 
-def run_seeds(first: int, seeds: int, jobs: int | None = None) -> Iterator[Tally]:
+def run_seeds(
+    first: int, seeds: int, jobs: int | None = None, items: int = ITEMS, style: str | None = None
+) -> Iterator[Tally]:
     """The tally so far, after each run."""
     total = Tally()
+    judged = partial(one_seed, items=items, style=style)
     jobs = jobs or os.cpu_count() or 1
     numbers = range(first, first + seeds)
     if jobs == 1:
         for seed in numbers:
-            total.add(one_seed(seed))
+            total.add(judged(seed))
             yield total
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for one in pool.imap_unordered(one_seed, numbers, chunksize=8):
+        for one in pool.imap_unordered(judged, numbers, chunksize=8):
             total.add(one)
             yield total
 
 
-def write_smallest(seed: int, name: str, folder: Path, player: Play = play) -> tuple[Path, Script]:
-    """Shrink the run of a failing seed as long as this property breaks, and write its history."""
+def write_smallest(script: Script, name: str, folder: Path, player: Play = play) -> tuple[Path, Script]:
+    """Shrink a failing run as long as this property breaks, and write its history."""
 
     def breaks(script: Script) -> bool:
         return name in dict(problems(player(script)))
 
-    small = shrink(make_script(seed), breaks)
+    small = shrink(script, breaks)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"seed-{seed}-{name}.jsonl"
+    path = folder / f"seed-{script.seed}-{name}.jsonl"
     write_history(path, player(small).history)
     return path, small

@@ -11,7 +11,15 @@ from typing import Any
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.simulation.history import Fault, Fed, History, Line, Told
+
+
+def made_durable(one: out.Instruction) -> str | None:
+    """The id of the item whose row is to be written; None for all other instructions."""
+    if type(one) is out.Persist:
+        return one.transition.task_id
+    return one.task_id if type(one) is out.Remember else None
 
 
 class Desk:
@@ -21,7 +29,14 @@ class Desk:
         self.machine, self.now = machine, now
         self.history: History = []
         self.steps = self.faults = 0
+        self.rows: dict[str, ItemRow] = {}
+        """What is durable of each item."""
+        self.epoch = 0
+        """Which life of the control plane this is: what was on its way to another one is lost."""
+        self.dies_next = False
+        """When what the next event brings is durable, and nothing of it was done."""
         self.carry_out: Callable[[out.Instruction], None] = lambda _: None
+        self.on_death: Callable[[], None] = lambda: None
         self._chance, self._rate = chance, rate
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count(1)
@@ -51,7 +66,15 @@ class Desk:
         self.history.append(Fed(self.now, event))
         self.steps += 1
         answer = self.machine.handle(event, self.now)
+        changed = {task_id: None for one in answer if (task_id := made_durable(one)) is not None}
+        self.rows.update({task_id: self.machine.row(task_id) for task_id in changed})
+        if self.dies_next:
+            answer = [one for one in answer if made_durable(one) is not None]
         self.history.extend([Told(self.now, one) for one in answer])
+        if self.dies_next:
+            self.dies_next = False
+            self.on_death()
+            return
         for one in answer:
             match one:
                 case out.SetTimer():
@@ -60,16 +83,18 @@ class Desk:
                     self._timers.pop(one.key, None)
                 case out.Continue():
                     self._ask_for_more()
-                case out.Persist() | out.Publish():
+                case out.Persist() | out.Publish() | out.Remember():
                     pass
                 case _:
                     self.carry_out(one)
 
     def restart(self, machine: SchedulerMachine) -> None:
-        """Another machine takes over; timers and promises of the old one are gone with it."""
-        self.machine = machine
+        """Another machine takes over from the rows; timers and promises of the old one are gone with it."""
+        before, self.machine = self.machine, machine
+        self.epoch += 1
         self._timers.clear()
         self._goes_on = False
+        self.feed(events.Restored(tuple(self.rows.values()), before.cluster_rows(), before.owner_rows()))
 
     @property
     def owes(self) -> bool:

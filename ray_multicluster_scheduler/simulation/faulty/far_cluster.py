@@ -151,7 +151,8 @@ class FarCluster:
         heirs = (other for other in (*self._early(), *self.at_gateway) if self._inherits(one, other))
         heir = next(heirs, None)
         if heir is not None:
-            self._hands.tell(self, heir, events.PlaceMoved(one.key, heir.key))
+            heir.moved = events.PlaceMoved(one.key, heir.key)
+            self._hands.tell(self, heir, heir.moved)
             self.start(heir, one.parts)
 
     def start(self, one: Attempt, planned: Parts) -> None:

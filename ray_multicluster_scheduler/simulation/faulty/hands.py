@@ -33,6 +33,8 @@ class Hands:
         self.links: dict[str, Link] = {}
         self.attempts: dict[Key, Attempt] = {}
         """Those that still have to be answered."""
+        self.known: dict[Key, Attempt] = {}
+        """All that were ever dispatched."""
         self.refusing: set[str] = set()
         desk.carry_out = self.carry_out
 
@@ -50,6 +52,8 @@ class Hands:
 
     def carry_out(self, one: out.Instruction) -> None:
         match one:
+            case out.Dispatch(again=True) | out.AdoptAttempt():
+                self._ask_again(one)
             case out.Dispatch():
                 self._dispatch(one)
             case out.StartAttempt():
@@ -71,7 +75,7 @@ class Hands:
         one = Attempt(task, order.attempt, order.fence, order.cluster, chance, fate_of(task, chance), order.ahead)
         one.short, one.has_place = order.short, not order.ahead
         one.planned = self.plan(task.id, order.cluster)
-        self.attempts[one.key] = one
+        self.attempts[one.key] = self.known[one.key] = one
         if order.cluster in self.refusing or self.desk.suffers(chance, 0.015):
             self._refuse(one, chance)
         elif one.is_job:
@@ -79,16 +83,48 @@ class Hands:
         else:
             self.links[order.cluster].submit(one)
 
+    def _ask_again(self, order: out.Dispatch | out.AdoptAttempt) -> None:
+        """By a control plane that came back: what is known of the attempt, on its way or over there, is told again."""
+        key = order.task_id, order.attempt
+        one = self.known.get(key)
+        if one is None and isinstance(order, out.Dispatch):
+            self._dispatch(order)  # the one before died before it sent it
+        elif one is None:
+            lost = events.AttemptFinished(*key, "failed", FailureClass.CLUSTER, None, "UNKNOWN", "nobody knows it")
+            self.desk.after(0.1, self.desk.feed, lost)
+        elif isinstance(one.answer, events.DispatchRefused):
+            self.desk.after(0.1, self.desk.feed, one.answer)
+        else:
+            self.attempts[key] = one
+            self.links[one.cluster].order(one, self._say_again)
+
+    def _say_again(self, one: Attempt, cluster: FarCluster) -> None:
+        if not one.arrived:
+            return  # it is still on its way
+        if one.moved is not None:
+            self.tell(cluster, one, one.moved)
+        if one.answer is not None:
+            self.tell(cluster, one, one.answer)
+            return
+        self.tell(cluster, one, events.DispatchAccepted(*one.key))
+        if one.begun and not one.short:
+            one.told_start = False
+            self._say_started(one, cluster)
+
     def _refuse(self, one: Attempt, chance: Random) -> None:
         self.desk.fault(f"the dispatch of {one.task.id}, attempt {one.number}, was refused")
         failure = FailureClass.CLUSTER if chance.random() < 0.8 else FailureClass.PERMANENT
-        self.desk.after(chance.uniform(0, 0.3), self.refused, one, failure, "REFUSED", "it was not taken")
+        self.refuse(one, failure, "REFUSED", "it was not taken", chance.uniform(0, 0.3))
 
-    def refused(self, one: Attempt, failure: FailureClass, code: str, sentence: str) -> None:
-        """It did not and will not run."""
+    def refuse(self, one: Attempt, failure: FailureClass, code: str, sentence: str, delay: float = 0.0) -> None:
+        """It did not and will not run; that is told after a while."""
         one.over = True
-        if self.attempts.pop(one.key, None) is not None:
-            self.desk.feed(events.DispatchRefused(*one.key, failure, code, sentence))
+        one.answer = events.DispatchRefused(*one.key, failure, code, sentence)
+        self.desk.after(delay, self._say_refused, one, one.answer, self.desk.epoch)
+
+    def _say_refused(self, one: Attempt, refusal: events.DispatchRefused, epoch: int) -> None:
+        if epoch == self.desk.epoch and self.attempts.pop(one.key, None) is not None:
+            self.desk.feed(refusal)
 
     def _at_attempt(self, task_id: str, number: int, deed: Callable[[Attempt, FarCluster], None]) -> None:
         """Orders travel as calls do, and are kept until they get there."""
@@ -166,7 +202,8 @@ class Hands:
         if how == "lease":
             return  # nobody is there to tell it
         cluster.pass_on(one)
-        self.tell(cluster, one, _end_of(one, how))
+        one.answer = _end_of(one, how)
+        self.tell(cluster, one, one.answer)
 
     def tell(self, cluster: FarCluster, one: Attempt, event: events.Event) -> None:
         self.links[cluster.name].tell(one, event)

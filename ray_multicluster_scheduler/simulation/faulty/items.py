@@ -26,19 +26,23 @@ class Style:
     sizes: tuple[float, ...]
     short: bool = False
     bursts: int = 0
-
-    @staticmethod
-    def of(seed: int) -> Style:
-        return _STYLES[seed % len(_STYLES)]
+    plain: bool = False
+    """Alike but for their size: little has to be decided, so many steps can be made."""
 
 
 _MIXED = ("task", "task", "task", "task", "job", "actor", "gang")
-_STYLES = (
-    Style(1.5, _MIXED, (0.5, 1.0, 2.0, 4.0)),
-    Style(2.5, ("task", "task", "task", "gang"), (1.0, 2.0, 4.0, 8.0)),
-    Style(4.0, ("task",), (4.0, 4.0, 4.0, 2.0), short=True, bursts=4),
-    Style(2.5, _MIXED, (1.0, 1.0, 4.0), bursts=5),
-)
+STYLES = {
+    "mixed": Style(1.5, _MIXED, (0.5, 1.0, 2.0, 4.0)),
+    "wide": Style(2.5, ("task", "task", "task", "gang"), (1.0, 2.0, 4.0, 8.0)),
+    "short": Style(4.0, ("task",), (4.0, 4.0, 4.0, 2.0), short=True, bursts=4),
+    "bursts": Style(2.5, _MIXED, (1.0, 1.0, 4.0), bursts=5),
+    "plain": Style(4.0, ("task", "task", "task", "task", "job"), (1.0, 2.0), plain=True),
+}
+
+
+def style_of(seed: int) -> Style:
+    """All of them in turn."""
+    return list(STYLES.values())[seed % len(STYLES)]
 
 
 def some_item(chance: Random, task_id: str, style: Style, clusters: list[str], before: list[str]) -> TaskDescription:
@@ -46,6 +50,8 @@ def some_item(chance: Random, task_id: str, style: Style, clusters: list[str], b
     kind: Any = chance.choice(style.kinds)
     needs = {"CPU": chance.choice(style.sizes)}
     gang = _some_gang(chance) if kind == "gang" else None
+    if style.plain:
+        return _plain(chance, task_id, kind, needs)
     return TaskDescription(
         id=task_id,
         kind=kind,
@@ -67,6 +73,17 @@ def some_item(chance: Random, task_id: str, style: Style, clusters: list[str], b
         job=JobDescription("true") if kind == "job" else None,
         actor=_some_actor(chance, task_id, needs) if kind == "actor" else None,
         gang=gang,
+    )
+
+
+def _plain(chance: Random, task_id: str, kind: Any, needs: dict[str, float]) -> TaskDescription:
+    return TaskDescription(
+        id=task_id,
+        kind=kind,
+        name=task_id,
+        requirements=needs,
+        function_digest=f"runs {chance.choice([0.1, 0.5, 1.0, 2.0])}" if kind == "task" else None,
+        job=JobDescription("true") if kind == "job" else None,
     )
 
 

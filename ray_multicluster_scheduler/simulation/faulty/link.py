@@ -87,7 +87,7 @@ class Link:
         self._desk.feed(events.LinkFailed(self._cluster.name, "NO_LINK", "no agent could be started"))
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            self._hands.refused(one, FailureClass.CLUSTER, "NO_LINK", "no agent could be started")
+            self._hands.refuse(one, FailureClass.CLUSTER, "NO_LINK", "no agent could be started")
 
     def _say_up(self) -> None:
         self._desk.feed(events.LinkUp(self._cluster.name, "3.11.2", "2.60.0", f"s{self._cluster.session}"))
@@ -99,7 +99,7 @@ class Link:
         """Over HTTP. What was certainly not taken is refused; an answer that was lost is asked for again."""
         if not self.reachable or not self.dashboard_ok:
             delay = self._chance.uniform(0.1, 1.0)
-            self._desk.after(delay, self._hands.refused, one, FailureClass.CLUSTER, "NO_ANSWER", "nobody answers")
+            self._hands.refuse(one, FailureClass.CLUSTER, "NO_ANSWER", "nobody answers", delay)
         else:
             self._desk.after(self._latency(), self._take_job, one)
 
@@ -122,12 +122,14 @@ class Link:
         else:  # what goes one way keeps its order
             self._busy_until = max(self._busy_until, self._desk.now + self._latency())
             delay = self._busy_until - self._desk.now
-        self._desk.after(delay, self._hear, one, event)
+        self._desk.after(delay, self._hear, one, event, self._desk.epoch)
         if self._desk.suffers(one.chance, 0.03):
             self._desk.fault(f"{type(event).__name__} of {one.task.id} comes twice")
             self._desk.after(delay + one.chance.choice([0.0, 0.5, 5.0]), self._repeat, event)
 
-    def _hear(self, one: Attempt, event: events.Event) -> None:
+    def _hear(self, one: Attempt, event: events.Event, epoch: int) -> None:
+        if epoch != self._desk.epoch:
+            return  # it was on its way to another life; whoever asks is told again
         if self._is_there(one):
             self._answer(event)
         else:
@@ -162,10 +164,12 @@ class Link:
             self._desk.feed(events.SnapshotTaken(self._cluster.snapshot(http=False)))
 
     def refresh(self) -> None:
-        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_snapshot)
+        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_snapshot, self._desk.epoch)
 
-    def _say_snapshot(self) -> None:
+    def _say_snapshot(self, epoch: int) -> None:
         name = self._cluster.name
+        if epoch != self._desk.epoch:
+            return
         if not self.reachable or not self.dashboard_ok or self._desk.suffers(self._chance, 0.03):
             self._desk.feed(events.SnapshotFailed(name, "TIMEOUT", "no answer"))
             return
@@ -177,11 +181,29 @@ class Link:
             self._desk.after(self._chance.choice([0.0, 1.0, 3.0]), self._desk.feed, taken)
 
     def check_dashboard(self) -> None:
-        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_dashboard)
+        self._desk.after(self._chance.uniform(0.02, 0.5), self._say_dashboard, self._desk.epoch)
 
-    def _say_dashboard(self) -> None:
+    def _say_dashboard(self, epoch: int) -> None:
+        if epoch != self._desk.epoch:
+            return
         well = self.reachable and self.dashboard_ok
         self._desk.feed(events.DashboardChecked(self._cluster.name, None if well else "connection refused"))
+
+    def begin_anew(self) -> None:
+        """Another control plane: agents that live dial back to it, and it waits until the others must be dead."""
+        if self.state in ("none", "starting"):
+            return
+        self._cuts += 1
+        if self.reachable and self.agent == self._cluster.session:
+            self.state = "up"
+            self._say_up()
+            return
+        self.state = "down"
+        self._desk.feed(events.LinkDown(self._cluster.name, "it has not dialled back"))
+        if self.reachable:
+            self._desk.after(self._chance.uniform(0.5, 2.0), self._see_the_end, self._cuts)
+        else:
+            self.silent()
 
     # ---- contact
 
@@ -252,7 +274,7 @@ class Link:
         unsent, self._unsent = self._unsent, []
         unheard, self._unheard = self._unheard, []
         for one, event in unheard:
-            self._hear(one, event)
+            self._hear(one, event, self._desk.epoch)
         for one, deed in unsent:
             self._get_there(one, deed)
 

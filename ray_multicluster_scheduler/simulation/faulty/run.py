@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
 from ray_multicluster_scheduler.simulation.faulty.hands import Hands
 from ray_multicluster_scheduler.simulation.faulty.items import OWNERS
 from ray_multicluster_scheduler.simulation.faulty.link import Link
-from ray_multicluster_scheduler.simulation.faulty.look import Rebuild, look
+from ray_multicluster_scheduler.simulation.faulty.look import differences, look
 from ray_multicluster_scheduler.simulation.faulty.script import BEGIN, Script
 from ray_multicluster_scheduler.simulation.history import Crashed, History, Over, Parts, Restarted, Setup
 
@@ -44,13 +44,13 @@ class FaultyRun:
         self,
         script: Script,
         make: MakeMachine = SchedulerMachine,
-        rebuild: Rebuild | None = None,
         hands: type[Hands] = Hands,
     ) -> None:
-        self.script, self._rebuild = script, rebuild
+        self.script, self._make = script, make
         self.settings = Settings(**script.settings)
         self.desk = Desk(make(self.settings, script.clusters), BEGIN, _stream(script, "timers"), script.rate)
         self.hands = hands(self.desk, script.seed, script.items.__getitem__, self._plan)
+        self.desk.on_death = self._die_and_come_back
         self._incomplete: set[str] = set()
         self.desk.note(Setup(BEGIN, dict(script.settings), script.clusters))
         for metadata in script.clusters:
@@ -75,7 +75,7 @@ class FaultyRun:
                 if deed.fault:
                     self.desk.fault(f"{deed.what} {' '.join(map(str, deed.given))}")
                 getattr(self, deed.what)(*deed.given)
-            self._settle()
+            self.settle()
         except Exception as problem:  # noqa: BLE001 - a defect of the machine: the history up to there is what is wanted
             error = problem
         return Outcome(self.desk.history, self.desk.steps, self.desk.faults, error)
@@ -85,7 +85,7 @@ class FaultyRun:
         reservation = None if state is None else state.ledger.reservations.get(task_id)
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Nothing goes wrong from here on, and what serves is told to end."""
         desk = self.desk
         desk.run_until(desk.now + 1.0)
@@ -161,10 +161,15 @@ class FaultyRun:
     def _metadata(self, name: str) -> ClusterMetadata:
         return next(one for one in self.script.clusters if one.name == name)
 
-    def look(self) -> None:
-        """What does the machine say of itself?"""
-        if not self.desk.owes:
-            self.desk.note(look(self.desk.machine, self.desk.history, self.desk.now, self._rebuild))
+    def look(self, deeply: bool = True) -> None:
+        """What does the machine say of itself? ``deeply``: and is one that is rebuilt from its rows the same?"""
+        desk = self.desk
+        if not desk.owes:
+            unequal = differences(desk.machine, desk.rows, self._another, desk.now) if deeply else ()
+            desk.note(look(desk.machine, desk.now, unequal))
+
+    def _another(self) -> SchedulerMachine:
+        return self._make(self.settings, self.desk.machine.registry.list())
 
     # ---- what goes wrong
 
@@ -264,12 +269,20 @@ class FaultyRun:
         self.hands.refusing.add(name)
         self.desk.after(seconds, self.hands.refusing.discard, name)
 
-    def crash(self) -> None:
-        """The control plane dies and is rebuilt from what it had persisted; without a way to do that, nothing."""
-        if self._rebuild is not None:
-            self.desk.note(Crashed(self.desk.now))
-            self.desk.restart(self._rebuild.machine(self.desk.history, self.desk.now))
-            self.desk.note(Restarted(self.desk.now))
+    def crash(self, amid: bool) -> None:
+        """The control plane dies, now or ``amid`` its next answer, and is rebuilt from what it had persisted."""
+        if amid:
+            self.desk.dies_next = True
+        else:
+            self._die_and_come_back()
+
+    def _die_and_come_back(self) -> None:
+        self.desk.note(Crashed(self.desk.now))
+        another = self._another()
+        self.desk.note(Restarted(self.desk.now))
+        self.desk.restart(another)
+        for metadata in another.registry.list():
+            self.hands.links[metadata.name].begin_anew()
 
 
 def _stream(script: Script, name: str) -> Random:

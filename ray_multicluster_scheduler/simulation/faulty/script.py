@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources, TaskDescription
-from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, Style, some_item
+from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, Style, some_item, style_of
 
 BEGIN = 1000.0
+ITEMS = 80
 SETTINGS: dict[str, Any] = {
     "breaker_recovery_s": 20,
     "lost_after_s": 20,
@@ -53,10 +54,10 @@ class Script:
     """How often messages suffer; 0 for a run in which only the deeds go wrong."""
 
 
-def make_script(seed: int, items: int = 80) -> Script:
-    """A run with many items, several clusters and at least five faults."""
+def make_script(seed: int, items: int = ITEMS, style: Style | None = None) -> Script:
+    """A run with many items, several clusters and at least five faults, one of them a crash of the control plane."""
     chance = Random(f"script {seed}")
-    style = Style.of(seed)
+    style = style or style_of(seed)
     nodes = _nodes(chance)
     clusters = tuple(_cluster(chance, name) for name in nodes)
     names = list(nodes)
@@ -73,8 +74,8 @@ def make_script(seed: int, items: int = 80) -> Script:
         _fault(chance, names, nodes, BEGIN + chance.uniform(0.15, 1) * length) for _ in range(chance.randint(6, 16))
     ]
     deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
-    deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look") for one in range(14)]
-    deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (), True)]
+    deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look", (one % 6 == 5,)) for one in range(14)]
+    deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (chance.random() < 0.6,), True)]
     deeds.sort(key=lambda deed: deed.at)
     return Script(
         seed, _settings(chance, style), clusters, nodes, tuple(deeds), described, chance.choice([1.0, 1.0, 0.3])

@@ -1,4 +1,4 @@
-"""One planted bug per guarantee: a machine that is wrong in one respect, and a run in which that matters."""
+"""Planted bugs, at least one per guarantee: machines and hands with one fault, and runs in which it matters."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
+from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
+from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
+from ray_multicluster_scheduler.simulation.faulty.hands import Hands
 from ray_multicluster_scheduler.simulation.faulty.script import Script
 from tests.unit.guarantees.scripts import deed, item, script, submit
 from tests.unit.lifecycle.gangs import gang
@@ -28,15 +31,14 @@ Answer = list[out.Instruction]
 
 @dataclass(frozen=True)
 class Planted:
-    """``bug`` is in force while the run is played. ``also`` are properties that cannot hold either, and ``because``."""
+    """``bug`` is in force while the run is played."""
 
     property: str
     what: str
     play: Script
     make: Callable[..., SchedulerMachine] = SchedulerMachine
+    hands: type[Hands] = Hands
     bug: Callable[[], AbstractContextManager[Any]] = nullcontext
-    also: frozenset[str] = frozenset()
-    because: str = ""
 
 
 # ---- machines that answer wrongly
@@ -77,6 +79,26 @@ class SleepsThroughSnapshots(SchedulerMachine):
             with patch.object(SchedulingPass, "run", lambda *_: None):
                 return super().handle(event, now)
         return super().handle(event, now)
+
+
+class RemembersNothing(SchedulerMachine):
+    """What changes of an item without a step is never made durable."""
+
+    def handle(self, event: events.Event, now: float) -> Answer:
+        return [one for one in super().handle(event, now) if not isinstance(one, out.Remember)]
+
+
+# ---- hands that do the wrong thing
+
+
+class SaysNoAndDoesIt(Hands):
+    """A dispatch is carried out, and said to be refused."""
+
+    def arrive(self, one: Attempt, cluster: FarCluster) -> None:
+        super().arrive(one, cluster)
+        if one.number == 1:
+            refusal = events.DispatchRefused(*one.key, FailureClass.CLUSTER, "NO", "it was not taken")
+            self.desk.after(0.1, self.desk.feed, refusal)
 
 
 # ---- parts that do the wrong thing
@@ -151,6 +173,12 @@ PLANTED = [
         bug=lambda: patch.object(Attempts, "_grace_s", lambda *_: 0.0),
     ),
     Planted(
+        "at_most_one_live_attempt",
+        "hands carry out what they say they refused",
+        script(submit(1, item("t1", 1, 9.0))),
+        hands=SaysNoAndDoesIt,
+    ),
+    Planted(
         "fences_only_grow",
         "a retry carries an old fence",
         script(submit(1, item("t1", function_digest="fails", retries=2))),
@@ -197,6 +225,12 @@ PLANTED = [
         "an attempt is sent before that is durable",
         script(submit(1, item("t1"))),
         make=ActsBeforeItWrites,
+    ),
+    Planted(
+        "rebuild_equals_live",
+        "a change of priority is not remembered",
+        script(submit(1, item("t1", 8, 9.0), item("t2", 8)), [deed(3, "prioritise", "t1", 5), deed(4, "look")]),
+        make=RemembersNothing,
     ),
     Planted(
         "nothing_is_left",

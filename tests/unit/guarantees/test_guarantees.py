@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
 from ray_multicluster_scheduler.simulation.faulty.script import make_script
-from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, History, Setup
+from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fault, Fed, History, Setup
 
 SEEDS = range(80)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "guarantees.md"
@@ -101,6 +101,7 @@ def test_every_run_is_rich_enough(seed: int) -> None:
     items = {event.task.id for event in fed if isinstance(event, Submitted)}
     assert len(items) >= 50
     assert sum(isinstance(line, Fault) for line in history) >= 5
+    assert any(isinstance(line, Crashed) for line in history)
     assert any(isinstance(line, Began) for line in history)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle.events import LinkDown, Restored, Started
 from tests.unit.lifecycle.driver import Driver, cluster, ready, task
 
 
@@ -53,3 +54,38 @@ def test_one_behind_another_of_its_shape_does_not_hear_that_it_could_go() -> Non
         why = driver.machine.why(record.task.id, driver.now)
         assert why is not None
         assert (why.cluster, why.code) == (None, "NO_CAPACITY")
+
+
+def test_the_timer_of_a_silent_link_goes_with_the_last_one_that_was_sent_ahead() -> None:
+    """It was cleared only by one that had a place."""
+    driver = ready(1, prefetch_ms=50)
+    for number in range(3):
+        driver.submit(task(f"seen{number}", function_digest="quick"))
+        driver.succeed(f"seen{number}", took=0.001)
+    driver.submit(task("first", function_digest="quick"))
+    driver.start("first")
+    driver.submit(task("ahead", function_digest="quick"))
+    assert driver.machine.record("ahead").decision is not None
+    assert "ahead" in driver.machine.registry.state("a").places.ahead
+    driver.cancel("ahead")
+    driver.send(LinkDown("a", "silent"))
+    driver.succeed("first", took=0.001)
+    driver.stopped("ahead")
+    assert driver.machine.timers == frozenset()
+
+
+def test_what_ran_before_a_restart_does_not_make_way_for_others() -> None:
+    """It was taken for one that has not begun, and booked on another node than it runs on."""
+    before = Driver(cluster("a"))
+    before.link_up("a", 4, 4)
+    before.submit(task("runs", 2))
+    before.start("runs", "n1")
+    driver = Driver(cluster("a"))
+    driver.send(Restored((before.machine.row("runs"),)))
+    driver.link_up("a", 4, 4)
+    driver.submit(task("beside", 2))
+    driver.submit(task("elsewhere", 2))
+    books = driver.machine.registry.state("a").ledger.reservations
+    assert [list(books[name].parts) for name in ("runs", "beside", "elsewhere")] == [["n1"], ["n1"], ["n2"]]
+    driver.send(Started("elsewhere", 1, driver.now, "n1"))
+    assert [list(books[name].parts) for name in ("runs", "beside", "elsewhere")] == [["n1"], ["n2"], ["n1"]]

@@ -24,6 +24,9 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.simulation import history as lines
 from tests.unit.lifecycle.driver import actor, cluster, job, task
 
@@ -32,6 +35,18 @@ GANG = GangDescription(
 )
 STEP = out.Transition("t1", 2, TaskState.DISPATCHING, 1, 3.5, "PLACED", "goes to a", "a")
 ROWS = (CandidateReport("a", node_id="n1"), CandidateReport("b", (Rejection("TOO_BIG", "too big", permanent=True),)))
+ROW = ItemRow(
+    task("t1", 2),
+    3,
+    (STEP,),
+    5,
+    ending=Ending("cancel", "enough", force=True),
+    failures={FailureClass.CRASH: 2},
+    earlier_fences=(4,),
+    decision=SchedulingDecision("t1", 3.5, "a", "PLACED", "goes to a", ROWS),
+    holding=Holding(0.5, 0.0, 3.5),
+    parts={"n1": {"CPU": 2.0}},
+)
 
 EVENTS: list[events.Event] = [
     events.Submitted(task("t1", 2, tags=("x",), retry_on=("ValueError",), after=("t0",)), "waits", 7),
@@ -63,6 +78,7 @@ EVENTS: list[events.Event] = [
     events.PriorityChanged("t1", 4),
     events.QueuePaused("owner", "ann", "why not"),
     events.QueueResumed("cluster", "a"),
+    events.Restored((ROW,), (ClusterRow("a", cordoned=True, paused="now"),), (OwnerRow("ann", "later"),)),
     events.Continued(),
 ]
 
@@ -70,6 +86,8 @@ INSTRUCTIONS: list[out.Instruction] = [
     out.Persist(STEP, SchedulingDecision("t1", 3.5, "a", "PLACED", "goes to a", ROWS)),
     out.Persist(STEP),
     out.Publish(STEP),
+    out.Remember("t1"),
+    out.AdoptAttempt("t1", 1, 9, "a"),
     out.Dispatch("t1", 1, 9, "a", "queue", short=True),
     out.StartAttempt("t1", 1, "a"),
     out.RecallAttempt("t1", 1, "a"),
