@@ -83,7 +83,7 @@ class Desk:
                     self._timers.pop(one.key, None)
                 case out.Continue():
                     self._ask_for_more()
-                case out.Persist() | out.Publish() | out.Remember():
+                case out.Persist() | out.Publish() | out.Remember() | out.RememberFleet():
                     pass
                 case _:
                     self.carry_out(one)
