@@ -85,20 +85,23 @@ class FaultyRun:
         reservation = None if state is None else state.ledger.reservations.get(task_id)
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
-    def settle(self) -> None:
-        """Nothing goes wrong from here on, and what serves is told to end."""
-        desk = self.desk
-        desk.run_until(desk.now + 1.0)
+    def calm(self) -> None:
+        """Nothing goes wrong from here on."""
+        self.desk.rate = 0.0
         for owner in OWNERS:
-            desk.feed(events.QueueResumed("owner", owner))
+            self.desk.feed(events.QueueResumed("owner", owner))
         for metadata in self.script.clusters:
             self._heal(metadata)
         for task_id in sorted(self._incomplete):
             self.arguments(task_id, well=True)
         for task_id in self.script.items:
-            desk.feed(events.ReleaseRequested(task_id))
-        end = desk.now + PATIENCE_S
-        desk.run_until(end)
+            self.desk.feed(events.ReleaseRequested(task_id))
+
+    def settle(self) -> None:
+        """All comes to its end."""
+        self.desk.run_until(self.desk.now + 1.0)
+        self.calm()
+        self.desk.run_until(self.desk.now + PATIENCE_S)
         self.look()
 
     def _heal(self, metadata: ClusterMetadata) -> None:
