@@ -306,6 +306,8 @@ class Book:
     def _persist(self, at: float, entry: out.Persist) -> None:
         step = entry.transition
         item = self.items[step.task_id]
+        if step.code != item.code:
+            item.code_since = at
         before, item.state, item.code = item.state, step.state, step.code
         if step.attempt > item.attempt:
             self._placed(item, step, at)

@@ -28,6 +28,7 @@ class Item:
     waits_for: bool = False
     state: TaskState | None = None
     code: str = ""
+    code_since: float = -inf
     priority: int = 0
     pinned: str | None = None
     held: bool = False

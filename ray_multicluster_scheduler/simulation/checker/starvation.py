@@ -43,7 +43,7 @@ class NoStarvation(BookJudge):
         first = _first_in_line(book)
         self._first_since = {one.task.id: self._first_since.get(one.task.id, entry.at) for one in first}
         for one in first:
-            since = max(self._first_since[one.task.id], one.queued_at, book.calm_since)
+            since = max(self._first_since[one.task.id], one.queued_at, one.code_since, book.calm_since)
             waited = entry.at - since
             if waited <= book.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
                 continue
