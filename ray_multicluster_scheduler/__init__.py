@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.unified_scheduler import (
         UnifiedScheduler,
         cluster_info,
+        cordon,
+        declare_dead,
+        drain,
         explain,
         fleet_resources,
         get_unified_scheduler,
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
         resume_queue,
         set_priority,
         shutdown,
+        uncordon,
     )
     from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
     from ray_multicluster_scheduler.common.exception import (
@@ -141,7 +145,10 @@ __all__ = [
     "cancel",
     "cluster_info",
     "cluster_resources",
+    "cordon",
     "current",
+    "declare_dead",
+    "drain",
     "explain",
     "fleet_resources",
     "get",
@@ -181,6 +188,7 @@ __all__ = [
     "submit_job_async",
     "submit_task",
     "submit_task_async",
+    "uncordon",
     "wait",
     "wait_for_all_jobs",
 ]
@@ -206,8 +214,9 @@ _HOMES = {
     ),
     "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
-        "UnifiedScheduler cluster_info explain fleet_resources get_unified_scheduler hold "
-        "initialize_scheduler_environment list_clusters pause_queue plan release resume_queue set_priority shutdown"
+        "UnifiedScheduler cluster_info cordon declare_dead drain explain fleet_resources get_unified_scheduler hold "
+        "initialize_scheduler_environment list_clusters pause_queue plan release resume_queue set_priority shutdown "
+        "uncordon"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (

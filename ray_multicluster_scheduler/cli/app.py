@@ -17,11 +17,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("clusters")(clusters.show)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
 app.command("replay")(replay.replay)
+app.add_typer(clusters.app, name="clusters")
 app.add_typer(fleet.app, name="fleet")
 
 

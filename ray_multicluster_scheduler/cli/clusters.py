@@ -1,4 +1,7 @@
-"""`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why."""
+"""`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why.
+
+Its subcommands are for operators: they tell the programs that run now.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,17 @@ GIB = 1024**3
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
 
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
 class Output(StrEnum):
     table = "table"
     json = "json"
 
 
+@app.callback()
 def show(
+    context: typer.Context,
     output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
         Output.table
     ),
@@ -32,6 +40,12 @@ def show(
     ] = None,
 ) -> None:
     """Show the fleet: state, carrier, load, tags and versions of each cluster."""
+    if context.invoked_subcommand is not None:
+        if config is not None or output is not Output.table:
+            raise typer.BadParameter(
+                f"{context.invoked_subcommand} tells programs that run now: -o and --config are not for it."
+            )
+        return
     from ray_multicluster_scheduler import UnifiedScheduler
 
     with UnifiedScheduler(config=config) as scheduler:
@@ -46,6 +60,50 @@ def show(
     for row in rows:
         if row.get("sentence"):
             screen.print(f"{row['name']}: {row['sentence']}", markup=False)
+
+
+@app.command()
+def drain(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
+    """Let nothing new be sent there.
+
+    Your programs that run now are told; what runs there goes on. Do it again to see what is still there.
+    """
+    from ray_multicluster_scheduler.cli.cluster_orders import named, order
+
+    def told(items: Sequence[str]) -> str:
+        return f"{named(items, 'is', 'are')} still there" if items else "nothing is there any more"
+
+    order(name, {"drain": name}, "takes no new work", told)
+
+
+@app.command()
+def uncordon(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
+    """The end of drain."""
+    from ray_multicluster_scheduler.cli.cluster_orders import named, order
+
+    def told(items: Sequence[str]) -> str:
+        return f"{named(items, 'is', 'are')} there" if items else "nothing is there"
+
+    order(name, {"uncordon": name}, "takes work again", told)
+
+
+@app.command("declare-dead")
+def declare_dead(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Although it seems to be alive.")] = False,
+) -> None:
+    """Say that a cluster is dead.
+
+    Your programs that run now are told: what may be repeated goes elsewhere, the rest fails. A cluster that answers is
+    refused.
+    """
+    from ray_multicluster_scheduler.cli.cluster_orders import named, order
+
+    def told(items: Sequence[str]) -> str:
+        return f"{named(items, 'was', 'were')} there (see `rmcs explain ID`)" if items else "nothing was there"
+
+    order(name, {"declare_dead": name, "reason": reason, "force": force}, "is taken for dead", told)
 
 
 def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:

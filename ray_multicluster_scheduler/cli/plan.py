@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+EXIT_WOULD_FAIL = 100
+
 
 class Output(StrEnum):
     table = "table"
@@ -45,9 +47,12 @@ def plan(
         Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
     ] = None,
 ) -> None:
-    """Ask the clusters where a task, an actor or a job would go now, without submitting it."""
+    """Ask the clusters where a task, an actor or a job would go now, without submitting it.
+
+    Ends with 100 if it would fail at once, since no cluster can ever take it.
+    """
     from ray_multicluster_scheduler import UnifiedScheduler
-    from ray_multicluster_scheduler.common.decision_table import decision_text
+    from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
 
     amounts: dict[str, Any] = {**_amounts(resource or [])}
     amounts |= {name: value for name, value in (("CPU", cpus), ("GPU", gpus), ("memory", memory)) if value is not None}
@@ -64,6 +69,8 @@ def plan(
         typer.echo(json.dumps(decision.to_dict(), indent=2, ensure_ascii=False, default=str))
     else:
         typer.echo(decision_text(decision))
+    if fails_at_once(decision_lines(decision)):
+        raise typer.Exit(EXIT_WOULD_FAIL)
 
 
 def _amounts(given: list[str]) -> dict[str, float]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
 NOTHING = "–"
+NEVER = "never"
 
 
 class Line(NamedTuple):
@@ -32,13 +33,21 @@ def decision_lines(decision: SchedulingDecision | Mapping[str, Any]) -> list[Lin
 
 
 def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
-    """The decision in one sentence, and the lines below it as columns."""
+    """The decision in one sentence, and the lines below it as columns. What they say is not said twice."""
     data = decision if isinstance(decision, Mapping) else decision.to_dict()
-    head = f"{data['code']}: {data['sentence']}"
+    lines = decision_lines(data)
+    is_told = any(one["code"] == data["code"] for row in data["candidates"] for one in row["rejections"])
+    never = fails_at_once(lines)
+    outcome = "no cluster can take it, and waiting would not help" if never else "it waits; each cluster says why"
+    head = f"{data['code']}: {outcome if is_told else data['sentence']}"
     if data.get("unblocked_by"):
         head += f"\nIt can go on when {data['unblocked_by']}."
-    lines = decision_lines(data)
     return f"{head}\n{columns(TITLES, lines)}" if lines else head
+
+
+def fails_at_once(lines: Sequence[Line]) -> bool:
+    """Does every cluster say no for good?"""
+    return bool(lines) and all(line.verdict == NEVER for line in lines)
 
 
 def reason_lines(candidates: Sequence[CandidateReport]) -> str:
@@ -67,7 +76,7 @@ def _line(row: Mapping[str, Any], *, chosen: bool) -> Line:
     elif not rejections:
         verdict = "fits"
     else:
-        verdict = "never" if any(one["permanent"] for one in rejections) else "waits"
+        verdict = NEVER if any(one["permanent"] for one in rejections) else "waits"
     ranks = ", ".join(f"{name} {value}" for name, value in row["ranks"].items())
     why = "; ".join(f"{one['code']}: {one['sentence']}" for one in rejections)
     return Line(row["cluster"], verdict, ranks or NOTHING, _scores(row) or NOTHING, why or "passes every filter")

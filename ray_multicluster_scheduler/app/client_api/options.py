@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import Settings
@@ -28,7 +29,6 @@ _MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "
 """What people write, and what it is called: not always the most similar name."""
 _BESIDE = frozenset({"tags", "resource_requirements"})
 """Arguments of the verbs that are no options of theirs, but may be meant."""
-MOST_PRIORITY = 1_000_000
 
 
 class ItemOptions(TypedDict, total=False):

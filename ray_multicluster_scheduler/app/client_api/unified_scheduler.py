@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "UnifiedScheduler",
     "cluster_info",
+    "cordon",
+    "declare_dead",
+    "drain",
     "explain",
     "fleet_resources",
     "get_unified_scheduler",
@@ -33,6 +36,7 @@ __all__ = [
     "resume_queue",
     "set_priority",
     "shutdown",
+    "uncordon",
 ]
 
 
@@ -106,6 +110,35 @@ def pause_queue(cluster: str | None = None, owner: str | None = None, reason: st
 def resume_queue(cluster: str | None = None, owner: str | None = None) -> None:
     """The end of `pause_queue`."""
     where.side().resume_queue(cluster, owner)
+
+
+def cordon(cluster: str) -> None:
+    """Close a cluster for new work until `uncordon`; what was sent ahead comes back, what runs there goes on.
+
+    Raises ConfigurationError for one that is not there.
+    """
+    where.side().cordon(cluster)
+
+
+def uncordon(cluster: str) -> None:
+    """The end of `cordon` and `drain`."""
+    where.side().uncordon(cluster)
+
+
+def drain(cluster: str, timeout: float | None = None) -> bool:
+    """Close a cluster for new work and wait until nothing is there any more, so many seconds at the most: True when it
+    is empty. With 0 it only says whether it is."""
+    return where.side().drain(cluster, timeout)
+
+
+def declare_dead(cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
+    """Say that a cluster is dead, if you know it: what was there is settled now. What may be repeated goes elsewhere,
+    what may not fails with ClusterLostError. Returns the ids of what was there.
+
+    It takes no work before it answers again; what of that still runs there then is cancelled. Raises SchedulerError for
+    a cluster that answers, unless ``force`` is given, and ConfigurationError for one that is not there.
+    """
+    return where.side().declare_dead(cluster, reason, force=force)
 
 
 def list_clusters(*, refresh: bool = False) -> list[dict[str, Any]]:

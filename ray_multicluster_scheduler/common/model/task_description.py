@@ -15,6 +15,9 @@ from ray_multicluster_scheduler.common.model.resources import Resources
 Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
 
+MOST_PRIORITY = 1_000_000
+"""No item waits with more, nor with less than the negative of it: a million steps of ageing are enough for anybody."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:

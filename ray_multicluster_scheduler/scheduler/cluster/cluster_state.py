@@ -60,6 +60,7 @@ class ClusterState:
         self.settings = settings
         self.cordoned = False
         self.paused: str | None = None
+        self.dead: Trouble | None = None  # by an operator's word
         self.pin: Pin | None = None
         self.ledger = Ledger(self._books_changed)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
@@ -140,6 +141,8 @@ class ClusterState:
     def heard_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
         self.ledger.observe(snapshot)
         self.snapshot_heard_at = now
+        if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was on its way when that was said
+            self.dead = None
         self.python_version = snapshot.python_version or self.python_version
         self.ray_version = snapshot.ray_version or self.ray_version
         self.refreshing = False
@@ -163,7 +166,7 @@ class ClusterState:
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now
-        self.link_failed = None
+        self.link_failed = self.dead = None
         self.python_version, self.ray_version = python_version, ray_version
         self._heard(now)
 
@@ -178,6 +181,23 @@ class ClusterState:
         trouble = Trouble(reasons.LINK_FAILED, sentence, hopeless=permanent, at=now)
         self.link_failed = LinkTrouble(now + self.settings.breaker_recovery_s, trouble)
 
+    def declare_dead(self, reason: str, now: float) -> None:
+        """It takes no work until it is heard of again."""
+        why = f": {reason}" if reason else ""
+        sentence = f"an operator declared it dead{why}; it takes no work before it answers again"
+        self.dead = Trouble(reasons.CLUSTER_DEAD, sentence, at=now)
+
+    def sign_of_life(self, now: float) -> str | None:
+        """Why nobody should think that it is dead; None if nothing speaks against it."""
+        if self.link == "up":
+            return "its link is up"
+        silent_since = self.link_down_at if self.link == "down" else -inf
+        if self.heard_at is None or self.refresh_failed is not None or self.heard_at <= silent_since:
+            return None
+        age = now - self.heard_at
+        fresh = age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
+        return f"it answered {age:.0f} s ago" if fresh else None
+
     def reconfigure(self, metadata: ClusterMetadata) -> None:
         """Somebody changed its entry: old troubles say nothing about the new one."""
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
@@ -187,7 +207,7 @@ class ClusterState:
         self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s, self._changed)
         self.ledger.forget_sizes()
         if moved:
-            self.heard_at = self.snapshot_heard_at = self.silent_since = None
+            self.heard_at = self.snapshot_heard_at = self.silent_since = self.dead = None
             self.python_version = self.ray_version = None
 
     def _heard(self, now: float) -> None:
@@ -296,6 +316,8 @@ class ClusterState:
 
     def trouble(self, now: float) -> Trouble | None:
         """Why it takes no work at all just now, the gravest reason first; None when it is healthy."""
+        if self.dead is not None:
+            return self.dead
         failed = self.refresh_failed
         if failed is not None and failed.permanent:
             return Trouble(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)

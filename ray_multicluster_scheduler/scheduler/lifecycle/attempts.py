@@ -31,6 +31,10 @@ _ENDING_CODES = {
 }
 
 
+_BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some of its members had"}
+"""Answers after which one that was called back counts as begun, in words."""
+
+
 class Attempts:
     """Events about an attempt that is not the live one are late or repeated, and change nothing."""
 
@@ -77,7 +81,8 @@ class Attempts:
             self._start(record, event.at, event.node_id, now)
 
     def place_moved(self, event: PlaceMoved, now: float) -> None:
-        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end."""
+        """It has begun over there. If we gave it a place meanwhile, the other one frees its own at its end; and if that
+        attempt is over, so has it: what its item holds now is another attempt's."""
         record = self._live(*event.begun)
         state = self._core.registry.find(record.cluster) if record is not None else None
         if record is None or state is None or record.task.id not in state.places.ahead:
@@ -85,10 +90,13 @@ class Attempts:
         self._begin(record)
         if state.crowded:
             self._core.freed.add(state.name)
-        state.hand_over(event.ended[0], record.task, now)
-        for task_id in (event.ended[0], record.task.id):
-            if task_id in self._core.records:
-                self._core.out.put(Remember(task_id))
+        if self._live(*event.ended) is not None:
+            state.hand_over(event.ended[0], record.task, now)
+            self._core.out.put(Remember(event.ended[0]))
+        else:
+            state.places.leave_ahead(record.task.id)
+            state.take(record.task, now, short=True)
+        self._core.out.put(Remember(record.task.id))
 
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
@@ -119,17 +127,24 @@ class Attempts:
                 record, failure, event.error_type, event.code, event.sentence, now, refused=False, grace_s=grace_s
             )
         elif ending is not None:
-            self._recalled(record, ending, event.code == codes.KILLED, now)
+            self._recalled(record, ending, event.code, now)
         else:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
 
-    def give_up_lost(self, record: TaskRecord, sentence: str, now: float) -> None:
-        """Its owner said that it may be repeated when its cluster is lost: it is tried elsewhere, and the old attempt
-        is ended as soon as somebody can be told there."""
-        self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster or "", force=True))
+    def give_up(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
+        """Nobody waits for the end of its attempt: it is settled as that of a lost cluster, and the attempt is ended
+        as soon as somebody can be told there. A detached actor may live on, as it always may."""
+        actor, ending = record.task.actor, record.ending
+        if actor is None or not actor.detached:
+            self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster or "", force=True))
         self._core.end_attempt(record, now)
-        self._failed(record, FailureClass.CLUSTER, None, codes.CONTACT_LOST, sentence, now, refused=False)
+        if ending is not None and ending.kind == "cancel":
+            self._cancelled(record, ending, now)
+        elif ending is not None and ending.kind in ("run_timeout", "ready_timeout"):
+            self._timed_out(record, ending, now)
+        else:
+            self._failed(record, FailureClass.CLUSTER, None, code, sentence, now, refused=False)
 
     def run_timeout(self, task_id: str, now: float) -> None:
         self._end(self._core.records[task_id], Ending("run_timeout", "ran longer than its run_timeout", True), now)
@@ -291,14 +306,15 @@ class Attempts:
         again = retry.wants_retry(record.task, failure, error_type, failures, ran=not refused)
         return again, failures[failure]
 
-    def _recalled(self, record: TaskRecord, ending: Ending, killed: bool, now: float) -> None:
+    def _recalled(self, record: TaskRecord, ending: Ending, answer: str, now: float) -> None:
         """We called it back, so no budget is used, unless it had begun after all: then our call was its crash."""
         code = _ENDING_CODES[ending.kind]
-        if record.started_at is not None or killed:
-            sentence = f"{ending.sentence}; it {'had to be killed and may have' if killed else 'had'} begun by then"
+        begun = _BEGUN.get(answer) or ("it had" if record.started_at is not None else None)
+        if begun is None:
+            self._scheduling.enqueue(record, code, ending.sentence, now)
+        else:
+            sentence = f"{ending.sentence}; {begun} begun by then"
             self._failed(record, FailureClass.CRASH, None, code, sentence, now, refused=False)
-            return
-        self._scheduling.enqueue(record, code, ending.sentence, now)
 
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
         if ending.kind == "ready_timeout":

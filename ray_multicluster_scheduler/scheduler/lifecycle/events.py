@@ -195,6 +195,22 @@ class ClusterChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CordonChanged:
+    """A cluster is closed for new work, or open again; its entry is what it was."""
+
+    cluster: str
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDeclaredDead:
+    """An operator knows that nothing runs there any more: nobody waits for what was there."""
+
+    cluster: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HoldRequested:
     """Let it not start before ReleaseRequested; what has been sent already is not called back."""
 
@@ -270,6 +286,8 @@ Event: TypeAlias = (
     | AttemptFinished
     | TimerFired
     | ClusterChanged
+    | CordonChanged
+    | ClusterDeclaredDead
     | HoldRequested
     | ReleaseRequested
     | PriorityChanged

@@ -9,6 +9,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterChanged,
+    ClusterDeclaredDead,
+    CordonChanged,
     DashboardChecked,
     LinkClosed,
     LinkDown,
@@ -112,12 +114,30 @@ class FleetEvents:
         is_new = self._core.registry.find(event.cluster) is None
         self._core.registry.register(event.metadata)
         state = self._core.registry.state(event.metadata.name)
-        state.cordoned = event.cordoned
-        if event.cordoned:
-            self._ahead.leave(state, "it is cordoned", now)
+        self._cordon(state, event.cordoned, now)
         self._core.touched.add(state.name)
         if is_new:
             self._take_back(state, now)
+
+    def cordon_changed(self, event: CordonChanged, now: float) -> None:
+        state = self._news(event.cluster)
+        if state is not None:
+            self._cordon(state, event.cordoned, now)
+
+    def declared_dead(self, event: ClusterDeclaredDead, now: float) -> None:
+        """Somebody knows what we can only wait for: all that was there is settled, jobs too."""
+        state = self._news(event.cluster)
+        if state is None:
+            return
+        state.declare_dead(event.reason, now)
+        sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
+        for task_id in (*state.places.ahead, *state.places.held):  # else a place that is freed would be handed over
+            self._attempts.give_up(self._core.records[task_id], codes.DECLARED_DEAD, sentence, now)
+
+    def _cordon(self, state: ClusterState, cordoned: bool, now: float) -> None:
+        state.cordoned = cordoned
+        if cordoned:
+            self._ahead.leave(state, "it is cordoned", now)
 
     def _news(self, cluster: str) -> ClusterState | None:
         """Anything heard of a cluster may unblock, or doom, what waits."""
@@ -132,7 +152,7 @@ class FleetEvents:
             if record.state is not TaskState.LOST:
                 self._core.transition(record, TaskState.LOST, codes.CONTACT_LOST, sentence, now)
                 if jobs and record.task.retry_lost and record.ending is None:
-                    self._attempts.give_up_lost(record, sentence, now)
+                    self._attempts.give_up(record, codes.CONTACT_LOST, sentence, now)
 
     def _found_again(self, state: ClusterState, now: float, *, jobs: bool) -> None:
         for record in self._on(state, jobs=jobs):

@@ -80,6 +80,8 @@ class SchedulerMachine:
             events.LinkClosed: self._fleet.link_closed,
             events.LinkFailed: self._fleet.link_failed,
             events.ClusterChanged: self._fleet.cluster_changed,
+            events.CordonChanged: self._fleet.cordon_changed,
+            events.ClusterDeclaredDead: self._fleet.declared_dead,
             events.HoldRequested: self._control.hold,
             events.ReleaseRequested: self._control.release,
             events.PriorityChanged: self._control.prioritise,

@@ -46,19 +46,22 @@ class QueueControl:
 
     def prioritise(self, event: PriorityChanged, now: float) -> None:
         record = self._unfinished(event.task_id)
-        if record is None or record.wanted.priority == event.priority:
+        if record is None:
             return
         before = record.wanted.priority
         record.prioritise(event.priority)
+        if record.wanted.priority == before:
+            return
         self._core.out.put(Remember(event.task_id))
         if event.task_id in self._core.queue:
             self._core.leave_queue(record)
-            sentence = f"its priority was changed from {before} to {event.priority}"
+            sentence = f"its priority was changed from {before} to {record.wanted.priority}"
             self._scheduling.enqueue(record, codes.PRIORITY_CHANGED, sentence, now)
 
     def pause(self, event: QueuePaused, now: float) -> None:
         if event.what == "owner":
             self._core.queue.pause(event.name, event.reason)
+            self._scheduling.owner_paused(event.name, now)
             self._ahead.leave_owner(event.name, "the queue of its owner is paused", now)
         else:
             self._pause_cluster(event.name, event.reason, now)

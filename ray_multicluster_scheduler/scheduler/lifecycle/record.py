@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -63,6 +64,8 @@ class TaskRecord:
 
     def __post_init__(self) -> None:
         self.wanted = self.task
+        if abs(self.task.priority) > MOST_PRIORITY:
+            self.prioritise(self.task.priority)
 
     def pin(self, cluster: str) -> None:
         """From now on it can be placed on this cluster only."""
@@ -70,8 +73,8 @@ class TaskRecord:
         self.wanted = replace(self.wanted, preferred_cluster=cluster, fallback="wait")
 
     def prioritise(self, priority: int) -> None:
-        """From now on it waits with this priority."""
-        self.wanted = replace(self.wanted, priority=priority)
+        """From now on it waits with this priority, or the utmost there is."""
+        self.wanted = replace(self.wanted, priority=max(-MOST_PRIORITY, min(priority, MOST_PRIORITY)))
 
     @property
     def decision(self) -> SchedulingDecision | None:

@@ -53,7 +53,7 @@ class Refresher:
     def _look(self, state: ClusterState, now: float, *, waiting: bool, submitted: bool) -> None:
         key = timers.refresh_key(state.name)
         wanted = waiting or bool(state.places.held or state.places.ahead)
-        if state.pushed() and state.breaker.state(now) is BreakerState.CLOSED:
+        if state.pushed() and state.dead is None and state.breaker.state(now) is BreakerState.CLOSED:
             self._restless.discard(state.name)
             self._look_at_dashboard(state, now, wanted=wanted)
             return

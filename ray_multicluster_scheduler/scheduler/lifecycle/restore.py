@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Dispatch,
     RecallAttempt,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -68,7 +68,7 @@ class Restore:
         )
 
     def clusters(self) -> tuple[ClusterRow, ...]:
-        return tuple(ClusterRow(state.name, state.cordoned, state.paused) for state in self._core.registry)
+        return tuple(ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._core.registry)
 
     def owners(self) -> tuple[OwnerRow, ...]:
         return tuple(OwnerRow(owner, why) for owner, why in self._core.queue.paused_owners().items())
@@ -82,7 +82,7 @@ class Restore:
         for cluster in event.clusters:
             state = self._core.registry.find(cluster.name)
             if state is not None:
-                state.cordoned, state.paused = cluster.cordoned, cluster.paused
+                state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
         for owner in event.owners:
             self._core.queue.pause(owner.name, owner.paused)
         rows = sorted(event.items, key=lambda row: row.number)
@@ -106,10 +106,10 @@ class Restore:
 
     def _take_up_attempt(self, row: ItemRow, record: TaskRecord, now: float) -> None:
         task, cluster = record.task, record.cluster or ""
-        if row.holding is not None:
-            record.holding = row.holding
-            self._core.queue.take(task.owner, row.holding, now)
-        self._take_room(row, record)
+        assert row.holding is not None, f"{task.id} has an attempt and no share"
+        record.holding = row.holding
+        self._core.queue.take(task.owner, row.holding, now)
+        self._take_room(row, record, now)
         if record.started_at is not None and task.run_timeout is not None:
             due = max(now, record.started_at + task.run_timeout)
             self._core.out.set_timer(timers.run_key(task.id, record.attempt), due)
@@ -119,17 +119,19 @@ class Restore:
         else:
             ahead: Ahead = "queue" if row.ahead else ""
             self._core.out.put(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
-        if record.ending is not None:
-            self._ask_again(record, cluster)
+        if record.ending is not None:  # it was asked for, and maybe nobody heard it
+            self._core.out.put(_end_of(record, record.ending, cluster))
 
-    def _take_room(self, row: ItemRow, record: TaskRecord) -> None:
+    def _take_room(self, row: ItemRow, record: TaskRecord, now: float) -> None:
         state = self._core.registry.find(record.cluster)
         if state is None:
             return
         if row.ahead:
             state.places.send_ahead(record.wanted, row.sent_at)
             self._ahead.watch(state)
-        elif row.parts is not None:
+        elif row.parts is None:  # its cluster was not ours when the row was written
+            state.take(record.task, now)
+        else:
             task = record.task
             state.ledger.reserve(task.id, row.parts, row.sent_at, spreads=may_spread(task))
             state.places.take(task)
@@ -139,20 +141,18 @@ class Restore:
                     state.places.actor_ready(task.id)
         self._core.touched.add(state.name)
 
-    def _ask_again(self, record: TaskRecord, cluster: str) -> None:
-        """Its end was asked for, and maybe nobody heard it."""
-        ending = record.ending
-        if ending is not None and ending.kind == "take_back":
-            self._core.out.put(RecallAttempt(record.task.id, record.attempt, cluster))
-        elif ending is not None:
-            self._core.out.put(CancelAttempt(record.task.id, record.attempt, cluster, ending.force))
-
     def _remember_submissions(self, rows: Iterable[ItemRow]) -> None:
         """When each cluster was last given something new, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
         sent = [(step.at, self._core.records[step.task_id].task, step.cluster) for step in first if step is not None]
         for at, task, cluster in sorted(sent, key=lambda one: one[0]):
             self._core.submissions.record(task, cluster or "", at, retry=False)
+
+
+def _end_of(record: TaskRecord, ending: Ending, cluster: str) -> RecallAttempt | CancelAttempt:
+    if ending.kind == "take_back":
+        return RecallAttempt(record.task.id, record.attempt, cluster)
+    return CancelAttempt(record.task.id, record.attempt, cluster, ending.force)
 
 
 def _record(row: ItemRow) -> TaskRecord:

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -63,11 +64,12 @@ class ItemRow:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """What people said of a cluster. ``paused`` is why its queue is; None if it is not."""
+    """What people said of a cluster. ``paused`` is why its queue is; None if it is not. So is ``dead``."""
 
     name: str
     cordoned: bool = False
     paused: str | None = None
+    dead: Trouble | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
@@ -77,6 +77,15 @@ class SchedulingPass:
             self._fresh.update(dict.fromkeys(self._core.queue.groups_of(owner)))
         self._core.freed.update(self._core.registry.names())
 
+    def owner_paused(self, owner: str, now: float) -> None:
+        """Whatever those of this owner waited for, they wait for its queue to be resumed."""
+        self._missed.add(owner)
+        for group in self._core.queue.groups_of(owner):
+            refusal = self._core.queue.refusal(group)
+            assert refusal is not None  # it is paused
+            head = self._core.records[group.head().task_id]
+            self._wait(head, group, self._refused(head, refusal, (), now), now)
+
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
         if record.held is not None:
@@ -85,7 +94,7 @@ class SchedulingPass:
         group = self._core.enqueue(record, code, sentence, now)
         self._kept.watch(group, now)
         refusal = self._core.queue.refusal(group)
-        if refusal is not None:
+        if refusal is not None and record.code != refusal[0]:
             self._core.transition(record, TaskState.QUEUED, *refusal, now)
         if group.decision is None:
             self._fresh[group] = None
@@ -118,6 +127,12 @@ class SchedulingPass:
             decision = self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
             return replace(decision, task_id=record.task.id)
         table = self._core.engine.table(record.wanted, views, retry=record.retry)
+        return self._refused(record, refusal, table, now)
+
+    @staticmethod
+    def _refused(
+        record: TaskRecord, refusal: tuple[str, str], table: Sequence[CandidateReport], now: float
+    ) -> SchedulingDecision:
         return SchedulingDecision(record.task.id, now, None, *refusal, table, unblocked_by(refusal[0], ""))
 
     # ---- the pass

@@ -35,6 +35,9 @@ PATIENCE_S = 1.0
 LIGHT_BYTES = 64 * 1024
 """More has to be carried: what is sent ahead would hold up what has a place."""
 
+SLACK = 64
+"""So many kinds of places may be remembered that are no more, beside as many as there are."""
+
 MAX_SENT = 200
 """Sent in one call; the rest goes on with Continued, so that other events get their turn."""
 
@@ -52,6 +55,7 @@ class SendingAhead:
         one_by_one = spaced or settings.execution_mode == "serial"
         self._cover_s = 0.0 if one_by_one else settings.prefetch_ms / 1000
         self._short_at: dict[ResourceShape, set[str]] = {}
+        self._tidy_at = SLACK
         self._low: set[str] = set()
 
     # ---- who is sent, and where
@@ -64,6 +68,8 @@ class SendingAhead:
     def placed(self, record: TaskRecord, cluster: str) -> None:
         """A short one has a place there: others like it may be sent after it."""
         self._short_at.setdefault(shape_of(record.task.requirements), set()).add(cluster)
+        if len(self._short_at) > self._tidy_at:
+            self._tidy_up()
 
     def wanted_by(self, record: TaskRecord) -> None:
         """It waits: it may be sent ahead to where short ones like it have places."""
@@ -95,6 +101,17 @@ class SendingAhead:
             left -= sent
         if not self._core.queue:
             self._low.clear()
+
+    def _tidy_up(self) -> None:
+        """Forget where there are no short ones any more. Not whenever one ends: most are followed by others."""
+        for of, clusters in list(self._short_at.items()):
+            states = [state for state in map(self._core.registry.find, clusters) if state is not None]
+            left = {one.name for one in states if one.places.short_places(of) or one.places.waiting(of)}
+            if left:
+                self._short_at[of] = left
+            else:
+                del self._short_at[of]
+        self._tidy_at = 2 * len(self._short_at) + SLACK
 
     def is_short(self, record: TaskRecord) -> bool:
         """Will its place soon be free again?"""
@@ -232,7 +249,10 @@ class SendingAhead:
                     self._recall(record, sentence, now)
 
     def _waits_for_room(self, group: ShapeGroup, state: ClusterState) -> bool:
-        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet."""
+        """Would these go to that cluster if there were room? Perhaps, if nobody has looked at them yet; not while their
+        owner may start nothing."""
+        if self._core.queue.refusal(group) is not None:
+            return False
         decision = group.decision
         return decision is None or any(
             row.cluster == state.name and lacks_room_only(row) for row in decision.candidates

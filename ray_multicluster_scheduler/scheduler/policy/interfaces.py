@@ -22,7 +22,8 @@ class Filter(Protocol):
     A built-in filter may have a method ``concerns(task)``: unless that is true, it says yes to every cluster.
 
     Of a rank or score, a method ``trait(task)`` tells all that the answer depends on, beside the cluster, as something
-    to compare by: one answer does for all items with the same trait.
+    to compare by: one answer does for all items with the same trait. It may then be asked of any cluster that takes
+    items of this kind, also of one that would not take this item.
     """
 
     name: str

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
+from ray_multicluster_scheduler.scheduler.policy.blame import blame, evaluation_error
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
@@ -162,7 +163,7 @@ class PolicyEngine:
                 if rejection is not None:
                     return rejection
         except Exception as error:
-            raise _evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
+            raise evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
         return None
 
     def rules_out(self, task: TaskDescription, view: ClusterView) -> bool:
@@ -242,7 +243,7 @@ class PolicyEngine:
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise _evaluation_error("a rank or score", task, view, error) from error
+            raise blame(self._ranks, self._scores, task, view, error) from error
 
     def note_placed(self, cluster: str) -> None:
         """An item was sent there: among equals it is now the last in turn."""
@@ -308,7 +309,7 @@ class PolicyEngine:
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise _evaluation_error("a rank or score", task, view, error) from error
+            raise blame(self._ranks, self._scores, task, view, error) from error
         if self._chain:
             return (*ranks, *(round(value, _TIE_DIGITS) for value in scores))
         total = sum(weight * value for weight, value in zip(self._score_weights, scores, strict=True))
@@ -317,7 +318,7 @@ class PolicyEngine:
     def _within(self, name: str, value: float, task: TaskDescription, view: ClusterView) -> float:
         if 0.0 <= value <= 1.0:
             return value
-        raise _evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
+        raise evaluation_error(f"the score {name!r}", task, view, ValueError(f"{value!r} is not within 0..1"))
 
     def _better_that_is_being_asked(
         self, task: TaskDescription, views: Iterable[ClusterView], best: ClusterView, *, retry: bool
@@ -341,7 +342,9 @@ class PolicyEngine:
         except PolicyEvaluationError:
             raise
         except Exception as error:
-            raise _evaluation_error("a rank or score", task, view, error) from error
+            raise blame(self._ranks, self._scores, task, view, error) from error
+        if not reasons and not scores:
+            reasons.append("in turn, as the configuration names no score")
         if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
         among = f"; chosen among {clusters} clusters" if clusters > 1 else ""
@@ -374,18 +377,9 @@ def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection
     try:
         return one.check(task, view)
     except Exception as error:
-        raise _evaluation_error(f"the filter {one.name!r}", task, view, error) from error
+        raise evaluation_error(f"the filter {one.name!r}", task, view, error) from error
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:
     place = find_place(task, view.nodes, view.new_node) or {}
     return next(iter(place)) if len(place) == 1 else None
-
-
-def _evaluation_error(what: str, task: TaskDescription, view: ClusterView, error: Exception) -> PolicyEvaluationError:
-    return PolicyEvaluationError(
-        f"Placing {task.kind} {task.id} failed: {what} raised {type(error).__name__} for cluster {view.name}: {error}.",
-        task_id=task.id,
-        cluster=view.name,
-        next_step="repair the policy, or take it out of the configuration",
-    )

@@ -9,6 +9,7 @@ CLUSTER_UNKNOWN = "CLUSTER_UNKNOWN"
 STALE_SNAPSHOT = "STALE_SNAPSHOT"
 CLUSTER_SUSPECT = "CLUSTER_SUSPECT"
 CLUSTER_LOST = "CLUSTER_LOST"
+CLUSTER_DEAD = "CLUSTER_DEAD"
 CLUSTER_UNREACHABLE = "CLUSTER_UNREACHABLE"
 CLUSTER_MISCONFIGURED = "CLUSTER_MISCONFIGURED"
 BREAKER_OPEN = "BREAKER_OPEN"
@@ -44,6 +45,7 @@ HEALTH_CODES = frozenset(
         STALE_SNAPSHOT,
         CLUSTER_SUSPECT,
         CLUSTER_LOST,
+        CLUSTER_DEAD,
         CLUSTER_UNREACHABLE,
         CLUSTER_MISCONFIGURED,
         BREAKER_OPEN,
@@ -58,6 +60,7 @@ UNBLOCKED_BY: dict[str, str] = {
     STALE_SNAPSHOT: "{cluster} answers again",
     CLUSTER_SUSPECT: "the link to {cluster} comes back",
     CLUSTER_LOST: "{cluster} comes back",
+    CLUSTER_DEAD: "{cluster} answers again",
     CLUSTER_UNREACHABLE: "{cluster} is started, or its `dashboard` address is corrected",
     CLUSTER_MISCONFIGURED: "somebody mends the entry of {cluster} in clusters.yaml",
     BREAKER_OPEN: "a probe of {cluster} is answered",

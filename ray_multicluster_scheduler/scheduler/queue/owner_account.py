@@ -86,9 +86,14 @@ class OwnerAccount:
     def refusal(self, gpus: float) -> str | None:
         """Why nothing of this owner's that needs so many GPUs may start now, as a sentence; None if it may."""
         if self.max_running is not None and self.running >= self.max_running:
-            return f"{self.running} of its items are on clusters; its max_running is {self.max_running}"
+            if not self.max_running:
+                return "nothing of it may start, as its max_running is 0"
+            are = "is" if self.running == 1 else "are"
+            return f"{self.running} of its items {are} on clusters; its max_running is {self.max_running}"
         if self.max_gpus is not None and gpus and self.gpus + gpus > self.max_gpus + ROUNDING:
-            return f"it holds {self.gpus:g} GPUs; its max_gpus is {self.max_gpus:g}"
+            if not self.max_gpus:
+                return "nothing of it that needs a GPU may start, as its max_gpus is 0"
+            return f"it holds {self.gpus:g} GPU{'' if self.gpus == 1 else 's'}; its max_gpus is {self.max_gpus:g}"
         return None
 
     def _change(self, now: float, cost: float) -> None:

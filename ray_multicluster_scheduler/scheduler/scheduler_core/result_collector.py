@@ -70,7 +70,9 @@ class ResultCollector:
             if self._hear_method is not None:
                 self._hear_method(result)
             return
-        self._results[result.task_id] = result
+        kept = self._results.get(result.task_id)
+        if kept is None or kept.attempt <= result.attempt:  # else it is late: its attempt was given up long ago
+            self._results[result.task_id] = result
         self._output.close(result.task_id, result.attempt)
         self._post(
             AttemptFinished(

@@ -204,6 +204,14 @@ class FaultyRun:
         link.forget()
         link.silent()
         self.desk.after(seconds, self._come_back, name)
+        if chance.random() < 0.5:
+            self.desk.after(self.settings.lease_s, self._declare_dead, name, far.session)
+
+    def _declare_dead(self, name: str, session: int) -> None:
+        """An operator who knows says so."""
+        far = self.hands.clusters[name]
+        if not far.alive and far.session == session:
+            self.desk.feed(events.ClusterDeclaredDead(name, "it burnt"))
 
     def _die_out(self, one: Attempt, far: FarCluster) -> None:
         one.over = True

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.embedded import questions
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
 from ray_multicluster_scheduler.main import main
 from tests.unit.client_api.control_plane import CLOSED_PORT, ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -121,15 +123,27 @@ class TestExplain:
 class TestPlan:
     def test_a_table_without_submitting_anything(self, config: str, capsys: pytest.CaptureFixture[str]) -> None:
         words = ["--cpus", "4", "--gpus", "1", "--memory", "8GiB", "--resource", "tpu=2", "--tag", "arm64"]
-        assert main(["plan", "--config", config, *words]) == 0
+        assert main(["plan", "--config", config, *words]) == 100, "it would fail at once"
         out = capsys.readouterr().out
-        assert out.startswith("CLUSTER_UNREACHABLE: mac: ")
+        assert out.startswith("CLUSTER_UNREACHABLE: no cluster can take it")
         assert "CLUSTER  VERDICT" in out
+        assert out.count("it has not answered since it was added") == 1
+
+    def test_what_would_wait_is_no_failure(
+        self, config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        row = CandidateReport("mac", (Rejection("NO_CAPACITY", "1 CPU is free"),))
+        waits = SchedulingDecision("t", 1.0, None, "NO_CAPACITY", "mac: 1 CPU is free", (row,), "some is freed on mac")
+        monkeypatch.setattr(UnifiedScheduler, "plan", lambda *_, **__: waits)
+        assert main(["plan", "--config", config]) == 0
+        assert capsys.readouterr().out.startswith(
+            "NO_CAPACITY: it waits; each cluster says why\nIt can go on when some"
+        )
 
     @pytest.mark.parametrize("kind", ["task", "actor", "job"])
     def test_as_json_for_every_kind(self, config: str, capsys: pytest.CaptureFixture[str], kind: str) -> None:
         words = ["--kind", kind, "--preferred-cluster", "mac", "--fallback", "wait", "--require-tag", "x86_64"]
-        assert main(["plan", "--config", config, "-o", "json", *words]) == 0
+        assert main(["plan", "--config", config, "-o", "json", *words]) == 100
         decision: dict[str, Any] = json.loads(capsys.readouterr().out)
         assert decision["cluster"] is None
         (row,) = decision["candidates"]

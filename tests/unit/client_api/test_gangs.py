@@ -10,6 +10,7 @@ import pytest
 from ray_multicluster_scheduler import GangMember, member, remote
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, questions, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
@@ -93,7 +94,12 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize(
         ("options", "said"),
-        [({"retries": 1}, "retries means nothing for an actor"), ({"ready_timeout": "x"}, "is 'x'")],
+        [
+            ({"retries": 1}, "retries means nothing for an actor"),
+            ({"ready_timeout": "x"}, "is 'x'"),
+            ({"idempotency_key": "k"}, "nothing for a gang of actors.*keep the handles"),
+            ({"dedup": "content"}, "nothing for a gang of actors.*keep the handles"),
+        ],
     )
     def test_wrong_options_of_actors(self, plane: ActorPlane, options: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigurationError, match=said):
@@ -254,6 +260,25 @@ class TestActors:
     def test_one_of_them_is_explained_on_the_socket_too(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         asked = questions.answer(plane.runtime, {"explain": pair[0].id})
         assert plane.runtime.run(asked)["explain"]["member"]["index"] == 0
+
+    def test_verbs_take_the_id_of_one_for_the_gang(self, plane: ActorPlane) -> None:
+        scheduler = UnifiedScheduler(plane.runtime.config)
+        scheduler._runtime, scheduler._submission = plane.runtime, plane.submission
+        busy = plane.task("t1", cpus=8)
+        first, second = scheduler.submit_gang_async([Counter, Counter])
+        until(lambda: first.state is TaskState.QUEUED)
+        scheduler.hold(second.id, "not yet")
+        scheduler.set_priority(first.id, 7)
+        plane.finish(busy)
+        until(lambda: second.explain()["code"] == "HELD")
+        assert (second.explain()["sentence"], first.explain()["priority"]) == ("is held: not yet", 7)
+        scheduler.release(first.id)
+        until(lambda: second.state is TaskState.RUNNING)
+        scheduler.cancel(second.id)
+        until(lambda: first.state is TaskState.CANCELLED)
+        for verb in (scheduler.hold, scheduler.cancel):
+            with pytest.raises(UnknownItemError):
+                verb(f"{self.gang_id([first])}.2")
 
     def test_nothing_can_wait_for_their_success(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         for after in (pair[0], pair[0].id, self.gang_id(pair)):

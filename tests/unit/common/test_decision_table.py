@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.decision_table import columns, decision_lines, decision_text, reason_lines
+from ray_multicluster_scheduler.common.decision_table import (
+    columns,
+    decision_lines,
+    decision_text,
+    fails_at_once,
+    reason_lines,
+)
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
 
 FULL = Rejection("NO_CAPACITY", "1 CPU is free on its largest node, 4 are asked for")
@@ -37,13 +43,32 @@ def test_each_cluster_has_a_verdict_and_what_it_was_judged_by() -> None:
 
 def test_as_text_and_by_str_and_from_data() -> None:
     text = decision_text(WAITING)
-    assert text.splitlines()[:2] == ["NO_CAPACITY: centos is full", "It can go on when enough is freed on centos."]
+    assert text.splitlines()[:2] == [
+        "NO_CAPACITY: it waits; each cluster says why",
+        "It can go on when enough is freed on centos.",
+    ]
     assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY"]
     assert len(text.splitlines()) == 5
     assert str(WAITING) == text == decision_text(WAITING.to_dict())
     assert decision_text(SchedulingDecision("t", 1.0, None, "NO_CLUSTERS", "there is none")) == (
         "NO_CLUSTERS: there is none"
     )
+
+
+def test_what_the_table_says_is_not_said_above_it_too() -> None:
+    never = SchedulingDecision("t", 1.0, None, "TOO_BIG", "old: its largest node has 2 CPUs", ROWS[3:])
+    assert decision_text(never).startswith("TOO_BIG: no cluster can take it, and waiting would not help\n")
+    assert decision_text(never).count("its largest node has 2 CPUs") == 1
+    paused = SchedulingDecision("t", 1.0, None, "OWNER_PAUSED", "the queue of ann is paused", ROWS[2:])
+    assert decision_text(paused).startswith("OWNER_PAUSED: the queue of ann is paused\n")
+    assert decision_text(PLACED).startswith("PLACED: mac: the best score\n")
+
+
+def test_it_fails_at_once_if_all_say_no_for_good() -> None:
+    never = SchedulingDecision("t", 1.0, None, "TOO_BIG", "old: its largest node has 2 CPUs", ROWS[3:])
+    assert fails_at_once(decision_lines(never))
+    assert not fails_at_once(decision_lines(WAITING))
+    assert not fails_at_once([]), "there may be clusters one day"
 
 
 def test_in_an_error_a_final_reason_is_told_alone() -> None:

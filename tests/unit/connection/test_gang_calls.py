@@ -134,6 +134,14 @@ class TestTheAnswer:
         killed = self.life(self.ok(), {"status": "cancelled", "code": "KILLED"})
         assert killed.answer()[0] == {"status": "cancelled", "code": "KILLED"}, "it may have begun"
 
+    def test_cancelled_when_some_of_them_had_begun(self) -> None:
+        life = self.life({"status": "cancelled"}, {"status": "cancelled"})
+        life.starts = {1: (1.0, "n")}
+        assert life.answer()[0] == {"status": "cancelled", "code": "BEGUN"}, "and no start: not all of them were seen"
+        done = self.life(self.ok(), {"status": "cancelled"})
+        done.starts = {0: (1.0, "n1")}
+        assert done.answer()[0] == {"status": "cancelled", "code": "BEGUN"}
+
     def test_what_ray_refused(self) -> None:
         life = self.life(None, None)
         life.problem = {"status": "failed", "failure": "permanent", "message": "no such strategy"}

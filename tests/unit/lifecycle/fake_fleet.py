@@ -285,6 +285,18 @@ class FakeFleet:
             case "failed":
                 self.post(events.LinkFailed(cluster, "NO", "no way"), delay=0)
 
+    def declare_dead(self, cluster: str) -> None:
+        """Nothing runs there any more, and somebody says so; what was on its way from there may still arrive."""
+        state = self.machine.registry.find(cluster)
+        if state is None:
+            return
+        for key in [key for key, one in self.live.items() if one.cluster == cluster]:
+            del self.live[key]
+            self.met["died and was declared dead"] += 1
+        self.feed(events.ClusterDeclaredDead(cluster))
+        assert state.trouble(self.now) is not None
+        assert (state.places.held, state.places.ahead) == ({}, {})
+
     def settle(self) -> None:
         """All goes well from here on; returns when nothing is left to do."""
         for owner in ("", "ann", "bob"):

@@ -357,6 +357,7 @@ def test_removing_an_unknown_cluster_changes_nothing() -> None:
         events.LinkClosed("nobody", ""),
         events.LinkFailed("nobody", "", ""),
         events.SnapshotFailed("nobody", "", ""),
+        events.CordonChanged("nobody", cordoned=True),
         events.Continued(),
     ],
     ids=lambda event: type(event).__name__,

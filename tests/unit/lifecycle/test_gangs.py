@@ -103,6 +103,19 @@ def test_one_that_does_not_start_in_time_is_called_back_and_waits_again() -> Non
     assert driver.attempt("g") == 2, "no budget is used"
 
 
+@pytest.mark.parametrize(("budget", "states"), [(0, ["DISPATCHING", "FAILED"]), (1, ["DISPATCHING", "RETRYING"])])
+def test_one_of_which_some_members_had_begun_when_it_was_called_back_has_crashed(
+    budget: int, states: list[str]
+) -> None:
+    driver = two_nodes(start_grace_s=60)
+    driver.submit(gang("g", 3, 3, crash_retries=budget))
+    driver.accept("g")
+    driver.fire("starts", after=60)
+    driver.send(events.AttemptFinished("g", 1, "cancelled", code="BEGUN"))
+    assert driver.states("g")[-2:] == states
+    assert "; some of its members had begun by then" in driver.machine.record("g").sentence
+
+
 def test_it_is_cancelled_as_one() -> None:
     driver = two_nodes()
     driver.submit(gang("g", 3, 3))

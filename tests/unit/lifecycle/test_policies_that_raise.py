@@ -134,7 +134,7 @@ class MoodyScore:
 
 
 @pytest.mark.parametrize(
-    ("gives", "sentence"), [(None, "a rank or score raised KeyError"), (7.0, "the score 'mood' raised ValueError")]
+    ("gives", "sentence"), [(None, "the score 'mood' raised KeyError"), (7.0, "the score 'mood' raised ValueError")]
 )
 def test_so_it_does_of_a_score(gives: float | None, sentence: str) -> None:
     score, catalog = MoodyScore(), PolicyCatalog()

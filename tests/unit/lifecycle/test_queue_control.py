@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
 from tests.unit.lifecycle.driver import Driver, job, ready, task
+from tests.unit.lifecycle.test_sending_ahead import knowing, work
 
 
 def told(driver: Driver, task_id: str) -> tuple[Any, str, str]:
@@ -127,6 +130,60 @@ def test_a_paused_owner_starts_nothing() -> None:
     assert told(driver, "x0")[1:] == ("OWNER_PAUSED", "the queue of x is paused: over budget")
     driver.send(events.QueueResumed("owner", "x"))
     assert driver.sent_to(ever=False) == {"x0": "a"}
+
+
+def test_those_that_waited_for_something_else_when_their_owner_was_paused_wait_for_that() -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    for name in ("x0", "x1", "x2"):
+        driver.submit(task(name, owner="x", cpus=1 if name < "x2" else 0.5))
+    driver.submit(task("y0", owner="y"))
+    assert driver.machine.record("x0").code == "NO_CAPACITY"
+    driver.send(events.QueuePaused("owner", "x", "over budget"))
+    paused = (TaskState.QUEUED, "OWNER_PAUSED", "the queue of x is paused: over budget")
+    assert [told(driver, name) for name in ("x0", "x1", "x2")] == [paused] * 3
+    assert [step.code for step in driver.machine.record("x0").history][-2:] == ["NO_CAPACITY", "OWNER_PAUSED"]
+    assert driver.machine.record("y0").code == "NO_CAPACITY"
+    decision = driver.machine.record("x1").decision
+    assert decision is not None
+    assert (decision.task_id, decision.unblocked_by) == ("x1", "somebody resumes the owner's queue")
+    history = len(driver.machine.record("x0").history)
+    driver.send(events.QueuePaused("owner", "x", "still"))
+    assert driver.machine.record("x0").sentence == "the queue of x is paused: still"
+    assert len(driver.machine.record("x0").history) == history, "it is the same reason"
+    late = driver.submit(task("x3", owner="x"))
+    assert [step.code for step in late.history] == ["SUBMITTED", "OWNER_PAUSED"]
+    driver.send(events.QueueResumed("owner", "x"))
+    assert {driver.machine.record(name).code for name in ("x0", "x1", "x2", "x3")} == {"NO_CAPACITY"}
+    driver.succeed("running")
+    assert driver.sent_to(ever=False) == {"x0": "a"}
+
+
+def test_a_paused_owner_calls_nobody_back() -> None:
+    """What was sent ahead would have to make way for something more urgent, if that could start."""
+    driver = knowing(1)
+    driver.submit(work("running"))
+    driver.send(events.QueuePaused("owner", "x"))
+    driver.submit(task("urgent", owner="x", priority=5))
+    driver.submit(work("ahead"))
+    assert driver.machine.view("a", driver.now).ahead == 1
+    driver.submit(task("urgent2", owner="x", priority=5))
+    assert driver.said(RecallAttempt) == []
+
+
+@pytest.mark.parametrize("priority", [10**400, -(10**400)])
+def test_a_priority_beyond_all_measure_is_bounded(priority: int) -> None:
+    driver = ready(1)
+    driver.submit(task("running"))
+    driver.submit(task("plain"))
+    record = driver.submit(task("huge", priority=priority))
+    assert record.wanted.priority == (MOST_PRIORITY if priority > 0 else -MOST_PRIORITY)
+    assert record.task.priority == priority, "what was asked for is kept"
+    driver.send(events.PriorityChanged("plain", priority))
+    assert driver.machine.record("plain").wanted.priority == record.wanted.priority
+    assert driver.send(events.PriorityChanged("plain", 2 * priority)) == [], "it has the utmost already"
+    driver.succeed("running")
+    assert len(driver.sent_to(ever=False)) == 1
 
 
 def test_room_that_got_free_while_an_owner_was_paused_is_found() -> None:

@@ -32,13 +32,24 @@ DEEDS = [
     "arguments",
     "old",
     "fleet",
+    "dead",
 ]
 """What may happen next; what stands here more often happens more often."""
 
 CALM = [*6 * ["submit"], *8 * ["step"], *3 * ["answer"], *3 * ["time"], "order", "end", "cancel", "arguments", "old"]
 """The same where clusters are well, and people give orders."""
 
-SHORT = [*5 * ["submit"], *4 * ["step"], *4 * ["hurry"], *2 * ["answer"], "time", "link", "end", "cancel", "order"]
+SHORT = [
+    *5 * ["submit"],
+    *4 * ["step"],
+    *4 * ["hurry"],
+    *2 * ["answer"],
+    "time",
+    "link",
+    "end",
+    "cancel",
+    *2 * ["order"],
+]
 """The same where there is much short work."""
 
 STYLES = [DEEDS, CALM, SHORT]
@@ -109,6 +120,8 @@ def some_order(chance: Random, task_id: str, cluster: str) -> events.Event:
             *2 * [events.QueueResumed("cluster", cluster), events.QueueResumed("owner", owner)],
             events.QueuePaused("cluster", cluster, "for now"),
             events.QueuePaused("owner", owner),
+            events.CordonChanged(cluster, cordoned=True),
+            *2 * [events.CordonChanged(cluster, cordoned=False)],
         ]
     )
 
@@ -168,6 +181,8 @@ def fault_or_fact(fleet: FakeFleet, chance: Random, number: int, deeds: list[str
                 fleet.feed(events.ClusterChanged("c", None))
             elif name in known:
                 fleet.feed(events.ClusterChanged(name, known[name], cordoned=chance.random() < 0.5))
+        case "dead" if chance.random() < 0.3:
+            fleet.declare_dead(name)
         case "order" if fleet.tasks:
             fleet.feed(some_order(chance, chance.choice(list(fleet.tasks)), name))
         case "old" if fleet.old_mail:
@@ -214,6 +229,7 @@ def test_the_walks_meet_what_is_rare() -> None:
         "taken back",
         "taken back in vain",
         "started before its turn",
+        "died and was declared dead",
     ]
     assert {name: met[name] for name in rare if met[name] < 2} == {}
 

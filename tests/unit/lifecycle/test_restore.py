@@ -196,6 +196,16 @@ class TestAttempts:
         after.succeed("t")
         assert after.end("t").state is TaskState.SUCCEEDED
 
+    def test_one_on_a_cluster_that_was_removed_and_is_there_again(self) -> None:
+        driver = ready(2)
+        driver.submit(task("t", cpus=2))
+        driver.send(events.ClusterChanged("a", None))
+        after = reborn(driver, clusters=[cluster("a")])
+        assert after.machine.view("a", after.now).in_flight == 1
+        after.link_up("a", 2)
+        after.succeed("t")
+        assert after.machine.view("a", after.now).in_flight == 0
+
     def test_one_that_was_sent_ahead_holds_nothing_and_is_taken_back_in_time(self) -> None:
         driver = knowing(1)
         driver.submit(work("t0"))
@@ -266,6 +276,18 @@ class TestRules:
         assert after.machine.owner_rows() == driver.machine.owner_rows()
         assert [(one.name, one.paused) for one in after.machine.owner_rows()] == [("ann", "later")]
         assert reborn(driver, clusters=[cluster("c")]).machine.cluster_rows()[0].name == "c"
+
+    def test_a_cluster_that_was_declared_dead_is_that_until_it_answers(self) -> None:
+        driver = ready(2)
+        driver.send(events.LinkDown("a", "silent"))
+        driver.send(events.ClusterDeclaredDead("a", "sold"))
+        driver.submit(task("t"))
+        after = reborn(driver)
+        assert after.machine.cluster_rows() == driver.machine.cluster_rows()
+        assert after.machine.record("t").code == "CLUSTER_DEAD"
+        after.now += 1
+        after.snapshot("a", 2)
+        assert after.state("t") is TaskState.DISPATCHING
 
     def test_who_comes_later_has_a_later_number(self) -> None:
         driver = ready(1)

@@ -322,7 +322,7 @@ def test_a_rank_that_raises_is_an_error_with_names(fleet: tuple[ClusterView, ...
 
     catalog = PolicyCatalog()
     catalog.register("broken", Broken)
-    with pytest.raises(PolicyEvaluationError, match="a rank or score raised KeyError for cluster c"):
+    with pytest.raises(PolicyEvaluationError, match="the rank 'broken' raised KeyError for cluster c"):
         engine(catalog).schedule(task("t"), fleet, 0.0)
 
 
@@ -331,6 +331,15 @@ def test_a_wrong_score_is_found_however_many_compete(fleet: tuple[ClusterView, .
     brain = engine(own(Constant("odd", c=7.0, d=0.5)), weights={"odd": 1})
     with pytest.raises(PolicyEvaluationError, match="score 'odd'.*cluster c.*7.0 is not within"):
         brain.schedule(task("t"), fleet, 0.0)
+
+
+def test_without_a_score_it_is_told_that_they_take_turns() -> None:
+    brain = engine(weights={})
+    decision = brain.schedule(task("t"), [view("c")], 0.0)
+    assert decision.sentence.startswith("c: in turn, as the configuration names no score")
+    preferred = brain.schedule(task("t", preferred_cluster="c"), [view("c")], 0.0)
+    assert preferred.sentence.startswith("c: preferred")
+    assert "in turn" not in preferred.sentence
 
 
 def test_reading_a_decision() -> None:

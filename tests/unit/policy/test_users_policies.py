@@ -134,6 +134,12 @@ def test_a_chain_looks_further_only_when_equal(registered: Register) -> None:
         ("Grumpy", {}, "the filter 'own' raised RuntimeError for cluster c: not in the mood"),
         ("YesOrNo", {}, "the filter 'own' raised TypeError.*check returned False, neither None.*nor a Rejection"),
         ("HalfRank", {}, "TypeError for cluster c: the rank 'own' returned 0.5, not a whole number"),
+        (
+            "Wordy",
+            {"weights": {"own": 1}},
+            "the score 'own' raised TypeError for cluster c: 'good' is not a number within",
+        ),
+        ("Sulky", {"weights": {"own": 1}}, "the score 'own' raised RuntimeError for cluster c: no figures today"),
         ("TooGood", {"weights": {"own": 1}}, "the score 'own' raised ValueError for cluster c: 2.0 is not within 0..1"),
     ],
 )
@@ -141,10 +147,18 @@ def test_one_that_goes_wrong_is_blamed_by_its_name(
     registered: Register, attribute: str, settings: dict[str, Any], says: str
 ) -> None:
     brain = registered({"own": attribute}, **settings)
+    with pytest.raises(PolicyEvaluationError, match=says):
+        brain.schedule(task("t"), [view("c"), view("d")], 0.0)
     with pytest.raises(PolicyEvaluationError, match=says) as caught:
         brain.schedule(task("t"), [view("c")], 0.0)
     assert (caught.value.task_id, caught.value.cluster) == ("t", "c")
     assert caught.value.next_step == "repair the policy, or take it out of the configuration"
+
+
+def test_one_that_goes_wrong_only_once_cannot_be_named() -> None:
+    api.register_policy("own", users_policies.Forgetful)
+    with pytest.raises(PolicyEvaluationError, match="a rank or score, but not when it was asked again, raised KeyErr"):
+        engine(weights={"own": 1}).schedule(task("t"), [view("c")], 0.0)
 
 
 # ---- registration by name

@@ -67,6 +67,38 @@ class TooGood:
         return 2.0
 
 
+class Wordy:
+    name = "wordy"
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> str:
+        return "good"
+
+
+class Sulky:
+    """Its score is right, but not the figure that people are shown."""
+
+    name = "sulky"
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+        return 0.5
+
+    def raw(self, task: TaskDescription, cluster: ClusterView) -> float:
+        raise RuntimeError("no figures today")
+
+
+class Forgetful:
+    name = "forgetful"
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+        if not self.asked:
+            self.asked = True
+            raise KeyError("what was it")
+        return 0.5
+
+
 class BothAtOnce(NoMondays, NightShift):
     name = "both"
 

@@ -203,8 +203,8 @@ def test_an_owner_who_is_paused_or_at_a_limit_is_passed_over() -> None:
     assert drain(queue) == ["c"]
     group = {name: queue.group_of(name) for name in "abd"}
     assert {name: queue.refusal(one) for name, one in group.items() if one is not None} == {
-        "a": ("OWNER_LIMIT", "busy: 1 of its items are on clusters; its max_running is 1"),
-        "b": ("OWNER_LIMIT", "greedy: it holds 1 GPUs; its max_gpus is 2"),
+        "a": ("OWNER_LIMIT", "busy: 1 of its items is on clusters; its max_running is 1"),
+        "b": ("OWNER_LIMIT", "greedy: it holds 1 GPU; its max_gpus is 2"),
         "d": ("OWNER_PAUSED", "the queue of paused is paused: at lunch"),
     }
     assert head(queue, room(CPU=1.0, GPU=8.0)) is None

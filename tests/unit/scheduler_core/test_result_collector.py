@@ -54,6 +54,7 @@ def test_the_newest_answer_is_kept_until_it_is_forgotten() -> None:
     assert collect.result("t1") is None
     collect.finished("a", CallResult("t1", 1, "failed", failure=FailureClass.USER))
     collect.finished("b", CallResult("t1", 2, "succeeded", b"v"))
+    collect.finished("a", CallResult("t1", 1, "succeeded", b"late"))  # its cluster was given up, and came back
     newest = collect.result("t1")
     assert newest is not None
     assert newest.attempt == 2

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
@@ -33,7 +34,7 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runti
 H = TypeVar("H", bound=Handle)
 
 
-class UnifiedScheduler(GangVerbs, QueueVerbs):
+class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
     Embedded: the control plane lives in this process, and what was submitted lives and dies with it. Raises
@@ -206,6 +207,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs):
         if runtime.method_calls.was_issued(item):
             call_handle.cancel_by_id(runtime, item, force=force)
             return
+        item = explanation.whole_id(runtime, item)
         if runtime.item(item) is None:
             explanation.explain_item(runtime, item)  # raises for an id that was never issued
         runtime.cancel(item, "cancelled by the caller", force=force)
@@ -268,13 +270,13 @@ class UnifiedScheduler(GangVerbs, QueueVerbs):
         sums: dict[str, dict[str, float]] = {"total": {}, "free": {}}
         for row in self.list_clusters(refresh=True):
             for part, amounts in sums.items():
-                for name, amount in (row[part] or {}).items() if row["state"] == "UP" else ():
+                for name, amount in (row[part] or {}).items() if row["state"] in explanation.ANSWERING else ():
                     amounts[name] = amounts.get(name, 0.0) + amount
         return sums
 
     def nodes(self) -> list[dict[str, Any]]:
         """Every node of the clusters that answer now, in Ray's words, with its cluster."""
-        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] == "UP"}
+        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] in explanation.ANSWERING}
         runtime, _ = self._started()
         return runtime.ask(lambda: explanation.node_rows(runtime, up))
 

@@ -15,11 +15,14 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.policy.reasons import DASHBOARD_SILENT, LINK_FAILED
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 
 ABANDONED = "ABANDONED"
+ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
+"""States of clusters that say what they have, although it may be that not everything can be sent there."""
 MASKED = "•••"
 _MARKERS = markers("", "", 0, 0)
 
@@ -65,6 +68,14 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
         history=[step.to_dict() for step in history],
     )
+
+
+def whole_id(runtime: Runtime, task_id: str) -> str:
+    """The item that is meant: of a gang's member it is the gang. From any thread."""
+    if runtime.item(task_id) is not None:
+        return task_id
+    runtime.settled(task_id.rpartition(".")[0])
+    return runtime.ask(lambda: _gang_of(runtime, task_id)) or task_id
 
 
 def _gang_of(runtime: Runtime, task_id: str) -> str | None:
@@ -259,11 +270,13 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     snapshot = runtime.machine.registry.latest_snapshot(name)
     link = runtime.links.existing(name)
     info = link.info if link is not None and link.connected else None
-    trouble = view.trouble
+    trouble = view.trouble or view.job_trouble or view.link_trouble
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
-        "sentence": "" if trouble is None else trouble.sentence,
+        "sentence": "" if trouble is None else trouble.sentence + _half(trouble.code),
+        "cordoned": view.cordoned,
+        "items": view.in_flight + view.ahead,
         "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
         "tags": list(metadata.tags),
         "prefer": metadata.prefer,
@@ -278,6 +291,11 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "os": info.os if info else (snapshot.os if snapshot else None),
         "arch": info.arch if info else (snapshot.arch if snapshot else None),
     }
+
+
+def _half(code: str) -> str:
+    """What goes on all the same where only one of the two ways to a cluster is closed."""
+    return {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}.get(code, "")
 
 
 def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:

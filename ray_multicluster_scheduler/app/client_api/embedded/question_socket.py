@@ -1,7 +1,7 @@
 """A socket in ``$RMCS_HOME/run`` where a control plane answers questions of its own user, such as `rmcs explain`.
 
-One JSON line in, one JSON line out: ``{"explain": "task-…"}`` or ``{"list": true}``. Only the user who runs the program
-can reach it. It is a convenience: without it everything else works.
+One JSON line in, one JSON line out: ``{"explain": "task-…"}``, ``{"list": true}`` or ``{"declare_dead": "mac"}``. Only
+the user who runs the program can reach it. It is a convenience: without it everything else works.
 """
 
 from __future__ import annotations

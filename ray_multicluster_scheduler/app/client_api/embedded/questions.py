@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.actors import call_handle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
+from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
@@ -33,8 +34,19 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             records = list(runtime.machine.records())
             rows = [_row(record) for record in reversed(records[-MOST_LISTED:])]
             return {"program": _program(runtime), "items": rows, "more": len(records) - len(rows)}
+        case {"declare_dead": str(cluster)}:
+            reason, force = explained_by(question.get("reason", "")), question.get("force") is True
+            items = await fleet_control.declare_dead(runtime, cluster, reason, force=force)
+            return {"program": _program(runtime), "cluster": cluster, "items": items}
+        case {"drain": str(cluster)}:
+            items = fleet_control.cordon(runtime, cluster, cordoned=True)
+            return {"program": _program(runtime), "cluster": cluster, "items": items}
+        case {"uncordon": str(cluster)}:
+            items = fleet_control.cordon(runtime, cluster, cordoned=False)
+            return {"program": _program(runtime), "cluster": cluster, "items": items}
     raise ConfigurationError(
-        f"{dict(question)!r} is no question that is known here.", next_step='ask {"explain": "<id>"} or {"list": true}'
+        f"{dict(question)!r} is no question that is known here.",
+        next_step='ask {"explain": "<id>"} or {"list": true}, or tell {"drain": "<cluster>"}',
     )
 
 

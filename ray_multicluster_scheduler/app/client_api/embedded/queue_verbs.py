@@ -78,6 +78,7 @@ class QueueVerbs(ABC):
                 task_id=task_id,
                 next_step=f"use {verb} with items: tasks, actors and jobs",
             )
+        task_id = explanation.whole_id(runtime, task_id)
         if runtime.settled(task_id) is None:
             runtime.ask(lambda: explanation.find_record(runtime, task_id))  # raises for an id that was never issued
         return runtime, task_id

@@ -353,6 +353,7 @@ class Runtime(LoopThread):
             self._keys.pop((task.owner, task.idempotency_key or ""), None)
         self.manager.log.forget(task_id)
         self.dispatcher.forget(task_id)
+        self.collector.forget(task_id)
         self.output.forget(task_id)
         self.expired.append(task_id)
 

@@ -82,6 +82,7 @@ class GangSubmission:
                 next_step='write member(f, resource_requirements={"CPU": 2})',
             )
         if of == "actor":
+            _refuse_keys(options)
             refuse_what_tasks_have(options)
         elif "ready_timeout" in options:
             raise ConfigurationError("ready_timeout means nothing for tasks.", next_step="use run_timeout")
@@ -154,6 +155,16 @@ class GangSubmission:
             objects=len(arguments.sources),
         )
         return _Part(described, function, arguments, find_in_arguments(args, kwargs, self._homes), {})
+
+
+def _refuse_keys(options: Mapping[str, Any]) -> None:
+    """A single actor would be found again by its name; members have none."""
+    given = [key for key in ("idempotency_key", "dedup") if options.get(key) not in (None, "none")]
+    if given:
+        raise ConfigurationError(
+            f"{given[0]} means nothing for a gang of actors: each call makes a new one.",
+            next_step="keep the handles that the first call returned",
+        )
 
 
 def _check_members(members: object) -> list[GangMember]:

@@ -20,6 +20,8 @@ def row(cluster: str) -> dict[str, Any]:
         "name": cluster,
         "state": "UP",
         "sentence": "",
+        "cordoned": None,
+        "items": None,
         "carrier": "native",
         "tags": None,
         "prefer": None,

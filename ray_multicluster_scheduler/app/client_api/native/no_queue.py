@@ -1,4 +1,4 @@
-"""The verbs about queues inside a cluster: there is none of ours there, so they are refused."""
+"""The verbs about queues and the fleet inside a cluster: there is none of ours there, so they are refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def no_queue(verb: str) -> NoReturn:
         f"{verb} cannot be used inside of cluster {cluster!r}: what is submitted there waits with Ray.",
         cluster=cluster,
         next_step="submit it when it may start; or submit it from outside, where it waits in our queue",
+    )
+
+
+def no_fleet(verb: str) -> NoReturn:
+    """Raises ConfigurationError."""
+    cluster = here.item().cluster
+    raise ConfigurationError(
+        f"{verb} cannot be used inside of cluster {cluster!r}: the fleet is looked after from outside.",
+        cluster=cluster,
+        next_step="do it in the program that has the scheduler, or with `rmcs clusters` beside it",
     )
 
 
@@ -53,3 +63,15 @@ class SchedulerWithoutQueue:
 
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         no_queue("resume_queue")
+
+    def declare_dead(self, cluster: str, reason: str = "", *, force: bool = False) -> list[str]:
+        no_fleet("declare_dead")
+
+    def cordon(self, cluster: str) -> None:
+        no_fleet("cordon")
+
+    def uncordon(self, cluster: str) -> None:
+        no_fleet("uncordon")
+
+    def drain(self, cluster: str, timeout: float | None = None) -> bool:
+        no_fleet("drain")

@@ -63,8 +63,15 @@ class GangLife:
         heads = [member.head or {} for member in self.members]
         if all(head.get("status") == "succeeded" for head in heads):
             return self._success(heads)
-        killed = any(head.get("code") == m.KILLED for head in heads)
-        return {"status": "cancelled", "code": m.KILLED} if killed else {"status": "cancelled"}, b""
+        return self._cancelled(heads), b""
+
+    def _cancelled(self, heads: list[dict[str, Any]]) -> dict[str, Any]:
+        """Whoever called it back must know whether anything of it ran."""
+        if any(head.get("code") == m.KILLED for head in heads):
+            return {"status": "cancelled", "code": m.KILLED}
+        if self.starts:
+            return {"status": "cancelled", "code": m.BEGUN}
+        return {"status": "cancelled"}
 
     def _end_of(self, member: CallRecord) -> tuple[dict[str, Any], bytes | None]:
         head = {name: value for name, value in (member.head or {}).items() if name not in _OF_ONE}

@@ -86,7 +86,7 @@ ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
 LAZY_S = 0.01
 """ACCEPTED and ACK wait so long for other messages to travel with: to wake the other side for them alone would cost
 more than a short call does."""
-RECALLED, NOT_SENDABLE, KILLED = "RECALLED", "NOT_SENDABLE", "KILLED"
+RECALLED, NOT_SENDABLE, KILLED, BEGUN = "RECALLED", "NOT_SENDABLE", "KILLED", "BEGUN"
 """Codes of results that both ends give."""
 
 JOIN_VARIABLE = "RMCS_AGENT_JOIN"

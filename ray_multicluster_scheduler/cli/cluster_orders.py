@@ -1,0 +1,55 @@
+"""What an operator tells every running program about a cluster, and what each of them says to that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+MOST_NAMED = 10
+
+
+def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str]) -> None:
+    """Ask all, and print what each did: ``done`` says what, and ``told`` what that means for its items there.
+
+    Raises SchedulerError if one refused or did not answer, ConfigurationError if no program has such a cluster.
+    """
+    from ray_multicluster_scheduler.cli.running_programs import ask_all
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+    strangers, refused, steps, obeyed = [], [], [], 0
+    for pid, answer in ask_all(question):
+        if "items" in answer:
+            obeyed += 1
+            typer.echo(f"process {pid} ({answer['program']['command']}): {cluster} {done}; {told(answer['items'])}")
+        elif answer.get("error") == "ConfigurationError":
+            strangers.append(f"process {pid}: {answer.get('message')}")
+        else:
+            refused.append(f"process {pid}: {answer.get('message') or 'no answer'}")
+            steps.append(str(answer.get("next_step") or ""))
+    if refused:
+        raise SchedulerError("\n".join(refused), cluster=cluster, next_step=next(filter(None, steps), ""))
+    if not obeyed:
+        raise _nobody_has(cluster, strangers)
+
+
+def named(items: Sequence[str], one: str, many: str) -> str:
+    """Some of them by their ids, and the word for one or for many."""
+    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return f"{', '.join(items[:MOST_NAMED])}{more} {one if len(items) == 1 else many}"
+
+
+def _nobody_has(cluster: str, strangers: Sequence[str]) -> Exception:
+    from ray_multicluster_scheduler.common.exception import ConfigurationError
+    from ray_multicluster_scheduler.control_plane.config.run_folder import run_folder
+
+    if strangers:
+        return ConfigurationError(
+            "\n".join(strangers), cluster=cluster, next_step="use the name of a cluster of theirs"
+        )
+    return ConfigurationError(
+        f"No program of yours with a scheduler runs now (there is none in {run_folder()}), so nobody has to be told.",
+        cluster=cluster,
+        next_step="run it while the program runs that has work there, and with the same RMCS_HOME",
+    )

@@ -1,0 +1,262 @@
+"""What an operator does to clusters: by the verbs, and over the socket with `rmcs clusters …`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ray_multicluster_scheduler as api
+from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
+from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
+from ray_multicluster_scheduler.common.exception import ClusterLostError, ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.main import main
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from tests.unit.client_api.control_plane import ControlPlane, until
+from tests.unit.lifecycle.driver import task
+
+VERBS = {"declare_dead": ("mac",), "cordon": ("mac",), "uncordon": ("mac",), "drain": ("mac",)}
+
+
+class SilentPlane(ControlPlane):
+    """Its cluster answers only while ``alive``."""
+
+    alive = True
+
+    def refresh(self, cluster: str) -> None:
+        if self.alive:
+            super().refresh(cluster)
+        else:
+            self.post(events.SnapshotFailed(cluster, "SILENT", "nobody answers"))
+
+    def fall_silent(self) -> None:
+        self.alive = False
+        self.post(events.SnapshotFailed("mac", "SILENT", "nobody answers"))
+
+
+@pytest.fixture
+def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentPlane]:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+    with SilentPlane() as control_plane:
+        yield control_plane
+
+
+@pytest.fixture
+def scheduler(plane: SilentPlane) -> Iterator[UnifiedScheduler]:
+    """The shared one; its control plane is the one that the test moves."""
+    scheduler = UnifiedScheduler(plane.runtime.config)
+    scheduler._runtime = plane.runtime
+    scheduler._submission = plane  # type: ignore[assignment]  # nothing is submitted through it
+    before = where.exchange_shared(scheduler)
+    yield scheduler
+    where.exchange_shared(before)
+
+
+@pytest.mark.usefixtures("scheduler")
+class TestDeclareDead:
+    def test_what_was_there_is_settled(self, plane: SilentPlane) -> None:
+        once, again = plane.job("j1"), plane.task("t1")
+        plane.fall_silent()
+        assert api.declare_dead("mac", "its rack burnt down") == ["j1", "t1"]
+        with pytest.raises(ClusterLostError, match="j1 .*an operator declared mac dead: its rack burnt down"):
+            once.result(10)
+        until(lambda: again.explain()["code"] == "CLUSTER_DEAD")
+        assert again.state is TaskState.QUEUED
+        (row,) = api.list_clusters()
+        assert (row["state"], row["sentence"].partition(";")[0]) == (
+            "CLUSTER_DEAD",
+            "an operator declared it dead: its rack burnt down",
+        )
+        plane.alive = True
+        plane.refresh("mac")
+        until(lambda: again.state is TaskState.RUNNING)
+        assert again.attempt == 2
+
+    def test_one_that_answers_is_refused_unless_forced(self, plane: SilentPlane) -> None:
+        handle = plane.job("j1")
+        with pytest.raises(SchedulerError, match=r"'mac' was not declared dead: it answered \d+ s ago") as caught:
+            api.declare_dead("mac")
+        assert "force=True" in str(caught.value.next_step)
+        assert handle.state is TaskState.RUNNING
+        assert api.declare_dead("mac", force=True) == ["j1"]
+        assert isinstance(handle.exception(10), ClusterLostError)
+
+    def test_one_that_nobody_has_heard_of_lately_is_asked(
+        self, plane: SilentPlane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def answers(cluster: str) -> Any:
+            return type("Health", (), {"snapshot": object()})
+
+        monkeypatch.setattr(plane.runtime.health, "check", answers)
+        with pytest.raises(SchedulerError, match="was not declared dead: it answered just now"):
+            api.declare_dead("mac")
+
+    def test_one_that_takes_too_long_to_answer_is_dead(
+        self, plane: SilentPlane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fleet_control, "LOOK_PATIENCE_S", 0.0)
+        assert api.declare_dead("mac") == []
+        until(lambda: api.list_clusters()[0]["state"] == "CLUSTER_DEAD")
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"cluster": "mca"}, "There is no cluster 'mca'"),
+            ({"cluster": 5}, "declare_dead was given 5, which is no cluster"),
+            ({"cluster": ""}, "declare_dead was given ''"),
+            ({"cluster": "mac", "reason": 5}, "reason is 5"),
+        ],
+    )
+    def test_what_is_no_cluster(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            api.declare_dead(**given)
+
+
+@pytest.mark.usefixtures("scheduler")
+class TestDrain:
+    def test_it_waits_until_nothing_is_there_and_nothing_new_goes_there(self, plane: SilentPlane) -> None:
+        running = plane.task("t1")
+        assert api.drain("mac", timeout=0) is False
+        waiting: TaskHandle = plane.submit(plane.with_payload(task("t2")))
+        until(lambda: waiting.explain()["code"] == "CORDONED")
+        assert running.state is TaskState.RUNNING
+        (row,) = api.list_clusters()
+        assert (row["state"], row["cordoned"], row["items"]) == ("UP", True, 1)
+        threading.Timer(0.05, lambda: plane.finish(running)).start()
+        assert api.drain("mac") is True
+        assert api.list_clusters()[0]["items"] == 0
+        api.uncordon("mac")
+        until(lambda: waiting.state is TaskState.RUNNING)
+        assert api.list_clusters()[0]["cordoned"] is False
+
+    def test_a_cordon_does_not_wait(self, plane: SilentPlane) -> None:
+        running = plane.task("t1")
+        api.cordon("mac")
+        waiting: TaskHandle = plane.submit(plane.with_payload(task("t2")))
+        until(lambda: waiting.explain()["code"] == "CORDONED")
+        assert running.state is TaskState.RUNNING
+
+    @pytest.mark.parametrize("timeout", [-1, "soon", True])
+    def test_what_is_no_time(self, timeout: Any) -> None:
+        with pytest.raises(ConfigurationError, match="timeout is"):
+            api.drain("mac", timeout=timeout)
+
+    @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain"])
+    def test_what_is_no_cluster(self, verb: str) -> None:
+        for wrong, said in (("mca", "There is no cluster 'mca'"), (5, f"{verb} was given 5, which is no cluster")):
+            with pytest.raises(ConfigurationError, match=said):
+                getattr(api, verb)(wrong)
+
+
+@pytest.mark.usefixtures("scheduler")
+class TestHalfACluster:
+    """One of the two ways to it is closed: that is said, and what it has still counts."""
+
+    def test_only_its_dashboard_is_silent(self, plane: SilentPlane) -> None:
+        plane.post(events.LinkUp("mac", "3.11.9", "2.60.0", "s1"))
+        plane.refresh("mac")
+        plane.post(events.DashboardChecked("mac", "connection refused"))
+        until(lambda: api.list_clusters()[0]["state"] == "DASHBOARD_SILENT")
+        assert api.list_clusters()[0]["sentence"] == (
+            "its dashboard does not take jobs: connection refused; tasks and actors go on over its link"
+        )
+        assert api.fleet_resources()["total"] == {"CPU": 8.0}
+        assert [node["Cluster"] for node in api.nodes()] == ["mac"]
+
+    def test_only_its_link_cannot_be_made(self, plane: SilentPlane) -> None:
+        plane.refresh("mac")
+        plane.post(events.LinkFailed("mac", "LINK_FAILED", "the agent did not dial back."))
+        until(lambda: api.list_clusters()[0]["state"] == "LINK_FAILED")
+        assert api.list_clusters()[0]["sentence"].endswith(" s. Jobs go there.")
+
+
+class TestCommand:
+    def test_drain_tells_what_is_left(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        handle = plane.task("t1")
+        assert main(["clusters", "drain", "mac"]) == 0
+        assert "): mac takes no new work; t1 is still there" in capsys.readouterr().out
+        plane.finish(handle)
+        assert main(["clusters", "drain", "mac"]) == 0
+        assert "): mac takes no new work; nothing is there any more" in capsys.readouterr().out
+        assert main(["clusters", "uncordon", "mac"]) == 0
+        assert "): mac takes work again; nothing is there" in capsys.readouterr().out
+        assert plane.task("t2").state is TaskState.RUNNING
+
+    def test_every_program_is_told(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        handle = plane.job("j1")
+        plane.fall_silent()
+        assert main(["clusters", "declare-dead", "mac", "--reason", "sold"]) == 0
+        line = capsys.readouterr().out
+        assert line.startswith(f"process {os.getpid()} (")
+        assert "): mac is taken for dead; j1 was there" in line
+        with pytest.raises(ClusterLostError, match="declared mac dead: sold"):
+            handle.result(10)
+
+    def test_a_refusal_is_told_with_what_to_do(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        handle = plane.job("j1")
+        assert main(["clusters", "declare-dead", "mac"]) == 1
+        error = capsys.readouterr().err
+        assert "was not declared dead: it answered" in error
+        assert "What to do: leave it alone, or drain it" in error
+        assert handle.state is TaskState.RUNNING
+        assert main(["clusters", "declare-dead", "mac", "--force"]) == 0
+        assert isinstance(handle.exception(10), ClusterLostError)
+
+    @pytest.mark.parametrize("words", [["-o", "json"], ["--config", "x.yaml"]])
+    def test_options_of_the_table_are_not_theirs(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["clusters", *words, "drain", "mac"]) == 2
+        assert "drain tells programs that run now" in capsys.readouterr().err
+
+    def test_an_unknown_name(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["clusters", "declare-dead", "mca"]) == 2
+        assert f"process {os.getpid()}: There is no cluster 'mca'" in capsys.readouterr().err
+
+    def test_without_a_program(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path / "empty"))
+        assert main(["clusters", "declare-dead", "mac"]) == 2
+        assert "No program of yours with a scheduler runs now" in capsys.readouterr().err
+
+    def test_a_program_that_does_not_answer_is_named_and_the_others_are_told(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        items = [f"t{number}" for number in range(12)]
+        answers = [(1, {"error": "TimeoutError"}), (2, {"items": items, "program": {"command": "python x.py"}})]
+        monkeypatch.setattr(running_programs, "ask_all", lambda _: iter(answers))
+        assert main(["clusters", "declare-dead", "mac"]) == 1
+        told = capsys.readouterr()
+        assert "process 1: no answer" in told.err
+        assert "process 2 (python x.py): mac is taken for dead; t0, t1" in told.out
+        assert "t9 and 2 more were there" in told.out
+
+
+class TestInsideOfACluster:
+    def test_the_verbs_are_refused_with_a_sentence(self) -> None:
+        set_current(CurrentItem("task-1", 1, 7, "mac"))
+        try:
+            for verb, arguments in VERBS.items():
+                with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):
+                    getattr(api, verb)(*arguments)
+        finally:
+            set_current(None)
+
+    def test_they_are_called_the_same_way_on_both_sides(self) -> None:
+        for verb in VERBS:
+            faces = [
+                [(one.name, one.default) for one in inspect.signature(getattr(side, verb)).parameters.values()]
+                for side in (ClusterVerbs, NativeScheduler)
+            ]
+            assert faces[0] == faces[1], verb
