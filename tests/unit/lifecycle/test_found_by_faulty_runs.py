@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.lifecycle.events import LinkDown, Restored, Started
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    HoldRequested,
+    LinkDown,
+    ReleaseRequested,
+    Restored,
+    Started,
+)
 from tests.unit.lifecycle.driver import Driver, cluster, ready, task
 
 
@@ -123,3 +129,20 @@ def test_room_is_kept_for_a_wide_item_also_where_small_ones_use_up_a_rule(rule: 
     assert driver.state("small4") is TaskState.QUEUED, "it would take what the wide one needs"
     driver.succeed("small3")
     assert driver.state("wide") is TaskState.DISPATCHING
+
+
+def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept_from_them() -> None:
+    """It was told what those wait for, and not looked at."""
+    driver = ready(8, reserve_after_s=5)
+    for number in range(4):
+        driver.submit(task(f"runs{number}", 2))
+    old = driver.submit(task("old", 2, submitted_at=driver.now))
+    driver.send(HoldRequested("old"))
+    driver.submit(task("wide", 8, submitted_at=driver.now + 1), after=1)
+    driver.submit(task("young", 2, submitted_at=driver.now + 1), after=1)
+    driver.fire("keep", after=5)
+    driver.succeed("runs0")
+    assert driver.state("young") is TaskState.QUEUED  # what is free is kept for the wide one
+    driver.send(ReleaseRequested("old"))
+    assert old.state is TaskState.DISPATCHING
+    assert driver.state("young") is TaskState.QUEUED
