@@ -56,9 +56,10 @@ def main() -> int:
 
 
 def _line(total: Tally, passed: float) -> str:
+    failed = f" (seeds {', '.join(map(str, sorted(total.failed)[:10]))})" if total.failed else ""
     return (
         f"{total.runs} runs, {total.steps} steps, {total.faults} faults (at least {total.fewest_faults} in a run), "
-        f"{len(total.failed)} runs with violations, {passed:.0f} s"
+        f"{len(total.failed)} runs with violations{failed}, {passed:.0f} s"
     )
 
 

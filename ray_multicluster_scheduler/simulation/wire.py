@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -34,7 +35,7 @@ def _plain_row(row: Any) -> dict[str, Any]:
 
 
 def _plain_in_row(value: Any) -> Any:
-    if isinstance(value, Ending | Holding):
+    if isinstance(value, Ending | Holding | Trouble):
         return _plain_row(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Transition):
         return [one.to_dict() for one in value]
@@ -46,6 +47,8 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
     given["task"] = TaskDescription.from_dict(given["task"])
     given["history"] = tuple(Transition.from_dict(one) for one in given["history"])
     given["earlier_fences"] = tuple(given["earlier_fences"])
+    given["after"] = tuple(given["after"])
+    given["given_up"] = tuple((attempt, cluster) for attempt, cluster in given["given_up"])
     given["failures"] = {FailureClass(kind): number for kind, number in given["failures"].items()}
     for name, kind in (("ending", Ending), ("holding", Holding)):
         if given[name] is not None:
@@ -55,10 +58,15 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
     return ItemRow(**given)
 
 
+def _cluster_row(data: Mapping[str, Any]) -> ClusterRow:
+    dead = data["dead"]
+    return ClusterRow(**{**data, "dead": None if dead is None else Trouble(**dead)})
+
+
 # How a field comes back; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
-    "clusters": lambda rows: tuple(ClusterRow(**row) for row in rows),
+    "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
     "owners": lambda rows: tuple(OwnerRow(**row) for row in rows),
     "task": TaskDescription.from_dict,
     "snapshot": ResourceSnapshot.from_dict,

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.run_times import code_of
-from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_only
+from ray_multicluster_scheduler.scheduler.policy.verdict import lacks_room_at_least
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 MOST_LOOKED_AT = 10
@@ -126,7 +126,7 @@ class KeptRoom:
             return None
         for row in self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry):
             state = self._core.registry.state(row.cluster)
-            if state.pin is not None or not lacks_room_only(row) or not self._is_wide(record, state):
+            if state.pin is not None or not lacks_room_at_least(row) or not self._is_wide(record, state):
                 continue
             parts = find_place(record.wanted, _emptied(state.ledger.nodes()))
             if not parts:

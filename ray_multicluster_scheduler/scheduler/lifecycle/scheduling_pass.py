@@ -111,6 +111,8 @@ class SchedulingPass:
         if group.decision is None:
             self._fresh[group] = None
             return
+        if self._core.pins and group.head().task_id == record.task.id:
+            self._fresh[group] = None  # it is older than they are, and may use room that is kept from them
         self._ahead.wanted_by(record)
         if code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)

@@ -7,9 +7,18 @@ from enum import Enum
 
 from ray_multicluster_scheduler.common.decision_table import reason_lines
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
-from ray_multicluster_scheduler.scheduler.policy.reasons import ABOVE_THRESHOLD, HEALTH_CODES, NO_CAPACITY
+from ray_multicluster_scheduler.scheduler.policy.reasons import (
+    ABOVE_THRESHOLD,
+    HEALTH_CODES,
+    MAX_IN_FLIGHT,
+    MAX_RUNNING_JOBS,
+    NO_CAPACITY,
+    SERIAL,
+    SUBMISSION_INTERVAL,
+)
 
 ROOM_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
+TRAFFIC_CODES = frozenset({SUBMISSION_INTERVAL, SERIAL, MAX_IN_FLIGHT, MAX_RUNNING_JOBS})
 
 MOST_NAMED = 3
 """Clusters that a waiting sentence speaks of."""
@@ -48,6 +57,12 @@ def hopeless(row: CandidateReport) -> bool:
 def lacks_room_only(row: CandidateReport) -> bool:
     """Does nothing but a lack of room keep an item away from this cluster?"""
     return bool(row.rejections) and all(one.code in ROOM_CODES for one in row.rejections)
+
+
+def lacks_room_at_least(row: CandidateReport) -> bool:
+    """The same, but for rules that pass by themselves, as what is ours there comes and goes."""
+    codes = {one.code for one in row.rejections}
+    return not codes.isdisjoint(ROOM_CODES) and codes <= ROOM_CODES | TRAFFIC_CODES
 
 
 def table(decision: SchedulingDecision) -> str:

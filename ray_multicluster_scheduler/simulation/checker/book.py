@@ -43,6 +43,8 @@ class Book:
             events.QueuePaused: self._paused,
             events.QueueResumed: self._paused,
             events.ClusterChanged: self._changed,
+            events.CordonChanged: self._cordoned,
+            events.ClusterDeclaredDead: self._dead,
             events.SnapshotTaken: self._snapshot,
             events.SnapshotFailed: self._silent,
             events.DashboardChecked: self._dashboard,
@@ -155,6 +157,18 @@ class Book:
             cluster.failures, cluster.may_be_open, cluster.link_failed_at = 0, False, -inf
             cluster.dashboard_ok, cluster.failed_asking = True, False
 
+    def _cordoned(self, at: float, event: events.CordonChanged) -> None:
+        self.calm_since = at
+        cluster = self.clusters.get(event.cluster)
+        if cluster is not None:
+            cluster.cordoned = event.cordoned
+
+    def _dead(self, at: float, event: events.ClusterDeclaredDead) -> None:
+        self.calm_since = at
+        cluster = self.clusters.get(event.cluster)
+        if cluster is not None:
+            cluster.dead_since = at
+
     def _restarted(self, at: float, line: Restarted) -> None:
         """What was learnt of clusters is learnt again."""
         self.calm_since = at
@@ -173,6 +187,8 @@ class Book:
         if cluster is None:
             return
         cluster.heard_at, cluster.failed_asking = at, False
+        if cluster.dead_since is not None and snapshot.taken_at > cluster.dead_since:
+            cluster.dead_since = None
         if snapshot.source == "http":
             cluster.dashboard_ok = True
         newest = cluster.newest
@@ -209,6 +225,7 @@ class Book:
         cluster = self.clusters.get(event.cluster)
         if cluster is not None:
             cluster.link, cluster.link_up_at, cluster.link_failed_at = "up", at, -inf
+            cluster.dead_since = None
 
     def _link_down(self, at: float, event: events.LinkDown) -> None:
         self._link(at, event.cluster, "down")
@@ -307,6 +324,8 @@ class Book:
     def _persist(self, at: float, entry: out.Persist) -> None:
         step = entry.transition
         item = self.items[step.task_id]
+        if step.code != item.code:
+            item.code_since = at
         before, item.state, item.code = item.state, step.state, step.code
         if step.attempt > item.attempt:
             self._placed(item, step, at)

@@ -28,6 +28,7 @@ class Item:
     waits_for: bool = False
     state: TaskState | None = None
     code: str = ""
+    code_since: float = -inf
     priority: int = 0
     pinned: str | None = None
     held: bool = False
@@ -91,6 +92,8 @@ class Cluster:
     heard_at: float = -inf
     failed_asking: bool = False
     dashboard_ok: bool = True
+    dead_since: float | None = None
+    """An operator said so, and nothing was heard of it since."""
     failures: int = 0
     """In a row, at the most."""
     may_be_open: bool = False

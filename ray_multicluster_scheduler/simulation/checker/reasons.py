@@ -169,6 +169,7 @@ _OF_CLUSTERS: dict[str, Callable[[_Look], bool]] = {
     "QUEUE_PAUSED": lambda look: look.one.paused,
     "BREAKER_OPEN": lambda look: look.one.may_be_open,
     "CLUSTER_SUSPECT": lambda look: look.one.link == "down",
+    "CLUSTER_DEAD": lambda look: look.one.dead_since is not None,
     "CLUSTER_LOST": lambda look: look.one.link == "down",
     "CLUSTER_UNKNOWN": lambda look: look.one.newest is None,
     "CLUSTER_UNREACHABLE": lambda look: look.one.failed_asking,

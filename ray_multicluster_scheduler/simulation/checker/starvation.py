@@ -9,13 +9,13 @@ from ray_multicluster_scheduler.simulation.checker.property import BookJudge, is
 from ray_multicluster_scheduler.simulation.checker.story import Entry
 from ray_multicluster_scheduler.simulation.history import Began, Over
 
-_SLACK_S = 10.0
+_SLACK_S = 5.0
 
 
 class NoStarvation(BookJudge):
-    """Judged while nothing goes wrong. Who waits for room alone has to wait ``reserve_after_s``, and then for what runs
-    to end, once for itself and once for each that is before it; twice that is given. After that, nobody who came later
-    and is no more urgent may be sent to a cluster that could take it."""
+    """Judged while nothing goes wrong, of whoever waits for room and has nobody before it who is as urgent. It may have
+    to wait ``reserve_after_s``, and then until what runs is over; twice that is given. After that, nobody who came
+    later and is no more urgent may be sent to a cluster that could take it."""
 
     name = "no_starvation"
     sentence = "However wide it is, an item is not overtaken for ever by smaller ones that came later."
@@ -23,7 +23,8 @@ class NoStarvation(BookJudge):
     def __init__(self) -> None:
         super().__init__()
         self._began: dict[tuple[str, int], float] = {}
-        self._longest = 0.0
+        self._ended: list[tuple[float, float]] = []
+        self._first_since: dict[str, float] = {}
         self._accused: set[str] = set()
 
     def see(self, entry: Entry, book: Book) -> None:
@@ -31,30 +32,47 @@ class NoStarvation(BookJudge):
         if type(what) is Began:
             self._began[what.task_id, what.attempt] = entry.at
         elif type(what) is Over:
-            self._longest = max(self._longest, entry.at - self._began.pop((what.task_id, what.attempt), entry.at))
+            began = self._began.pop((what.task_id, what.attempt), entry.at)
+            self._ended.append((entry.at, entry.at - began))
         elif type(what) is Persist and is_placed(what, book) and len(book.waiting) > 1:
             cluster = book.clusters.get(what.transition.cluster or "")
             if cluster is not None:
                 self._look(entry, book.items[what.transition.task_id], cluster, book)
 
     def _look(self, entry: Entry, item: Item, cluster: Cluster, book: Book) -> None:
-        patience = book.settings.reserve_after_s
-        running = max((entry.at - began for began in self._began.values()), default=0.0)
-        for one in book.waiting.values():
-            waited = entry.at - max(one.queued_at, book.calm_since)
-            if waited <= patience + _SLACK_S or one.task.id in self._accused or not _overtakes(item, one):
+        first = _first_in_line(book)
+        self._first_since = {one.task.id: self._first_since.get(one.task.id, entry.at) for one in first}
+        for one in first:
+            since = max(self._first_since[one.task.id], one.queued_at, one.code_since, book.calm_since)
+            waited = entry.at - since
+            if waited <= book.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
                 continue
-            before = sum(other.number < one.number for other in book.waiting.values())
-            longest = max(self._longest, running)
-            if waited <= patience + 2 * (1 + before) * longest + _SLACK_S:
+            longest = self._longest(entry.at, since)
+            if waited <= book.settings.reserve_after_s + 2 * longest + _SLACK_S or one.task.id in self._accused:
                 continue
             if one.code == "NO_CAPACITY" and book.may_start(one) and _could_take(cluster, one):
                 self._accused.add(one.task.id)
                 self.accuse(
                     entry,
-                    f"{one.task.id} has waited {waited:g} s for room, nothing runs for longer than {longest:g} s, "
-                    f"and {item.task.id}, which came later, goes to {cluster.name}",
+                    f"{one.task.id} has been the first to wait for room for {waited:g} s, nothing runs for longer than "
+                    f"{longest:g} s, and {item.task.id}, which came later, goes to {cluster.name}",
                 )
+
+    def _longest(self, at: float, since: float) -> float:
+        """How long anything ran that ended since then, or runs."""
+        running = [at - began for began in self._began.values()]
+        return max([0.0, *running, *(took for ended, took in self._ended if ended >= since)])
+
+
+def _first_in_line(book: Book) -> list[Item]:
+    """Those who have nobody before them who is as urgent; the more urgent ones first."""
+    first: list[Item] = []
+    highest: float | None = None
+    for one in sorted(book.waiting.values(), key=lambda one: one.number):
+        if highest is None or one.priority > highest:
+            first.append(one)
+            highest = one.priority
+    return first
 
 
 def _overtakes(item: Item, one: Item) -> bool:
@@ -67,9 +85,4 @@ def _could_take(cluster: Cluster, item: Item) -> bool:
     need = item.task.placement
     if not cluster.takes_kind(item) or cluster.cordoned or cluster.paused:
         return False
-    if item.task.gang is None:
-        return any(all(amount <= total.get(name, 0.0) for name, amount in need.items()) for total in totals)
-    members = item.task.gang.members
-    return len(totals) == 1 and all(
-        sum(one.requirements.get(name, 0.0) for one in members) <= totals[0].get(name, 0.0) for name in need
-    )
+    return any(all(amount <= total.get(name, 0.0) for name, amount in need.items()) for total in totals)

@@ -37,7 +37,7 @@ class Desk:
         """When what the next event brings is durable, and nothing of it was done."""
         self.carry_out: Callable[[out.Instruction], None] = lambda _: None
         self.on_death: Callable[[], None] = lambda: None
-        self._chance, self._rate = chance, rate
+        self._chance, self.rate = chance, rate
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count(1)
         self._timers: dict[str, tuple[int, float]] = {}
@@ -94,7 +94,8 @@ class Desk:
         self.epoch += 1
         self._timers.clear()
         self._goes_on = False
-        self.feed(events.Restored(tuple(self.rows.values()), before.cluster_rows(), before.owner_rows()))
+        people = before.cluster_rows(), before.owner_rows()
+        self.feed(events.Restored(tuple(self.rows.values()), *people, before.next_fence))
 
     @property
     def owes(self) -> bool:
@@ -110,7 +111,7 @@ class Desk:
 
     def suffers(self, chance: Random, share: float) -> bool:
         """Does this message suffer? ``share`` of them do, in a run at full rate."""
-        return chance.random() < share * self._rate
+        return chance.random() < share * self.rate
 
     def _ask_for_more(self) -> None:
         if not self._goes_on:

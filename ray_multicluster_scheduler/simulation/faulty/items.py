@@ -28,6 +28,8 @@ class Style:
     bursts: int = 0
     plain: bool = False
     """Alike but for their size: little has to be decided, so many steps can be made."""
+    stream: bool = False
+    """After all faults, a stream of small tasks that fills the fleet, and wide items among them."""
 
 
 _MIXED = ("task", "task", "task", "task", "job", "actor", "gang")
@@ -36,6 +38,7 @@ STYLES = {
     "wide": Style(2.5, ("task", "task", "task", "gang"), (1.0, 2.0, 4.0, 8.0)),
     "short": Style(4.0, ("task",), (4.0, 4.0, 4.0, 2.0), short=True, bursts=4),
     "bursts": Style(2.5, _MIXED, (1.0, 1.0, 4.0), bursts=5),
+    "stream": Style(2.5, ("task", "task", "gang"), (1.0, 2.0, 4.0), stream=True),
     "plain": Style(4.0, ("task", "task", "task", "task", "job"), (1.0, 2.0), plain=True),
 }
 
@@ -62,9 +65,7 @@ def some_item(chance: Random, task_id: str, style: Style, clusters: list[str], b
         fallback=chance.choice(["any", "any", "wait"]),
         priority=chance.choice([0, 0, 0, 1, 3]),
         owner=chance.choice(OWNERS),
-        function_digest=f"{'short' if style.short or chance.random() < 0.2 else 'long'}{chance.choice('12')}"
-        if kind == "task"
-        else None,
+        function_digest=_some_function(chance, style) if kind == "task" else None,
         retries=chance.choice([0, 2]),
         retry_lost=kind == "job" and chance.random() < 0.4,
         run_timeout=chance.choice([None, None, 6.0]),
@@ -74,6 +75,26 @@ def some_item(chance: Random, task_id: str, style: Style, clusters: list[str], b
         actor=_some_actor(chance, task_id, needs) if kind == "actor" else None,
         gang=gang,
     )
+
+
+def _some_function(chance: Random, style: Style) -> str:
+    if chance.random() < 0.05:
+        return "fails"
+    return f"{'short' if style.short or chance.random() < 0.2 else 'long'}{chance.choice('12')}"
+
+
+def small_item(task_id: str) -> TaskDescription:
+    """One of many."""
+    return TaskDescription(task_id, "task", task_id, {"CPU": 2.0}, function_digest="runs 4.0")
+
+
+def wide_item(chance: Random, task_id: str) -> TaskDescription:
+    """Needs several of the places that small ones have."""
+    if chance.random() < 0.5:
+        return TaskDescription(task_id, "task", task_id, {"CPU": 8.0}, function_digest="runs 1.0")
+    members = tuple(MemberDescription(f"m{one}", {"CPU": 4.0}, "f", "a") for one in range(2))
+    gang = GangDescription(members, "STRICT_PACK")
+    return TaskDescription(task_id, "gang", task_id, gang.total, gang=gang)
 
 
 def _plain(chance: Random, task_id: str, kind: Any, needs: dict[str, float]) -> TaskDescription:

@@ -74,12 +74,14 @@ def differences(
 
 
 def _lasting(row: ItemRow, clusters: Collection[str]) -> ItemRow:
-    """Without why it waits, which is found out again; without its room on a cluster that was removed; and where it is
-    expected, before it was seen to begin, is a guess that may change."""
+    """Without why it waits, which is found out again; without its room on a cluster that was removed or is full;
+    and where it is expected, before it was seen to begin, is a guess that may change."""
     steps = tuple(step for step in row.history if step.state is not TaskState.QUEUED)
     lasting = replace(row, history=steps, decision=None)
     if row.cluster not in clusters:
         return replace(lasting, parts={}, place="none")
+    if not row.parts:
+        return replace(lasting, parts={})
     if row.started_at is None and row.parts:
         amounts: dict[str, float] = {}
         for part in row.parts.values():

@@ -85,20 +85,23 @@ class FaultyRun:
         reservation = None if state is None else state.ledger.reservations.get(task_id)
         return {} if reservation is None else {node: dict(part) for node, part in reservation.parts.items()}
 
-    def settle(self) -> None:
-        """Nothing goes wrong from here on, and what serves is told to end."""
-        desk = self.desk
-        desk.run_until(desk.now + 1.0)
+    def calm(self) -> None:
+        """Nothing goes wrong from here on."""
+        self.desk.rate = 0.0
         for owner in OWNERS:
-            desk.feed(events.QueueResumed("owner", owner))
+            self.desk.feed(events.QueueResumed("owner", owner))
         for metadata in self.script.clusters:
             self._heal(metadata)
         for task_id in sorted(self._incomplete):
             self.arguments(task_id, well=True)
         for task_id in self.script.items:
-            desk.feed(events.ReleaseRequested(task_id))
-        end = desk.now + PATIENCE_S
-        desk.run_until(end)
+            self.desk.feed(events.ReleaseRequested(task_id))
+
+    def settle(self) -> None:
+        """All comes to its end."""
+        self.desk.run_until(self.desk.now + 1.0)
+        self.calm()
+        self.desk.run_until(self.desk.now + PATIENCE_S)
         self.look()
 
     def _heal(self, metadata: ClusterMetadata) -> None:
@@ -201,6 +204,14 @@ class FaultyRun:
         link.forget()
         link.silent()
         self.desk.after(seconds, self._come_back, name)
+        if chance.random() < 0.5:
+            self.desk.after(self.settings.lease_s, self._declare_dead, name, far.session)
+
+    def _declare_dead(self, name: str, session: int) -> None:
+        """An operator who knows says so."""
+        far = self.hands.clusters[name]
+        if not far.alive and far.session == session:
+            self.desk.feed(events.ClusterDeclaredDead(name, "it burnt"))
 
     def _die_out(self, one: Attempt, far: FarCluster) -> None:
         one.over = True

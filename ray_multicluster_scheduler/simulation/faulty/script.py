@@ -12,10 +12,11 @@ from random import Random
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources, TaskDescription
-from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, Style, some_item, style_of
+from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, Style, small_item, some_item, style_of, wide_item
 
 BEGIN = 1000.0
 ITEMS = 80
+HEALED_S, STREAM_S = 45.0, 50.0
 SETTINGS: dict[str, Any] = {
     "breaker_recovery_s": 20,
     "lost_after_s": 20,
@@ -76,10 +77,27 @@ def make_script(seed: int, items: int = ITEMS, style: Style | None = None) -> Sc
     deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
     deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look", (one % 6 == 5,)) for one in range(14)]
     deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (chance.random() < 0.6,), True)]
+    if style.stream:
+        deeds += _stream(
+            chance, described, BEGIN + length + 1, sum(node["CPU"] for one in nodes.values() for node in one.values())
+        )
     deeds.sort(key=lambda deed: deed.at)
     return Script(
         seed, _settings(chance, style), clusters, nodes, tuple(deeds), described, chance.choice([1.0, 1.0, 0.3])
     )
+
+
+def _stream(chance: Random, described: dict[str, TaskDescription], at: float, cpus: float) -> list[Deed]:
+    """Once all is well again, a little more than the fleet can take for a while, and wide items amid that."""
+    deeds = [Deed(at, "calm")]
+    at += HEALED_S
+    some = [small_item(f"s{number}") for number in range(int(STREAM_S * cpus / 8 * 1.1))]
+    some += [wide_item(chance, f"w{number}") for number in range(2)]
+    for item in some:
+        when = at + chance.random() * STREAM_S if item.id[0] == "s" else at + chance.uniform(5, 10)
+        described[item.id] = replace(item, submitted_at=when)
+        deeds.append(Deed(when, "submit", (item.id, "")))
+    return deeds
 
 
 def _settings(chance: Random, style: Style) -> dict[str, Any]:

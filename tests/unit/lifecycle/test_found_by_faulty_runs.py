@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.lifecycle.events import LinkDown, Restored, Started
+from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    HoldRequested,
+    LinkDown,
+    ReleaseRequested,
+    Restored,
+    Started,
+)
 from tests.unit.lifecycle.driver import Driver, cluster, ready, task
 
 
@@ -89,3 +99,50 @@ def test_what_ran_before_a_restart_does_not_make_way_for_others() -> None:
     assert [list(books[name].parts) for name in ("runs", "beside", "elsewhere")] == [["n1"], ["n1"], ["n2"]]
     driver.send(Started("elsewhere", 1, driver.now, "n1"))
     assert [list(books[name].parts) for name in ("runs", "beside", "elsewhere")] == [["n1"], ["n2"], ["n1"]]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"submission_interval_s": 3, "submission_interval_kinds": ["task"]},
+        {"max_in_flight": 2},
+    ],
+    ids=["interval", "max_in_flight"],
+)
+def test_room_is_kept_for_a_wide_item_also_where_small_ones_use_up_a_rule(rule: dict[str, Any]) -> None:
+    """It was kept only while nothing but room was missing, which may be never: it starved."""
+    described = {name: value for name, value in rule.items() if name == "max_in_flight"}
+    settings = {name: value for name, value in rule.items() if name not in described}
+    driver = Driver(cluster("a", **described), reserve_after_s=5, **settings)
+    driver.link_up("a", 8)
+    driver.submit(task("small1", 4))
+    driver.submit(task("small2", 4), after=3)
+    driver.submit(task("wide", 8))
+    driver.submit(task("small3", 4), after=1)
+    driver.now += 2
+    driver.succeed("small1")
+    assert driver.state("small3") is TaskState.DISPATCHING  # nobody has waited long yet
+    driver.fire("keep", after=2)
+    driver.submit(task("small4", 4))
+    driver.now += 2
+    driver.succeed("small2")
+    assert driver.state("small4") is TaskState.QUEUED, "it would take what the wide one needs"
+    driver.succeed("small3")
+    assert driver.state("wide") is TaskState.DISPATCHING
+
+
+def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept_from_them() -> None:
+    """It was told what those wait for, and not looked at."""
+    driver = ready(8, reserve_after_s=5)
+    for number in range(4):
+        driver.submit(task(f"runs{number}", 2))
+    old = driver.submit(task("old", 2, submitted_at=driver.now))
+    driver.send(HoldRequested("old"))
+    driver.submit(task("wide", 8, submitted_at=driver.now + 1), after=1)
+    driver.submit(task("young", 2, submitted_at=driver.now + 1), after=1)
+    driver.fire("keep", after=5)
+    driver.succeed("runs0")
+    assert driver.state("young") is TaskState.QUEUED  # what is free is kept for the wide one
+    driver.send(ReleaseRequested("old"))
+    assert old.state is TaskState.DISPATCHING
+    assert driver.state("young") is TaskState.QUEUED

@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -47,6 +48,7 @@ ROW = ItemRow(
     holding=Holding(0.5, 0.0, 3.5),
     parts={"n1": {"CPU": 2.0}},
 )
+CLUSTER = ClusterRow("a", cordoned=True, paused="now", dead=Trouble("DEAD", "it burnt"))
 
 EVENTS: list[events.Event] = [
     events.Submitted(task("t1", 2, tags=("x",), retry_on=("ValueError",), after=("t0",)), "waits", 7),
@@ -73,12 +75,19 @@ EVENTS: list[events.Event] = [
     events.TimerFired("queue:t1"),
     events.ClusterChanged("a", cluster("a", tags=("x", "y"), max_node={"CPU": 3.0}), cordoned=True),
     events.ClusterChanged("a", None),
+    events.CordonChanged("a", cordoned=True),
+    events.ClusterDeclaredDead("a", "it burnt"),
     events.HoldRequested("t1", "later"),
     events.ReleaseRequested("t1"),
     events.PriorityChanged("t1", 4),
     events.QueuePaused("owner", "ann", "why not"),
     events.QueueResumed("cluster", "a"),
-    events.Restored((ROW,), (ClusterRow("a", cordoned=True, paused="now"),), (OwnerRow("ann", "later"),)),
+    events.Restored(
+        (ROW,),
+        (CLUSTER,),
+        (OwnerRow("ann", "later"),),
+        7,
+    ),
     events.Continued(),
 ]
 
@@ -87,6 +96,7 @@ INSTRUCTIONS: list[out.Instruction] = [
     out.Persist(STEP),
     out.Publish(STEP),
     out.Remember("t1"),
+    out.RememberFleet(),
     out.AdoptAttempt("t1", 1, 9, "a"),
     out.Dispatch("t1", 1, 9, "a", "queue", short=True),
     out.StartAttempt("t1", 1, "a"),
