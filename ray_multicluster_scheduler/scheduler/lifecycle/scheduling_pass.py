@@ -180,7 +180,8 @@ class SchedulingPass:
         if not self._core.queue:
             self._kept.rest()
         self._core.queue.tidy_up()
-        if self._walk is not None or self._ahead.unfinished:
+        # 5. who was sent ahead, and had a place kept for it elsewhere, has left that to others
+        if self._walk is not None or self._ahead.unfinished or self._core.freed:
             self._core.out.ask_for_more()
         self._set_wake(now)
 
