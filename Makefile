@@ -16,7 +16,7 @@ demo test test-full bench: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo test test-unit test-full coverage mutation sim-test lint format wheel bench clean setup setup-ray
+.PHONY: help demo quality test test-unit test-full coverage mutation sim-test lint format wheel bench clean setup setup-ray
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ mutation: setup ## Would the tests notice? 500 small changes to the pure core; t
 SEEDS ?= 1000
 sim-test: setup ## SEEDS faulty runs of the brain (1000), judged by docs/guarantees.md; both cores
 	@exec "$(BIN)/python" scripts/sim_test.py --seeds $(SEEDS) $(ARGS)
+
+quality: setup ## Measure placement by simulation; writes the table and plot of docs/policies.md
+	@exec "$(BIN)/python" scripts/policy_quality.py $(ARGS)
 
 lint: setup ## ruff, mypy --strict, import-linter
 	"$(BIN)/ruff" check .

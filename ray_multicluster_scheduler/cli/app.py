@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate
 
 app = typer.Typer(
     name="rmcs",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
+app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)
 app.command("replay")(replay.replay)
 app.add_typer(clusters.app, name="clusters")

@@ -1,1 +1,41 @@
-"""A fleet in virtual time; the same brain, no Ray."""
+"""A fleet in virtual time; the same brain, no Ray. docs/simulation.md shows it in use."""
+
+from ray_multicluster_scheduler.simulation.api import compare, simulate
+from ray_multicluster_scheduler.simulation.bounds import lower_bound
+from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
+from ray_multicluster_scheduler.simulation.model import (
+    OthersLoad,
+    PlannedFault,
+    SimulatedCluster,
+    SimulatedFleet,
+    cluster,
+)
+from ray_multicluster_scheduler.simulation.plot import plot
+from ray_multicluster_scheduler.simulation.result import Comparison, Result
+from ray_multicluster_scheduler.simulation.series import Series
+from ray_multicluster_scheduler.simulation.simulation import Simulation
+from ray_multicluster_scheduler.simulation.synthetic import Synthetic
+from ray_multicluster_scheduler.simulation.trace import read_trace, write_trace
+from ray_multicluster_scheduler.simulation.workload import Item, Workload
+
+__all__ = [
+    "Comparison",
+    "Item",
+    "OthersLoad",
+    "PlannedFault",
+    "Result",
+    "Series",
+    "SimulatedCluster",
+    "SimulatedFleet",
+    "Simulation",
+    "Synthetic",
+    "Workload",
+    "cluster",
+    "compare",
+    "load_fleet",
+    "lower_bound",
+    "plot",
+    "read_trace",
+    "simulate",
+    "write_trace",
+]

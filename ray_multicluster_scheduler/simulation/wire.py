@@ -47,6 +47,8 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
     given["task"] = TaskDescription.from_dict(given["task"])
     given["history"] = tuple(Transition.from_dict(one) for one in given["history"])
     given["earlier_fences"] = tuple(given["earlier_fences"])
+    given["after"] = tuple(given["after"])
+    given["given_up"] = tuple((attempt, cluster) for attempt, cluster in given["given_up"])
     given["failures"] = {FailureClass(kind): number for kind, number in given["failures"].items()}
     for name, kind in (("ending", Ending), ("holding", Holding)):
         if given[name] is not None:

@@ -19,6 +19,8 @@ class ClusterRegistry:
         self._states: dict[str, ClusterState] = {}
         self.changed: set[str] = set()
         """Clusters whose view is not what it was when somebody last asked for it."""
+        self.rebooked: set[str] = set()
+        """Items that are expected on another node than before, since somebody last looked."""
         for metadata in clusters:
             self.register(metadata)
 
@@ -26,7 +28,7 @@ class ClusterRegistry:
         """Add a cluster, or change the entry of one that is there."""
         state = self._states.get(metadata.name)
         if state is None:
-            self._states[metadata.name] = ClusterState(metadata, self._settings, self.changed.add)
+            self._states[metadata.name] = ClusterState(metadata, self._settings, self.changed.add, self.rebooked.add)
             self.changed.add(metadata.name)
         elif metadata != state.metadata:
             state.reconfigure(metadata)

@@ -51,7 +51,13 @@ class ClusterState:
     ``on_change``, and some things change by time alone. When only the books change, most of the view holds.
     """
 
-    def __init__(self, metadata: ClusterMetadata, settings: Settings, on_change: Callable[[str], object] = str) -> None:
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        settings: Settings,
+        on_change: Callable[[str], object] = str,
+        on_rebooked: Callable[[str], object] = str,
+    ) -> None:
         self._tell = on_change
         self._view: ClusterView | None = None
         self._view_before: ClusterView | None = None  # true but for the books
@@ -62,7 +68,7 @@ class ClusterState:
         self.paused: str | None = None
         self.dead: Trouble | None = None  # by an operator's word
         self.pin: Pin | None = None
-        self.ledger = Ledger(self._books_changed)
+        self.ledger = Ledger(self._books_changed, on_rebooked)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
         self.places = Places(self._books_changed)
         self.link: LinkState = "none"
@@ -110,10 +116,18 @@ class ClusterState:
         return len(self.places.held) + len(self.places.ahead) >= self.metadata.max_in_flight
 
     def take(
-        self, task: TaskDescription, now: float, *, short: bool = False, nodes: Sequence[NodeView] | None = None
+        self,
+        task: TaskDescription,
+        now: float,
+        *,
+        short: bool = False,
+        nodes: Sequence[NodeView] | None = None,
+        begun: bool = False,
     ) -> None:
-        """Reserve room for it, on the ``nodes`` as the decision saw them, and count it."""
-        parts = find_place(task, self.ledger.nodes() if nodes is None else nodes, self._new_node()) or {}
+        """Reserve room for it, on the ``nodes`` as the decision saw them, and count it. One that has ``begun`` does not
+        wait for a new node."""
+        new_node = None if begun else self._new_node()
+        parts = find_place(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
         self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
         self.places.take(task, short=short and NEW_NODE not in parts)  # its place is not soon free
 
@@ -254,9 +268,10 @@ class ClusterState:
             self.breaker.half_open_at,
             self.link_down_at + self.settings.lost_after_s if self.link == "down" else None,
         ]
-        if self.snapshot_heard_at is not None and not self.pushed():
-            times.append(self.snapshot_heard_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s)
         ahead = [at for at in times if at is not None and at > view.at]
+        if self.snapshot_heard_at is not None and not self.pushed():
+            stale = self.snapshot_heard_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
+            ahead += [stale] if stale >= view.at else []  # at that very moment it is not stale yet
         if ahead or view.trouble is not None:
             ahead.append(view.at + 1.0)
         return min(ahead, default=inf)

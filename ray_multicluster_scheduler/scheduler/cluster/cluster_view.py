@@ -54,13 +54,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node: what it has, what others use, what we reserved. ``free`` is None when others' use is unknown."""
+    """One node: what it has, what others use, what we reserved. ``free`` is None when others' use is unknown.
+
+    ``over`` is by how much more is in use and reserved than there is: Ray started something elsewhere than expected.
+    """
 
     node_id: str
     total: Resources
     others: Resources | None
     ours: Resources
     free: Resources | None
+    over: Resources = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +194,20 @@ class ClusterView:
     @lazy
     def use(self) -> dict[str, float]:
         """Share in use by anyone, 0..1, over the nodes of which it is known."""
-        total, free, use = self.total, self.free, {}
+        total, free, over, use = self.total, self.free, self._over, {}
         for node in self.nodes:
             if node.free is None:
                 total = _sum([node.total for node in self.nodes if node.free is not None])
                 break
         for name, amount in total.items():
             if amount > 0:
-                left = free.get(name, 0.0) / amount
-                use[name] = 1.0 - left if left < 1.0 else 0.0
+                left = (free.get(name, 0.0) - over.get(name, 0.0)) / amount
+                use[name] = min(1.0, 1.0 - left) if left < 1.0 else 0.0
         return use
+
+    @property
+    def _over(self) -> dict[str, float]:
+        return _sum([node.over for node in self.nodes if node.over])
 
 
 def _sum(parts: Sequence[Resources]) -> dict[str, float]:

@@ -46,8 +46,10 @@ class Reservation:
 class Ledger:
     """Per node, for one cluster. Amounts of nodes that vanished are kept, but give no capacity."""
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        self._changed = on_change
+    def __init__(
+        self, on_change: Callable[[], None] = lambda: None, on_rebooked: Callable[[str], object] = str
+    ) -> None:
+        self._changed, self._rebooked = on_change, on_rebooked
         self._views: dict[str, NodeView] = {}
         self._newest: ResourceSnapshot | None = None
         self._reservations: dict[str, Reservation] = {}
@@ -204,11 +206,13 @@ class Ledger:
         if node.free is None or others is None:
             view = NodeView(node.node_id, node.total, None, ours, None)
         else:
-            free = {}
+            free, over = {}, {}
             for name, amount in node.total.items():
-                left = amount - others.get(name, 0.0) - ours.get(name, 0.0)
-                free[name] = round(left, _DIGITS) if left > 0.0 else 0.0
-            view = NodeView(node.node_id, node.total, others, ours, free)
+                left = round(amount - others.get(name, 0.0) - ours.get(name, 0.0), _DIGITS)
+                free[name] = max(0.0, left)
+                if left < 0.0:
+                    over[name] = -left
+            view = NodeView(node.node_id, node.total, others, ours, free, over)
         self._views[node.node_id] = view
         return view
 
@@ -223,33 +227,33 @@ class Ledger:
         """More is booked on these nodes than they have: what has not started there will start where there is room."""
         totals = {node.node_id: node.total for node in self._newest.nodes} if self._newest else {}
         for node_id in taken:
-            for reservation in self._expected_on(node_id):
+            for task_id, reservation in self._expected_on(node_id):
                 if node_id not in totals or fits(self._ours.get(node_id, {}), totals[node_id]):
                     break
                 part = reservation.parts[node_id]
                 elsewhere = best_node(part, [node for node in self.nodes() if node.node_id != node_id])
                 if elsewhere is not None:
-                    self._rebook(reservation, elsewhere, part, now, expected=node_id)
+                    self._rebook(task_id, elsewhere, part, now, expected=node_id)
 
-    def _expected_on(self, node_id: str) -> list[Reservation]:
+    def _expected_on(self, node_id: str) -> list[tuple[str, Reservation]]:
         """Those that are booked there alone and were not seen to start."""
         return [
-            one
-            for one in self._reservations.values()
+            (task_id, one)
+            for task_id, one in self._reservations.items()
             if node_id in one.parts and len(one.parts) == 1 and one.started_at == math.inf and not one.spreads
         ]
 
-    def _waiting_for_nodes(self) -> list[Reservation]:
-        return [one for one in self._reservations.values() if NEW_NODE in one.parts]
+    def _waiting_for_nodes(self) -> list[tuple[str, Reservation]]:
+        return [(task_id, one) for task_id, one in self._reservations.items() if NEW_NODE in one.parts]
 
     def _settle(self, now: float) -> None:
         """Room was freed, or a node appeared: Ray will start there what waits for a new node."""
         if NEW_NODE not in self._ours:
             return
-        for reservation in self._waiting_for_nodes():
+        for task_id, reservation in self._waiting_for_nodes():
             node_id = best_node(reservation.parts[NEW_NODE], self.nodes())
             if node_id is not None:
-                self._rebook(reservation, node_id, reservation.parts[NEW_NODE], now)
+                self._rebook(task_id, node_id, reservation.parts[NEW_NODE], now)
 
     def _book_on_fresh(self, before: ResourceSnapshot, snapshot: ResourceSnapshot) -> None:
         """A node appeared. What may be divided is taken to be there already: nobody will tell us where it is."""
@@ -257,18 +261,18 @@ class Ledger:
         for node in snapshot.nodes:
             if node.node_id in known:
                 continue
-            for reservation in self._waiting_for_nodes():
+            for task_id, reservation in self._waiting_for_nodes():
                 room = minus(node.total, self._ours.get(node.node_id, {}))
                 waiting = reservation.parts[NEW_NODE]
                 part = {name: min(amount, room.get(name, 0.0)) for name, amount in waiting.items()}
                 if reservation.spreads and any(part.values()):
                     self._history.setdefault(node.node_id, UsageHistory()).backdate(reservation.since, part)
-                    self._rebook(reservation, node.node_id, part, snapshot.taken_at)
+                    self._rebook(task_id, node.node_id, part, snapshot.taken_at)
 
-    def _rebook(
-        self, reservation: Reservation, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE
-    ) -> None:
+    def _rebook(self, task_id: str, node_id: str, part: Resources, now: float, *, expected: str = NEW_NODE) -> None:
         """This part of what was expected on one node, or waited for a new one, is expected on that node."""
+        reservation = self._reservations[task_id]
+        self._rebooked(task_id)
         rest = {name: amount for name, amount in minus(reservation.parts[expected], part).items() if amount > 0}
         parts = {**reservation.parts, node_id: plus(reservation.parts.get(node_id, {}), part), expected: rest}
         reservation.parts = {name: amounts for name, amounts in parts.items() if amounts}

@@ -46,7 +46,7 @@ class Admission:
         task = event.task
         if task.id in self._core.records or self._is_repeated(task):
             return
-        unknown, failed, missing = self._look_at(event, now)
+        unknown, failed, missing = self._look_at(task, event.waits_for, task.after, now)
         record = self._accept(event)
         code, sentence = codes.SUBMITTED, _submitted(task.kind, task.name)
         if missing:
@@ -167,12 +167,12 @@ class Admission:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
         if not record.state.terminal:
             self._core.unfinished += 1
-            if task.content_key is not None:
+            if task.content_key is not None and (record.ending is None or record.ending.kind != "cancel"):
                 self._id_for_content[task.content_key] = task.id
 
-    def wait_again(self, record: TaskRecord, waits_for: str, now: float) -> None:
-        """It was accepted by a process before ours, and had not been queued."""
-        unknown, failed, missing = self._look_at(Submitted(record.task, waits_for), now)
+    def wait_again(self, record: TaskRecord, waits_for: str, after: tuple[str, ...], now: float) -> None:
+        """It was accepted by a process before ours, and still waited for these."""
+        unknown, failed, missing = self._look_at(record.task, waits_for, after, now)
         if missing:
             self._expect(record, missing)
         if unknown is not None:
@@ -197,12 +197,14 @@ class Admission:
         if task.content_key is not None and self._id_for_content.get(task.content_key) == task.id:
             del self._id_for_content[task.content_key]
 
-    def _look_at(self, event: Submitted, now: float) -> tuple[str | None, HowItEnded | None, Missing]:
+    def _look_at(
+        self, task: TaskDescription, waits_for: str, after: tuple[str, ...], now: float
+    ) -> tuple[str | None, HowItEnded | None, Missing]:
         """Of what has to be over first: an id that nobody has, one that failed, and what is not over yet."""
-        task, missing = event.task, Missing(event.waits_for, owner=event.task.owner)
+        missing = Missing(waits_for, owner=task.owner)
         if task.start_after is not None and task.start_after > now:
             missing.begins_at = task.start_after
-        for other in task.after:
+        for other in after:
             record = self._core.records.get(other)
             if record is not None and not record.state.terminal:
                 missing.after[other] = None
@@ -219,6 +221,7 @@ class Admission:
         """Something that it waited for is there: queue it, or say what it waits for now."""
         missing = self._core.prerequisites.of(record.task.id)
         if missing:
+            self._core.out.put(Remember(record.task.id))
             if missing.code != record.code:
                 self._core.transition(record, TaskState.PENDING, missing.code, missing.sentence, now)
             return

@@ -101,6 +101,7 @@ class Attempts:
     def finished(self, event: AttemptFinished, now: float) -> None:
         record = self._live(event.task_id, event.attempt)
         if record is None:
+            self._is_over_at_last(event)
             return
         if event.started_at is not None and record.started_at is None:
             self._start(record, event.started_at, event.node_id, now)
@@ -132,12 +133,20 @@ class Attempts:
             sentence = event.sentence or "it was stopped there, not by us"
             self._cancelled(record, Ending("cancel", sentence, force=False), now, code=codes.CANCELLED_THERE)
 
+    def _is_over_at_last(self, event: AttemptFinished) -> None:
+        """Late news; of an attempt that was given up, it is what we have waited for."""
+        record = self._core.records.get(event.task_id)
+        if record is not None and any(attempt == event.attempt for attempt, _ in record.given_up):
+            record.given_up = tuple(one for one in record.given_up if one[0] != event.attempt)
+            self._core.out.put(Remember(event.task_id))
+
     def give_up(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Nobody waits for the end of its attempt: it is settled as that of a lost cluster, and the attempt is ended
         as soon as somebody can be told there. A detached actor may live on, as it always may."""
-        actor, ending = record.task.actor, record.ending
-        if actor is None or not actor.detached:
-            self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster or "", force=True))
+        actor, ending, cluster = record.task.actor, record.ending, record.cluster or ""
+        if actor is None or not actor.detached or record.started_at is None:
+            record.given_up += ((record.attempt, cluster),)
+            self._core.out.put(CancelAttempt(record.task.id, record.attempt, cluster, force=True))
         self._core.end_attempt(record, now)
         if ending is not None and ending.kind == "cancel":
             self._cancelled(record, ending, now)

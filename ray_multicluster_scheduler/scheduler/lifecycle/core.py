@@ -130,6 +130,12 @@ class Core:
             self.let_go(record.task.id)
         record.group = None
 
+    def remember_rebooked(self) -> None:
+        """The books of some items have changed because of others."""
+        for task_id in sorted(self.registry.rebooked):
+            self.out.put(Remember(task_id))
+        self.registry.rebooked.clear()
+
     def let_go(self, task_id: str) -> None:
         """What was kept for it, if anything, is for everybody."""
         state = self.registry.find(self.pins.pop(task_id, None))

@@ -187,11 +187,12 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
-    """A cluster was added or changed (``metadata``), or is no longer ours (``metadata`` is None)."""
+    """A cluster was added or changed (``metadata``), or is no longer ours (``metadata`` is None). Whether it is closed
+    for new work stays as it is, unless ``cordoned`` says something."""
 
     cluster: str
     metadata: ClusterMetadata | None
-    cordoned: bool = False
+    cordoned: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +253,16 @@ class QueueResumed:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What another machine had when its process ended. The first event of a machine, or it changes nothing.
+    """What another machine had when its process ended; for a machine that has no items yet.
 
     ``clusters`` and ``owners`` are what people had said of them; those that are not named are as they are by default.
+    ``next_fence`` is the highest that any machine before it would have given.
     """
 
     items: tuple[ItemRow, ...]
     clusters: tuple[ClusterRow, ...] = ()
     owners: tuple[OwnerRow, ...] = ()
+    next_fence: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotFailed,
     SnapshotTaken,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember, RememberFleet
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -39,7 +39,9 @@ class FleetEvents:
         if state is None:
             return
         before = _face(state, now)
+        was_dead = state.dead is not None
         state.heard_snapshot(event.snapshot, now)
+        self._rises(state, was_dead=was_dead)
         if state.dashboard_silence is None:
             self._found_again(state, now, jobs=True)
         self._core.touched.add(state.name)
@@ -76,7 +78,9 @@ class FleetEvents:
     def link_up(self, event: LinkUp, now: float) -> None:
         state = self._news(event.cluster)
         if state is not None:
+            was_dead = state.dead is not None
             state.link_up(event.python_version, event.ray_version, now)
+            self._rises(state, was_dead=was_dead)
             self._core.out.clear_timer(timers.lost_key(state.name))
             self._found_again(state, now, jobs=False)
 
@@ -109,12 +113,15 @@ class FleetEvents:
         self._scheduling.request()
         if event.metadata is None:
             if self._core.registry.find(event.cluster) is not None:
+                self._core.out.put(RememberFleet())
                 self._remove(event.cluster, now)
             return
+        self._core.out.put(RememberFleet())
         is_new = self._core.registry.find(event.cluster) is None
         self._core.registry.register(event.metadata)
         state = self._core.registry.state(event.metadata.name)
-        self._cordon(state, event.cordoned, now)
+        if event.cordoned is not None:
+            self._cordon(state, event.cordoned, now)
         self._core.touched.add(state.name)
         if is_new:
             self._take_back(state, now)
@@ -122,6 +129,7 @@ class FleetEvents:
     def cordon_changed(self, event: CordonChanged, now: float) -> None:
         state = self._news(event.cluster)
         if state is not None:
+            self._core.out.put(RememberFleet())
             self._cordon(state, event.cordoned, now)
 
     def declared_dead(self, event: ClusterDeclaredDead, now: float) -> None:
@@ -130,9 +138,15 @@ class FleetEvents:
         if state is None:
             return
         state.declare_dead(event.reason, now)
+        self._core.out.put(RememberFleet())
         sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
         for task_id in (*state.places.ahead, *state.places.held):  # else a place that is freed would be handed over
             self._attempts.give_up(self._core.records[task_id], codes.DECLARED_DEAD, sentence, now)
+
+    def _rises(self, state: ClusterState, *, was_dead: bool) -> None:
+        """It was declared dead, and is heard of again."""
+        if was_dead and state.dead is None:
+            self._core.out.put(RememberFleet())
 
     def _cordon(self, state: ClusterState, cordoned: bool, now: float) -> None:
         state.cordoned = cordoned
@@ -192,7 +206,7 @@ class FleetEvents:
         """A removed cluster is ours again: what still runs there counts again."""
         for record in self._core.records.values():
             if record.live and record.cluster == state.name:
-                state.take(record.task, now)
+                state.take(record.task, now, begun=record.started_at is not None)
                 self._core.out.put(Remember(record.task.id))
 
 

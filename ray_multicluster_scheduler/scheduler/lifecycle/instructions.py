@@ -50,6 +50,10 @@ class Remember(NamedTuple):
     task_id: str
 
 
+class RememberFleet(NamedTuple):
+    """What people said of clusters or owners has changed: make those rows durable, before any outward effect too."""
+
+
 class Publish(NamedTuple):
     """Tell whoever listens (after it was made durable)."""
 
@@ -65,7 +69,8 @@ class Dispatch:
     with the end.
 
     ``again``: it may have been sent before, by a process that is no more. What knows it over there answers as it did
-    then, and does not begin anew; and nobody says DispatchRefused before it is sure that nothing of it is alive.
+    then, and does not begin anew; and nobody says DispatchRefused before it is sure that nothing of it is alive. If
+    it was sent ahead then and is not now, it has a place: a StartAttempt follows.
     """
 
     task_id: str
@@ -167,6 +172,7 @@ class Continue:
 Instruction: TypeAlias = (
     Persist
     | Remember
+    | RememberFleet
     | Publish
     | Dispatch
     | AdoptAttempt

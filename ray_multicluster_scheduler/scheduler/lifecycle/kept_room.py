@@ -42,14 +42,14 @@ class KeptRoom:
         self._watched: set[ShapeGroup] = set()
         self._numbers = count()
 
-    def watch(self, group: ShapeGroup, now: float) -> None:
-        """Somebody waits in it."""
+    def watch(self, group: ShapeGroup, since: float, now: float) -> None:
+        """Somebody waits in it, since then."""
         if group not in self._watched:
             if len(self._patience) > 2 * self._core.queue.shapes + _SLACK:
                 self._forget_empty()
             self._watched.add(group)
-            heapq.heappush(self._patience, (now + self._after_s, next(self._numbers), group))
-            self._set_timer()
+            heapq.heappush(self._patience, (since + self._after_s, next(self._numbers), group))
+            self._set_timer(now)
 
     def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...], now: float) -> tuple[ClusterView, ...]:
         """The fleet as this item may use it: with or without what is kept for another."""

@@ -100,6 +100,8 @@ class SchedulerMachine:
         if self._core.prerequisites.more_to_tell():
             self._core.out.ask_for_more()  # an item ended in the pass itself
         self._refresher.run(now, submitted=isinstance(event, events.Submitted))
+        if self._core.registry.rebooked:
+            self._core.remember_rebooked()
         return self._core.out.take()
 
     def _timer_fired(self, event: events.TimerFired, now: float) -> None:
@@ -152,6 +154,11 @@ class SchedulerMachine:
     def cluster_rows(self) -> tuple[ClusterRow, ...]:
         """The same of clusters: what people said of them."""
         return self._restore.clusters()
+
+    @property
+    def next_fence(self) -> int:
+        """To be kept beside the rows: no later machine may begin below it."""
+        return self._core.next_fence
 
     def owner_rows(self) -> tuple[OwnerRow, ...]:
         """And of owners: those whose queue is paused."""

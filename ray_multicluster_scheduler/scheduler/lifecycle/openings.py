@@ -12,6 +12,8 @@ from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngi
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
 from ray_multicluster_scheduler.scheduler.queue.shape import NO_DEMANDS, Bay, Demands
 
+_MOST_KEPT = 1000
+
 BARE = {
     "task": TaskDescription("", "task", ""),
     "actor": TaskDescription("", "actor", "", actor=ActorDescription("")),
@@ -56,6 +58,8 @@ class Openings:
     def _meets(self, demands: Demands, view: ClusterView) -> bool:
         known: bool | None = view.lasting.get(demands)
         if known is None:
+            if len(view.lasting) > _MOST_KEPT:
+                view.lasting.clear()
             known = view.lasting[demands] = not self._engine.rules_out(_demanding(demands), view)
         return known
 

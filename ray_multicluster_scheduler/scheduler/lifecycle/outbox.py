@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Persist,
     Publish,
     Remember,
+    RememberFleet,
     SetTimer,
     Transition,
 )
@@ -46,7 +47,7 @@ class Outbox:
         self._effects.append(Publish(step))
 
     def put(self, instruction: Instruction) -> None:
-        (self._durable if isinstance(instruction, Remember) else self._effects).append(instruction)
+        (self._durable if isinstance(instruction, (Remember, RememberFleet)) else self._effects).append(instruction)
 
     def ask_for_more(self) -> None:
         """Work is left over: end the list with one Continue."""

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     QueueResumed,
     ReleaseRequested,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember, RememberFleet
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
@@ -60,6 +60,7 @@ class QueueControl:
 
     def pause(self, event: QueuePaused, now: float) -> None:
         if event.what == "owner":
+            self._core.out.put(RememberFleet())
             self._core.queue.pause(event.name, event.reason)
             self._scheduling.owner_paused(event.name, now)
             self._ahead.leave_owner(event.name, "the queue of its owner is paused", now)
@@ -68,14 +69,16 @@ class QueueControl:
 
     def resume(self, event: QueueResumed, now: float) -> None:
         if event.what == "owner":
+            self._core.out.put(RememberFleet())
             self._core.queue.resume(event.name)
-            self._scheduling.look_at_owner(event.name)
+            self._scheduling.owner_resumed(event.name, now)
         else:
             self._pause_cluster(event.name, None, now)
 
     def _pause_cluster(self, name: str, reason: str | None, now: float) -> None:
         state = self._core.registry.find(name)
         if state is not None:
+            self._core.out.put(RememberFleet())
             state.paused = reason
             self._core.touched.add(name)
             if reason is not None:

@@ -36,7 +36,8 @@ class TaskRecord:
     While it waits, the reason is its group's: items of one shape wait for the same thing. ``wanted`` is what placement
     looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there. ``restarts`` counts how
     often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it. ``held`` is why
-    somebody keeps it from starting, ``holding`` what it takes of its owner's share.
+    somebody keeps it from starting, ``holding`` what it takes of its owner's share. ``given_up`` are attempts, with
+    their clusters, that nobody waits for but that are to be ended over there.
     """
 
     task: TaskDescription
@@ -60,6 +61,7 @@ class TaskRecord:
     pinned: str | None = None
     held: str | None = None
     holding: Holding | None = None
+    given_up: tuple[tuple[int, str], ...] = ()
     wanted: TaskDescription = field(init=False)
 
     def __post_init__(self) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.fit import may_spread
-from ray_multicluster_scheduler.scheduler.lifecycle import timers
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
@@ -20,9 +21,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     CancelAttempt,
     Dispatch,
     RecallAttempt,
+    StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
@@ -61,11 +63,22 @@ class Restore:
             pinned=record.pinned,
             held=record.held,
             waits_for="" if missing is None else missing.arguments,
+            after=() if missing is None else tuple(missing.after),
             retry_at=self._core.out.due(timers.retry_key(task_id)),
             holding=record.holding,
-            parts=None if reservation is None else dict(reservation.parts),
-            ahead=state is not None and task_id in state.places.ahead,
+            place=self._place_of(record, state),
+            parts={} if reservation is None else dict(reservation.parts),
+            given_up=record.given_up,
         )
+
+    def _place_of(self, record: TaskRecord, state: ClusterState | None) -> PlaceState:
+        if not record.live:
+            return "none"
+        if state is None:
+            return "away"
+        if record.task.id in state.places.ahead:
+            return "ahead"
+        return "held" if record.task.id in state.places.held else "none"
 
     def clusters(self) -> tuple[ClusterRow, ...]:
         return tuple(ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._core.registry)
@@ -76,9 +89,10 @@ class Restore:
     # ---- and how it is taken up again
 
     def restored(self, event: Restored, now: float) -> None:
-        """A machine that has items of its own is not begun anew."""
+        """Raises ValueError for a machine that has items of its own."""
         if self._core.records:
-            return
+            raise ValueError("only a machine that has no items yet can be restored")
+        self._core.next_fence = max(self._core.next_fence, event.next_fence)
         for cluster in event.clusters:
             state = self._core.registry.find(cluster.name)
             if state is not None:
@@ -92,13 +106,15 @@ class Restore:
         self._remember_submissions(rows)
         for row in rows:
             self._take_up(row, self._core.records[row.task.id], now)
+            for attempt, cluster_name in row.given_up:
+                self._core.out.put(CancelAttempt(row.task.id, attempt, cluster_name, force=True))
         self._scheduling.request()
 
     def _take_up(self, row: ItemRow, record: TaskRecord, now: float) -> None:
         if record.live:
             self._take_up_attempt(row, record, now)
         elif record.state is TaskState.PENDING:
-            self._admission.wait_again(record, row.waits_for, now)
+            self._admission.wait_again(record, row.waits_for, row.after, now)
         elif record.state is TaskState.QUEUED:
             self._scheduling.wait_again(record, now)
         elif record.state is TaskState.RETRYING:
@@ -117,8 +133,10 @@ class Restore:
         if record.started_at is not None:
             self._core.out.put(AdoptAttempt(task.id, record.attempt, fence, cluster))
         else:
-            ahead: Ahead = "queue" if row.ahead else ""
+            ahead: Ahead = "queue" if row.place == "ahead" else ""
             self._core.out.put(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
+            if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
+                self._core.out.put(StartAttempt(task.id, record.attempt, cluster))
         if record.ending is not None:  # it was asked for, and maybe nobody heard it
             self._core.out.put(_end_of(record, record.ending, cluster))
 
@@ -126,12 +144,12 @@ class Restore:
         state = self._core.registry.find(record.cluster)
         if state is None:
             return
-        if row.ahead:
+        if row.place == "ahead":
             state.places.send_ahead(record.wanted, row.sent_at)
             self._ahead.watch(state)
-        elif row.parts is None:  # its cluster was not ours when the row was written
-            state.take(record.task, now)
-        else:
+        elif row.place == "away":
+            state.take(record.task, now, begun=record.started_at is not None)
+        elif row.place == "held":
             task = record.task
             state.ledger.reserve(task.id, row.parts, row.sent_at, spreads=may_spread(task))
             state.places.take(task)
@@ -174,6 +192,7 @@ def _record(row: ItemRow) -> TaskRecord:
         restarts=row.restarts,
         load_bytes=row.load_bytes,
         held=row.held,
+        given_up=row.given_up,
     )
     if row.pinned is not None:
         record.pin(row.pinned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ray_multicluster_scheduler.common.model import (
     FailureClass,
@@ -17,14 +18,18 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transiti
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
+PlaceState = Literal["none", "ahead", "held", "away"]
+"""It has none (or somebody else has taken it over), was sent before there was one, holds one, or its cluster was not
+ours when the row was written."""
+
 
 @dataclass(frozen=True, slots=True)
 class ItemRow:
     """One item. ``number`` is that of its submission, ``waits_for`` says which arguments it still waits for.
 
-    ``holding`` is what it takes of its owner's share, ``parts`` what it has reserved on the nodes that it is expected
-    on; None if it has no place. ``ahead``: it was sent to its cluster before there was one. ``retry_at`` is when its
-    next attempt may be placed.
+    ``after`` are the items that it still waits for. ``holding`` is what it takes of its owner's share, ``place`` says
+    what it has on its cluster, ``parts`` what it has reserved on the nodes that it is expected on. ``retry_at`` is when
+    its next attempt may be placed. ``given_up``: attempts, with their clusters, that are still to be ended there.
     """
 
     task: TaskDescription
@@ -46,10 +51,12 @@ class ItemRow:
     pinned: str | None = None
     held: str | None = None
     waits_for: str = ""
+    after: tuple[str, ...] = ()
     retry_at: float | None = None
     holding: Holding | None = None
-    parts: Mapping[str, Resources] | None = None
-    ahead: bool = False
+    place: PlaceState = "none"
+    parts: Mapping[str, Resources] = field(default_factory=dict)
+    given_up: tuple[tuple[int, str], ...] = ()
 
     @property
     def state(self) -> TaskState:
@@ -58,8 +65,7 @@ class ItemRow:
     @property
     def sent_at(self) -> float:
         """When its newest attempt was sent; for one that has an attempt."""
-        sent = (step.at for step in reversed(self.history) if step.state is TaskState.DISPATCHING)
-        return next(step_at for step_at in sent)
+        return next(step.at for step in self.history if step.attempt == self.attempt)
 
 
 @dataclass(frozen=True, slots=True)

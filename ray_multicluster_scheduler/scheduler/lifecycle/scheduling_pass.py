@@ -80,11 +80,23 @@ class SchedulingPass:
     def owner_paused(self, owner: str, now: float) -> None:
         """Whatever those of this owner waited for, they wait for its queue to be resumed."""
         self._missed.add(owner)
+        for task_id in [one for one in self._core.pins if self._core.records[one].task.owner == owner]:
+            self._core.let_go(task_id)
         for group in self._core.queue.groups_of(owner):
-            refusal = self._core.queue.refusal(group)
-            assert refusal is not None  # it is paused
-            head = self._core.records[group.head().task_id]
-            self._wait(head, group, self._refused(head, refusal, (), now), now)
+            self._wait_for_owner(group, now)
+
+    def owner_resumed(self, owner: str, now: float) -> None:
+        """The opposite. Who still may not start, for another reason, says so."""
+        for group in self._core.queue.groups_of(owner):
+            if self._core.queue.refusal(group) is not None:
+                self._wait_for_owner(group, now)
+        self.look_at_owner(owner)
+
+    def _wait_for_owner(self, group: ShapeGroup, now: float) -> None:
+        refusal = self._core.queue.refusal(group)
+        assert refusal is not None, "nothing of its owner's keeps it from starting"
+        head = self._core.records[group.head().task_id]
+        self._wait(head, group, self._refused(head, refusal, (), now), now)
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
@@ -92,7 +104,7 @@ class SchedulingPass:
             self._core.keep_held(record, now)
             return
         group = self._core.enqueue(record, code, sentence, now)
-        self._kept.watch(group, now)
+        self._kept.watch(group, now, now)
         refusal = self._core.queue.refusal(group)
         if refusal is not None and record.code != refusal[0]:
             self._core.transition(record, TaskState.QUEUED, *refusal, now)
@@ -112,7 +124,7 @@ class SchedulingPass:
             self._core.held.add(record.task.id)
             return
         group = self._core.wait_in_queue(record, now)
-        self._kept.watch(group, now)
+        self._kept.watch(group, record.queued_at or now, now)
         self._fresh[group] = None
 
     def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
@@ -244,12 +256,7 @@ class SchedulingPass:
         """Clusters that may take it, by a coarse sieve; in a walk for freed room, only where that is."""
         some: Sequence[ClusterView] = views
         if walk.freed is not None:
-            known = self._core.fleet.by_name  # of a kept place, the plain view and the other are sieved alike
-            some = (
-                [view for view in views if view.name in walk.freed]
-                if self._core.pins
-                else [known[name] for name in walk.freed if name in known]
-            )
+            some = [view for view in views if view.name in walk.freed]
             if len(some) == 1:
                 return some
         return self._core.engine.open_for(BARE.get(group.shape.kind), some, retry=record.retry)
@@ -325,9 +332,7 @@ class SchedulingPass:
         return any(asked)
 
     def _views_of(self, names: frozenset[str], now: float) -> list[ClusterView]:
-        self._core.fleet.views(now)
-        known = self._core.fleet.by_name
-        return [known[name] for name in names if name in known]
+        return [view for view in self._core.fleet.views(now) if view.name in names]
 
     def _set_wake(self, now: float) -> None:
         """Be called when something that blocks by time alone is over."""

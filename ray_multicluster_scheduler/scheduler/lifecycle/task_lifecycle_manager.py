@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RecallAttempt,
     RefreshSnapshot,
     Remember,
+    RememberFleet,
     SetTimer,
     StartAttempt,
     Transition,
@@ -84,6 +85,7 @@ class TaskLifecycleManager:
         self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
             Persist: _done,  # before all else
             Remember: _done,  # what lives with its program needs no rows
+            RememberFleet: _done,
             Publish: self._publish,
             Complete: audience.completed,
             SetTimer: self._set_timer,

@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.scheduler.policy.checked_policies import CheckedFilter, CheckedRank
+from ray_multicluster_scheduler.scheduler.policy.checked_policies import (
+    CheckedFilter,
+    CheckedRank,
+    CheckedRawScore,
+    CheckedScore,
+)
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
-from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, Score
+from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score
+from ray_multicluster_scheduler.scheduler.policy.pack_policy import PackPolicy
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.resident_policy import ResidentPolicy
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
@@ -32,8 +38,8 @@ class PolicyCatalog:
         self._scores: dict[str, Score] = {}
         self._filters: dict[str, Filter] = {}
         self._ranks: dict[str, Rank] = {}
-        for score in (WeightedPreferencePolicy(), ScoreBasedPolicy(), ResidentPolicy()):
-            self.register_score(score.name, score)
+        for score in (WeightedPreferencePolicy(), ScoreBasedPolicy(), ResidentPolicy(), PackPolicy()):
+            self._scores[score.name] = score
 
     @property
     def filters(self) -> tuple[Filter, ...]:
@@ -48,7 +54,7 @@ class PolicyCatalog:
     def register_score(self, name: str, score: Score) -> None:
         """Make it known under this name. Raises ConfigurationError when the name is taken."""
         self._check_free(name)
-        self._scores[name] = score
+        self._scores[name] = CheckedRawScore(name, score) if isinstance(score, RawScore) else CheckedScore(name, score)
 
     def register_filter(self, name: str, policy: Filter) -> None:
         """As :meth:`register_score`, for a filter."""

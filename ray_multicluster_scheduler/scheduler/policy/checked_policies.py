@@ -1,13 +1,14 @@
-"""Users' filters and ranks under the names they were registered by, their answers checked.
+"""Users' policies under the names they were registered by, their answers checked.
 
-A wrong answer raises here, where it is blamed on the policy and ends one item. Scores are checked by the engine.
+A wrong answer raises here, where it is blamed on the policy and ends one item. Nothing else of a policy is looked at:
+what built-in ones have beside their one method is not asked of others.
 """
 
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, is_by_kind
+from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind
 
 
 class CheckedFilter:
@@ -36,3 +37,35 @@ class CheckedRank:
         if isinstance(answer, int):
             return int(answer)
         raise TypeError(f"the rank {self.name!r} returned {answer!r}, not a whole number")
+
+
+class CheckedScore:
+    """Answers a number, or raises TypeError; that it lies within 0..1 is seen to by the engine."""
+
+    def __init__(self, name: str, policy: Score) -> None:
+        self.name = name
+        self._policy = policy
+
+    def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+        return _number(self._policy.score(task, cluster))
+
+
+class CheckedRawScore(CheckedScore):
+    """One that people know by another number."""
+
+    def __init__(self, name: str, policy: RawScore) -> None:
+        super().__init__(name, policy)
+        self._raw = policy
+
+    def raw(self, task: TaskDescription, cluster: ClusterView) -> float:
+        return _number(self._raw.raw(task, cluster))
+
+
+def _number(answer: object) -> float:
+    """What users return may be a Decimal, or a number of some library."""
+    if isinstance(answer, (str, bytes)):
+        raise TypeError(f"{answer!r} is not a number within 0..1")
+    try:
+        return float(answer)  # type: ignore[arg-type]  # whether it can be told is what is asked
+    except (TypeError, ValueError):
+        raise TypeError(f"{answer!r} is not a number within 0..1") from None

@@ -2,6 +2,10 @@
 
 A policy that raises, or answers something else than it should, ends the item with PolicyEvaluationError; it never
 stops the scheduler. Users register their own by name, by entry point or in configuration (``settings.policies``).
+
+Built-in ones promise more, and so are asked less often. A filter with ``lasting = True`` says the same whatever of ours
+comes to the cluster or ends there; one with a method ``concerns(task)`` says yes everywhere unless that is true. A rank
+or score with a method ``trait(task)`` looks at nothing else of the item, and can be asked of every cluster.
 """
 
 from __future__ import annotations
@@ -18,12 +22,6 @@ class Filter(Protocol):
 
     A filter may have the class attribute ``by_kind = True``. It promises that the verdict depends only on the item's
     ``kind`` and ``ruled_as``, on whether it is a retry, and on the cluster, so that one answer does for all such items.
-    With ``lasting = True`` it also promises that nothing of ours that comes to the cluster, or ends there, changes it.
-    A built-in filter may have a method ``concerns(task)``: unless that is true, it says yes to every cluster.
-
-    Of a rank or score, a method ``trait(task)`` tells all that the answer depends on, beside the cluster, as something
-    to compare by: one answer does for all items with the same trait. It may then be asked of any cluster that takes
-    items of this kind, also of one that would not take this item.
     """
 
     name: str

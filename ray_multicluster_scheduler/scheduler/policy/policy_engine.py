@@ -20,7 +20,6 @@ from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_n
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
 from ray_multicluster_scheduler.scheduler.policy.blame import blame, evaluation_error
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
-from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
@@ -36,6 +35,7 @@ from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagA
 from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
 
 _TIE_DIGITS = 9
+_MOST_KEPT = 1000
 _EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 WISHES: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
@@ -68,16 +68,14 @@ class PolicyEngine:
         self._lasting = tuple(one for one in filters if is_lasting(one))
         self._gates = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
         self._others = tuple(one for one in filters if not is_by_kind(one))
-        # What fits what is free fits what there is: of size only the table speaks.
-        sieves = [one for one in filters if not is_by_kind(one) and not isinstance(one, SizeFilter)]
+        sieves = [one for one in filters if not is_by_kind(one)]
         self._sieves = tuple((one, getattr(one, "concerns", None)) for one in sieves)
         self._demands = tuple(one for one in filters if isinstance(one, filter_set.OF_DEMANDS))
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
         self._ranks: tuple[Rank, ...] = (*WISHES, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
         # A filter of a user's own that raises must be heard, also where the item would not go anyway.
-        own = [one for one in catalog.filters if not is_by_kind(one)]
-        self._traits = None if own else _traits_of([*self._ranks, *self._scores.values()])
+        self._traits = None if catalog.filters else _traits_of([*self._ranks, *self._scores.values()])
         self._raw = {name: score for name, score in self._scores.items() if isinstance(score, RawScore)}
         self._weights = settings.weights
         self._score_weights = tuple(settings.weights[name] for name in self._scores)
@@ -273,6 +271,9 @@ class PolicyEngine:
         """The same, where all ranks and scores can be told of clusters that may not take it, and told again for the
         next item with the same traits: then few clusters have to be looked at closely."""
         trait = (self, *(of(task) for of in self._traits or ()))
+        if len(opened[0].memo) > _MOST_KEPT:  # nothing of ours comes or goes there, and every item has tags of its own
+            for view in opened:
+                view.memo.clear()
         keys = []
         for view in opened:
             key = view.memo.get(trait) if view.new_node is None else self._key(task, view)

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount
 
+_DIGITS = 9
+"""Without the noise of sums: who holds the same has the same share, whatever it took and gave back."""
+
 
 class Order(Protocol):
     """Smaller goes earlier."""
@@ -41,10 +44,10 @@ class FairOrder(_Aged):
     name = "fair"
 
     def share(self, account: OwnerAccount) -> float:
-        return account.held / account.weight
+        return round(account.held / account.weight, _DIGITS)
 
     def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
-        return account.held / account.weight, account.used(now) / account.weight
+        return self.share(account), account.used(now) / account.weight
 
 
 class FifoOrder(_Aged):

@@ -49,7 +49,7 @@ class TaskQueue:
         self.order = order or FifoOrder(_FOREVER)
         self._new_account = account or (lambda _: OwnerAccount())
         self._accounts: dict[str, OwnerAccount] = {}
-        self._line: list[tuple[float, int, str]] = []  # all owners, who has the smallest share first
+        self._line: list[tuple[float, int, str]] = []  # owners with items here, who has the smallest share first
         self._newcomers = count()
         self._bays: Counter[Bay] = Counter()
         self._maybe_idle: set[str] = set()
@@ -72,7 +72,11 @@ class TaskQueue:
         if group is None:
             group = self._groups[priority, shape] = ShapeGroup(shape, priority)
             self._bays[group.bay] += 1
-        self.account(shape.owner).queued += 1
+        account = self.account(shape.owner)
+        account.queued += 1
+        if account.queued == 1:
+            account.in_line = (self.order.share(account), next(self._newcomers), shape.owner)
+            insort(self._line, account.in_line)
         group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
         self._put(group)
@@ -83,7 +87,10 @@ class TaskQueue:
         group = self._group_of.pop(task_id, None)
         if group is None:
             return False
-        self.account(group.shape.owner).queued -= 1
+        account = self.account(group.shape.owner)
+        account.queued -= 1
+        if not account.queued:
+            del self._line[bisect_left(self._line, account.in_line)]
         self._maybe_idle.add(group.shape.owner)
         group.remove(task_id)
         if group:
@@ -187,12 +194,12 @@ class TaskQueue:
         account = self._accounts.get(owner)
         if account is None:
             account = self._accounts[owner] = self._new_account(owner)
-            account.in_line = (self.order.share(account), next(self._newcomers), owner)
-            insort(self._line, account.in_line)
         return account
 
     def _line_up(self, account: OwnerAccount) -> None:
         """Its share is not what it was."""
+        if not account.queued:
+            return
         share, number, owner = account.in_line
         now = self.order.share(account)
         if now != share:
@@ -242,7 +249,6 @@ class TaskQueue:
             account = self._accounts.get(owner)
             if account is not None and account.idle and account.paused is None:
                 del self._accounts[owner]
-                del self._line[bisect_left(self._line, account.in_line)]
         self._maybe_idle.clear()
 
     def _first_of_level(self, priority: int, rooms: Rooms, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:

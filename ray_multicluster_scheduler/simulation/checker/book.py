@@ -150,7 +150,8 @@ class Book:
                     item.ahead, item.started = False, item.started and not item.task.serves
                     item.node, item.certain = None, False
                     cluster.live[item.task.id] = item
-        cluster.cordoned = event.cordoned
+        if event.cordoned is not None:
+            cluster.cordoned = event.cordoned
         if event.metadata != cluster.metadata:  # old troubles say nothing about the new entry
             cluster.metadata = event.metadata
             cluster.failures, cluster.may_be_open, cluster.link_failed_at = 0, False, -inf

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import TimerFired
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import ClearTimer, Persist, Remember, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    ClearTimer,
+    Persist,
+    Remember,
+    RememberFleet,
+    SetTimer,
+)
 from ray_multicluster_scheduler.simulation.checker.property import Property
 from ray_multicluster_scheduler.simulation.checker.story import Story
 from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Looked, Over, Restarted, Told
@@ -59,9 +65,9 @@ class RebuildEqualsLive(Property):
         outward = False
         for number, line in enumerate(history):
             match line:
-                case Told(instruction=Persist() | Remember()) if outward:
+                case Told(instruction=Persist() | Remember() | RememberFleet()) if outward:
                     self.accuse(story.entries[number], "something is persisted after an effect of the same answer")
-                case Told(instruction=Persist() | Remember()):
+                case Told(instruction=Persist() | Remember() | RememberFleet()):
                     pass
                 case Told():
                     outward = True

@@ -83,7 +83,7 @@ class Desk:
                     self._timers.pop(one.key, None)
                 case out.Continue():
                     self._ask_for_more()
-                case out.Persist() | out.Publish() | out.Remember():
+                case out.Persist() | out.Publish() | out.Remember() | out.RememberFleet():
                     pass
                 case _:
                     self.carry_out(one)
@@ -94,7 +94,8 @@ class Desk:
         self.epoch += 1
         self._timers.clear()
         self._goes_on = False
-        self.feed(events.Restored(tuple(self.rows.values()), before.cluster_rows(), before.owner_rows()))
+        people = before.cluster_rows(), before.owner_rows()
+        self.feed(events.Restored(tuple(self.rows.values()), *people, before.next_fence))
 
     @property
     def owes(self) -> bool:

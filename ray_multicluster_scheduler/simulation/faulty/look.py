@@ -62,7 +62,7 @@ def differences(
     ]
     people = live.cluster_rows(), live.owner_rows()
     rebuilt = fresh()
-    rebuilt.handle(Restored(tuple(rows.values()), *people), now)
+    rebuilt.handle(Restored(tuple(rows.values()), *people, live.next_fence), now)
     found += [
         f"{task_id} is not what its row is"
         for task_id, row in rows.items()
@@ -79,9 +79,9 @@ def _lasting(row: ItemRow, clusters: Collection[str]) -> ItemRow:
     steps = tuple(step for step in row.history if step.state is not TaskState.QUEUED)
     lasting = replace(row, history=steps, decision=None)
     if row.cluster not in clusters:
-        return replace(lasting, parts=None, ahead=False)
+        return replace(lasting, parts={}, place="none")
     if not row.parts:
-        return replace(lasting, parts=None)
+        return replace(lasting, parts={})
     if row.started_at is None and row.parts:
         amounts: dict[str, float] = {}
         for part in row.parts.values():

@@ -107,7 +107,7 @@ class FaultyRun:
     def _heal(self, metadata: ClusterMetadata) -> None:
         far, link = self.hands.clusters[metadata.name], self.hands.links[metadata.name]
         self.hands.refusing.discard(metadata.name)
-        self.desk.feed(events.ClusterChanged(metadata.name, metadata))
+        self.desk.feed(events.ClusterChanged(metadata.name, metadata, cordoned=False))
         self.desk.feed(events.QueueResumed("cluster", metadata.name))
         link.may_link, link.dashboard_ok = True, True
         if not far.alive:
@@ -150,7 +150,7 @@ class FaultyRun:
     def cordon(self, name: str, seconds: float) -> None:
         metadata = self._metadata(name)
         self.desk.feed(events.ClusterChanged(name, metadata, cordoned=True))
-        self.desk.after(seconds, self.desk.feed, events.ClusterChanged(name, metadata))
+        self.desk.after(seconds, self.desk.feed, events.ClusterChanged(name, metadata, cordoned=False))
 
     def remove(self, name: str, seconds: float) -> None:
         self.desk.feed(events.ClusterChanged(name, None))

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from tests.unit.lifecycle.fake_fleet import FakeFleet
 
 Key = tuple[str, int]
@@ -24,6 +24,7 @@ class CrashingFleet(FakeFleet):
 
     settings: Settings = field(default_factory=Settings)
     rows: dict[str, ItemRow] = field(default_factory=dict)
+    people: tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]] = ((), ())
     unheard: dict[Key, events.AttemptFinished] = field(default_factory=dict)
     moves: dict[Key, events.PlaceMoved] = field(default_factory=dict)
     dies_at_next: bool = False
@@ -43,8 +44,11 @@ class CrashingFleet(FakeFleet):
         super().post(event, delay=delay)
 
     def _carry_out(self, instructions: list[out.Instruction]) -> bool:
-        durable = [one for one in instructions if isinstance(one, (out.Persist, out.Remember))]
+        durable = [one for one in instructions if isinstance(one, (out.Persist, out.Remember, out.RememberFleet))]
         for one in durable:
+            if isinstance(one, out.RememberFleet):
+                self.people = self.machine.cluster_rows(), self.machine.owner_rows()
+                continue
             task_id = one.transition.task_id if isinstance(one, out.Persist) else one.task_id
             self.rows[task_id] = self.machine.row(task_id)
         if self.dies_at_next:
@@ -97,7 +101,7 @@ class CrashingFleet(FakeFleet):
         for task_id, row in self.rows.items():
             if row.state.terminal and not self.ends[task_id]:
                 self.ends[task_id] += 1  # whoever asks for it is told
-        restored = events.Restored(tuple(self.rows.values()), before.cluster_rows(), before.owner_rows())
+        restored = events.Restored(tuple(self.rows.values()), *self.people, before.next_fence)
         self.feed(restored)
         for metadata in self.machine.registry.list():
             if self.links.get(metadata.name) == "up":

@@ -83,7 +83,7 @@ class FakeFleet:
         self.judge()
 
     def _carry_out(self, instructions: list[out.Instruction]) -> bool:
-        durable = [isinstance(one, (out.Persist, out.Remember)) for one in instructions]
+        durable = [isinstance(one, (out.Persist, out.Remember, out.RememberFleet)) for one in instructions]
         assert durable == sorted(durable, reverse=True), "a Persist came after an outward effect"
         for one in instructions:
             match one:
@@ -112,7 +112,8 @@ class FakeFleet:
                 case out.RecallAttempt():
                     self._recall(one)
                 case out.CancelAttempt():
-                    assert self.machine.record(one.task_id).attempt == one.attempt
+                    record = self.machine.record(one.task_id)
+                    assert record.attempt == one.attempt or (one.attempt, one.cluster) in record.given_up
         return bool(instructions) and isinstance(instructions[-1], out.Continue)
 
     def _check_step(self, step: out.Transition) -> None:
@@ -306,7 +307,7 @@ class FakeFleet:
         for metadata in self.machine.registry.list():
             self.feed(events.QueueResumed("cluster", metadata.name))
         for metadata in self.machine.registry.list():
-            self.feed(events.ClusterChanged(metadata.name, metadata))
+            self.feed(events.ClusterChanged(metadata.name, metadata, cordoned=False))
             self.link(metadata.name, "up")
         for task_id in list(self.incomplete):
             self.arguments(task_id, well=True)

@@ -89,7 +89,7 @@ def test_it_is_restarted_max_restarts_times_on_its_own_cluster() -> None:
     driver.send(events.ClusterChanged("a", cluster("a"), cordoned=True))
     driver.fire("retry:x", after=2)
     assert driver.state("x") is TaskState.QUEUED  # not on b, which has room
-    driver.send(events.ClusterChanged("a", cluster("a")))
+    driver.send(events.ClusterChanged("a", cluster("a"), cordoned=False))
     assert driver.said(Dispatch)[0].cluster == "a"
     assert driver.attempt("x") == 2
     driver.start("x", "n1")

@@ -280,7 +280,7 @@ def test_cordon_and_uncordon() -> None:
     driver.submit(task("t"))
     assert driver.machine.record("t").code == "CORDONED"
     assert driver.state("running") is TaskState.DISPATCHING
-    driver.send(events.ClusterChanged("a", cluster("a")))
+    driver.send(events.ClusterChanged("a", cluster("a"), cordoned=False))
     assert driver.state("t") is TaskState.DISPATCHING
 
 

@@ -267,7 +267,7 @@ def test_a_name_is_given_once(policy: str) -> None:
 
 
 def test_weights_that_name_nobody() -> None:
-    with pytest.raises(ConfigurationError, match="names 'lod', but there is no such score.*headroom, load, resident"):
+    with pytest.raises(ConfigurationError, match="names 'lod', but there is no such score.*headroom, load, pack,"):
         engine(weights={"lod": 1, "load": 1})
 
 

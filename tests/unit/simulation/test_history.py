@@ -86,6 +86,7 @@ EVENTS: list[events.Event] = [
         (ROW,),
         (CLUSTER,),
         (OwnerRow("ann", "later"),),
+        7,
     ),
     events.Continued(),
 ]
@@ -95,6 +96,7 @@ INSTRUCTIONS: list[out.Instruction] = [
     out.Persist(STEP),
     out.Publish(STEP),
     out.Remember("t1"),
+    out.RememberFleet(),
     out.AdoptAttempt("t1", 1, 9, "a"),
     out.Dispatch("t1", 1, 9, "a", "queue", short=True),
     out.StartAttempt("t1", 1, "a"),

@@ -132,7 +132,7 @@ def test_a_cluster_is_emptied_for_repair_without_losing_anything() -> None:
     driver.succeed("runs")
     assert driver.state("runs") is TaskState.SUCCEEDED
     assert driver.machine.view("a", driver.now).in_flight == 0  # empty: now it can be repaired
-    driver.send(events.ClusterChanged("a", metadata))
+    driver.send(events.ClusterChanged("a", metadata, cordoned=False))
     assert driver.sent_to()["only"] == "a"
 
 

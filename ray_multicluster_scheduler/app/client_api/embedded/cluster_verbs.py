@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.options import explained_by
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.scheduler.lifecycle.events import CordonChanged
 
 _POLL_S = 0.05
@@ -32,13 +32,22 @@ class ClusterVerbs(ABC):
 
     def drain(self, cluster: str, timeout: float | None = None) -> bool:
         """Close a cluster for new work and wait until nothing is there any more, so many seconds at the most: True when
-        it is empty. With 0 it only says whether it is; so does ``items`` in :meth:`list_clusters`."""
+        it is empty. With 0 it only says whether it is; so does ``items`` in :meth:`list_clusters`.
+
+        Raises SchedulerError when somebody opens it again meanwhile.
+        """
         patience = _patience(timeout)
         runtime = self._cordon(cluster, "drain", cordoned=True)
         deadline = time.monotonic() + patience
         while not runtime.ask(lambda: fleet_control.is_drained(runtime, cluster)):
             if time.monotonic() >= deadline:
                 return False
+            if not runtime.ask(lambda: runtime.machine.registry.state(cluster).cordoned):
+                raise SchedulerError(
+                    f"Cluster {cluster!r} was not drained: somebody opened it for new work again.",
+                    cluster=cluster,
+                    next_step="drain it again, if nothing should go there",
+                )
             time.sleep(_POLL_S)
         return True
 

@@ -19,6 +19,10 @@ class SizeFilter:
 
     name = "size"
 
+    def concerns(self, task: TaskDescription) -> bool:
+        """What fits what is free fits what there is; only a gang may be sent to where nothing is free for all of it."""
+        return task.gang is not None
+
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
         need = task.placement
         if not need or not cluster.known or not cluster.nodes:

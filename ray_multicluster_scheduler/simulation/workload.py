@@ -1,0 +1,110 @@
+"""Workload: what is submitted, when, and how long it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import (
+    ActorDescription,
+    GangDescription,
+    JobDescription,
+    Resources,
+    TaskDescription,
+)
+from ray_multicluster_scheduler.common.model.gang_description import MemberDescription
+from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+
+KINDS: tuple[Kind, ...] = ("task", "job", "actor", "gang")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item. ``needs`` is what it asks for; of a gang, what each of its ``members`` does.
+
+    ``run_s`` is how long it runs at speed 1. ``fails``: so many of its first attempts end with an exception of user
+    code. ``function`` names its code: run times of equal code are learnt together.
+    """
+
+    submit_s: float
+    needs: Resources
+    run_s: float
+    owner: str = ""
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    require_tags: tuple[str, ...] = ()
+    kind: Kind = "task"
+    function: str = ""
+    members: int = 1
+    fails: int = 0
+
+    def work(self, resource: str = "CPU") -> float:
+        """Resource-seconds at speed 1."""
+        return self.needs.get(resource, 0.0) * self.members * self.run_s
+
+    def describe(self, task_id: str, settings: Settings) -> TaskDescription:
+        """As the client would submit it."""
+        job = actor = gang = None
+        needs: Resources = self.needs
+        if self.kind == "job":
+            job = JobDescription(self.function or "simulated")
+        elif self.kind == "actor":
+            actor = ActorDescription(task_id, placement=needs or {"CPU": 1.0})
+        elif self.kind == "gang":
+            member = MemberDescription(self.function or "simulated", needs, self.function or "simulated", "")
+            gang = GangDescription((member,) * self.members)
+            needs = gang.total
+        return TaskDescription(
+            id=task_id,
+            kind=self.kind,
+            name=self.function or self.kind,
+            requirements=needs,
+            tags=self.tags,
+            require_tags=self.require_tags,
+            priority=self.priority,
+            owner=self.owner,
+            retries=settings.retries,
+            crash_retries=settings.crash_retries,
+            lost_retries=settings.lost_retries,
+            function_digest=self.function or None,
+            job=job,
+            actor=actor,
+            gang=gang,
+            submitted_at=self.submit_s,
+        )
+
+
+class Workload(Sequence[Item]):
+    """Items in the order of their submission. Raises ConfigurationError for one that cannot be."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._items = sorted(items, key=lambda item: item.submit_s)
+        for number, item in enumerate(self._items):
+            if item.submit_s < 0 or item.run_s < 0 or item.members < 1 or item.kind not in KINDS:
+                raise ConfigurationError(
+                    f"Item {number} of the workload cannot be: {item}.",
+                    next_step="times are 0 or more, members 1 or more, and kind is one of " + ", ".join(KINDS),
+                )
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, at: int) -> Item:  # type: ignore[override]  # no slices: a part is Workload(list(all)[a:b])
+        return self._items[at]
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+    @property
+    def span_s(self) -> float:
+        """From the beginning of the run to the last submission."""
+        return self._items[-1].submit_s if self._items else 0.0
+
+    def work(self, resource: str = "CPU", tag: str | None = None) -> float:
+        """Resource-seconds at speed 1, of all, or of those that require the tag."""
+        return sum(item.work(resource) for item in self._items if tag is None or tag in item.require_tags)
+
+    def required_tags(self) -> list[str]:
+        return sorted({tag for item in self._items for tag in item.require_tags})
