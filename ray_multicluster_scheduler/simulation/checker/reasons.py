@@ -125,7 +125,8 @@ def _is_above(look: _Look) -> bool:
         total = sum(one.get(name, 0.0) for one in totals.values())
         seen = sum(used.get(node, {}).get(name, 0.0) for node in totals)
         ours = sum(one.task.placement.get(name, 0.0) for one in look.one.live.values())
-        if limit < 1 and total and (seen + ours) / total > limit - _ROUNDING:
+        kept = look.book.room_may_be_kept(look.at)  # for somebody else: then it counts as used
+        if limit < 1 and total and (kept or (seen + ours) / total > limit - _ROUNDING):
             return True
     return False
 

@@ -215,3 +215,15 @@ def test_pausing_a_cluster_that_is_not_there_changes_nothing() -> None:
     driver = ready(1)
     assert driver.send(events.QueuePaused("cluster", "nowhere")) == []
     assert driver.send(events.QueueResumed("cluster", "nowhere")) == []
+
+
+def test_a_pause_takes_back_only_what_that_owner_sent_ahead() -> None:
+    driver = ready(1)
+    for number in range(3):
+        driver.submit(task(f"seen{number}", function_digest="quick"))
+        driver.succeed(f"seen{number}", took=0.001)
+    for name, owner in (("runs", "x"), ("theirs", "y"), ("ours", "x")):
+        driver.submit(task(name, function_digest="quick", owner=owner))
+    assert set(driver.machine.registry.state("a").places.ahead) == {"theirs", "ours"}
+    driver.send(events.QueuePaused("owner", "x"))
+    assert [one.task_id for one in driver.said(RecallAttempt)] == ["ours"]
