@@ -31,17 +31,9 @@ def blame(
             return evaluation_error(f"the rank {rank.name!r}", task, view, again)
     for name, score in scores.items():
         try:
-            _check(score, task, view)
+            score.score(task, view)
+            if isinstance(score, RawScore):
+                score.raw(task, view)
         except Exception as again:  # noqa: BLE001 - it is the one that is looked for
             return evaluation_error(f"the score {name!r}", task, view, again)
     return evaluation_error("a rank or score, but not when it was asked again,", task, view, error)
-
-
-def _check(score: Score, task: TaskDescription, view: ClusterView) -> None:
-    value: object = score.score(task, view)
-    try:
-        0.0 <= value <= 1.0  # type: ignore[operator]  # noqa: B015 - what a user's own code returned may be anything
-    except (TypeError, ValueError):
-        raise TypeError(f"{value!r} is not a number within 0..1") from None
-    if isinstance(score, RawScore):
-        score.raw(task, view)
