@@ -65,21 +65,26 @@ class AgentListener:
     def __init__(self, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
         self._host, self._port, self._clock, self._tls = host, port, clock, tls
         self._server: asyncio.Server | None = None
+        self._starting = asyncio.Lock()
         self._tickets: dict[str, _Ticket] = {}
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
         """Open the port if it is not open yet; returns its number. Raises ConfigurationError."""
-        if self._server is None:
-            try:
-                self._server = await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
-            except OSError as error:
-                raise ConfigurationError(
-                    f"agents cannot be listened for on {self._host}:{self._port}: {error.strerror or error}.",
-                    next_step="give another agent_listen (host:port), or auto",
-                ) from error
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        async with self._starting:  # several clusters may ask at once, and the port is one
+            if self._server is None:
+                self._server = await self._listen()
+            port: int = self._server.sockets[0].getsockname()[1]
+            return port
+
+    async def _listen(self) -> asyncio.Server:
+        try:
+            return await asyncio.start_server(self._serve, self._host, self._port, ssl=self._tls)
+        except OSError as error:
+            raise ConfigurationError(
+                f"agents cannot be listened for on {self._host}:{self._port}: {error.strerror or error}.",
+                next_step="give another agent_listen (host:port), or auto",
+            ) from error
 
     def expect(self, cluster: str, agent: str, link: Expected) -> str:
         """Make a one-time token for this agent of this cluster."""
@@ -94,12 +99,13 @@ class AgentListener:
 
     async def close(self) -> None:
         """Close the port and every connection."""
-        if self._server is not None:
-            self._server.close()
-            for writer in list(self._open):
-                writer.close()
-            await self._server.wait_closed()
-            self._server = None
+        async with self._starting:
+            if self._server is not None:
+                self._server.close()
+                for writer in list(self._open):
+                    writer.close()
+                await self._server.wait_closed()
+                self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -331,3 +332,12 @@ async def test_the_pinned_certificate_is_trusted_and_no_other(monkeypatch: pytes
     await agent.close()
     await link.close("over")
     await plane.port.close()
+
+
+async def test_two_clusters_that_ask_at_once_get_one_port_and_nothing_is_left_open() -> None:
+    port = AgentListener("127.0.0.1", 0, FakeClock())
+    first, second = await asyncio.gather(port.start(), port.start())
+    assert first == second
+    await port.close()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", first))
