@@ -309,6 +309,10 @@ class ClusterState:
             "new_node": self._new_node(),
         }
 
+    def adds_node_for(self, task_id: str) -> bool:
+        """Has the item been sent there, and waits for a node that the cluster may add?"""
+        return self.metadata.autoscaling and self.ledger.waits_for_node(task_id)
+
     def _new_node(self) -> NewNode | None:
         """What may still be sent there although nothing is free."""
         if not self.metadata.autoscaling:

@@ -269,3 +269,44 @@ def test_a_restarted_cluster_books_nothing_of_the_old_one_on_its_nodes() -> None
     assert held(driver) == {"j": [NEW_NODE]}
     driver.fail("j", "cluster")
     assert held(driver) == {}
+
+
+# ---- nodes that vanish
+
+
+def two_nodes(**settings: Any) -> Driver:
+    """One cluster that does not grow, with a node of 4 CPUs that is full, and one of 8 with something on its way."""
+    driver = Driver(cluster("a"), resource_threshold=1, **settings)
+    driver.link_up("a", 4, 8)
+    driver.submit(task("runs", cpus=4))
+    driver.accept("runs")
+    driver.start("runs", "n1")
+    driver.submit(task("sent", cpus=4))
+    assert held(driver, "a") == {"runs": ["n1"], "sent": ["n2"]}
+    return driver
+
+
+def test_what_was_sent_to_a_node_that_vanished_gets_the_next_room_before_others() -> None:
+    driver = two_nodes()
+    driver.accept("sent")
+    driver.now += 1
+    driver.snapshot("a", 4)
+    driver.submit(task("late", cpus=4))
+    driver.now += 1
+    driver.succeed("runs")
+    assert "late" not in driver.sent_to()
+    assert held(driver, "a") == {"sent": ["n1"]}
+    driver.start("sent", "n1")
+    driver.now += 1
+    driver.succeed("sent")
+    assert driver.sent_to()["late"] == "a"
+
+
+def test_nobody_waits_for_a_new_node_where_none_is_ever_added() -> None:
+    driver = two_nodes(start_grace_s=20)
+    driver.snapshot("a", 4)
+    assert held(driver, "a") == {"runs": ["n1"], "sent": [NEW_NODE]}
+    driver.accept("sent")
+    driver.fire("starts", after=20)
+    assert driver.said(CancelAttempt) == [CancelAttempt("sent", 1, "a", False)]
+    assert "did not start on a within start_grace_s (20 s)" in driver.machine.record("sent").sentence
