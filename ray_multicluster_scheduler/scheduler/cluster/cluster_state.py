@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -22,33 +22,32 @@ from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, may_spr
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
 from ray_multicluster_scheduler.scheduler.cluster.pin import Pin, without_kept
 from ray_multicluster_scheduler.scheduler.cluster.places import Places
+from ray_multicluster_scheduler.scheduler.cluster.troubles import (
+    LinkTrouble,
+    SnapshotTrouble,
+    breaker_trouble,
+    link_trouble,
+    silent_link,
+    unreachable,
+)
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 STALE_AFTER_INTERVALS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTrouble:
-    """The last answer to a refresh was no answer."""
-
-    at: float
-    sentence: str
-    permanent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LinkTrouble:
-    """No link could be made; tasks keep away until then."""
-
-    until: float
-    trouble: Trouble
+_UNSEEN = frozenset(
+    {"asked_at", "checked_at", "checking", "refreshing", "silent_since"}  # no view shows them
+    | {"heard_at", "snapshot_heard_at"}  # nor these, once something was heard and while a link tells of every change
+)
+_NEVER = object()
 
 
 class ClusterState:
     """Mutable; only the machine's event handlers change it, through the methods here.
 
-    A view is kept until anything of it changes: every attribute that is set, and every change of the books, calls
-    ``on_change``, and some things change by time alone. When only the books change, most of the view holds.
+    A view is kept until anything of it changes: every attribute that gets another value, and every change of the books,
+    calls ``on_change``, and some things change by time alone. When only the books change, or only what the cluster
+    itself tells of its nodes, most of the view holds.
     """
 
     def __init__(
@@ -60,7 +59,8 @@ class ClusterState:
     ) -> None:
         self._tell = on_change
         self._view: ClusterView | None = None
-        self._view_before: ClusterView | None = None  # true but for the books
+        self._view_before: ClusterView | None = None  # true but for the books, and what a later snapshot shows
+        self._view_of: ResourceSnapshot | None = None
         self._view_until = inf
         self.metadata = metadata
         self.settings = settings
@@ -87,8 +87,9 @@ class ClusterState:
         self.ray_version: str | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
+        before = self.__dict__.get(name, _NEVER)
         object.__setattr__(self, name, value)
-        if not name.startswith("_view") and name != "_tell":
+        if name not in _UNSEEN and not name.startswith("_view") and name != "_tell" and before != value:
             self._changed()
 
     def _changed(self) -> None:
@@ -153,8 +154,11 @@ class ClusterState:
     # ---- news of it
 
     def heard_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
+        told_of_changes = self.pushed()
         self.ledger.observe(snapshot)
         self.snapshot_heard_at = now
+        if not told_of_changes:
+            self._changed()
         if self.dead is not None and snapshot.taken_at > self.dead.at:  # else it was on its way when that was said
             self.dead = None
         self.python_version = snapshot.python_version or self.python_version
@@ -225,6 +229,8 @@ class ClusterState:
             self.python_version = self.ray_version = None
 
     def _heard(self, now: float) -> None:
+        if self.heard_at is None:
+            self._changed()
         self.heard_at = now
         self.refresh_failed = self.silent_since = None
         self.breaker.record_probe(now)
@@ -238,11 +244,12 @@ class ClusterState:
             return view
         fields, before = self.__dict__, self._view_before
         if before is not None and now < self._view_until and before.next_submission_at == next_submission_at:
-            view = before.with_load(at=now, **self._load())
+            news = {} if self.ledger.newest is self._view_of else self._news()
+            view = before.with_changes(at=now, **self._load(), **news)
         else:
             view = self.fresh_view(now, next_submission_at)
             fields["_view_until"] = self._until(view)
-        fields["_view"] = view
+        fields["_view"], fields["_view_of"] = view, self.ledger.newest
         fields["_view_before"] = view if view.plain is None else None
         return view
 
@@ -277,12 +284,9 @@ class ClusterState:
         return min(ahead, default=inf)
 
     def _plain_view(self, now: float, next_submission_at: float | None) -> ClusterView:
-        newest = self.ledger.newest if self.snapshot_heard_at is not None else None
         return ClusterView(
             metadata=self.metadata,
             at=now,
-            bygone_nodes=self.ledger.bygone_nodes,
-            most_nodes=self.ledger.most_nodes,
             trouble=self.trouble(now),
             link_trouble=self.link_trouble(now),
             job_trouble=self.job_trouble(),
@@ -291,11 +295,20 @@ class ClusterState:
             next_submission_at=next_submission_at,
             python_version=self.python_version,
             ray_version=self.ray_version,
-            observed=newest.observed if newest else None,
-            snapshot_at=newest.taken_at if newest else None,
             paused=self.paused,
             **self._load(),
+            **self._news(),
         )
+
+    def _news(self) -> dict[str, Any]:
+        """What a snapshot changes, beside the nodes."""
+        newest = self.ledger.newest if self.snapshot_heard_at is not None else None
+        return {
+            "bygone_nodes": self.ledger.bygone_nodes,
+            "most_nodes": self.ledger.most_nodes,
+            "observed": newest.observed if newest else None,
+            "snapshot_at": newest.taken_at if newest else None,
+        }
 
     def _load(self) -> dict[str, Any]:
         """What our own work changes: the rest of a view stays true when that comes and goes."""
@@ -320,12 +333,7 @@ class ClusterState:
         return NewNode(self.metadata.max_node, self.ledger.on_new_nodes())
 
     def link_trouble(self, now: float) -> Trouble | None:
-        if self.link_failed is None or now >= self.link_failed.until:
-            return None
-        left = self.link_failed.until - now
-        trouble = self.link_failed.trouble
-        again = "" if trouble.hopeless else f" It is tried again in {left:.0f} s."
-        return replace(trouble, sentence=f"no link for tasks could be made: {trouble.sentence}{again}")
+        return None if self.link_failed is None else link_trouble(self.link_failed, now)
 
     def job_trouble(self) -> Trouble | None:
         silence = self.dashboard_silence
@@ -341,29 +349,12 @@ class ClusterState:
         if failed is not None and failed.permanent:
             return Trouble(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
         if self.heard_at is None and failed is not None:
-            return self._unreachable(failed, now)
+            return unreachable(failed, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
-            return Trouble(reasons.BREAKER_OPEN, self._breaker_sentence(now))
+            return breaker_trouble(self.breaker, now)
         if self.link == "down":
-            return self._silent_link(now)
+            return silent_link(now - self.link_down_at, self.settings.lost_after_s)
         return self._snapshot_age(now)
-
-    def _unreachable(self, failed: SnapshotTrouble, now: float) -> Trouble:
-        sentence = f"it has not answered since it was added: {failed.sentence}"
-        if self.breaker.state(now) is BreakerState.OPEN:
-            sentence += f" It is not asked again for {self._recovers_in(now):.0f} s ({self._in_a_row()})."
-        return Trouble(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
-
-    def _breaker_sentence(self, now: float) -> str:
-        if self.breaker.state(now) is BreakerState.HALF_OPEN:
-            return f"it failed ({self._in_a_row()}) and is being probed"
-        return f"it failed ({self._in_a_row()}) and is probed in {self._recovers_in(now):.0f} s"
-
-    def _silent_link(self, now: float) -> Trouble:
-        silent = now - self.link_down_at
-        if silent >= self.settings.lost_after_s:
-            return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent:.0f} s: it is lost")
-        return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent:.0f} s")
 
     def _snapshot_age(self, now: float) -> Trouble | None:
         if self.snapshot_heard_at is None:
@@ -381,9 +372,3 @@ class ClusterState:
     def pushed(self) -> bool:
         """Does its link keep us informed of every change, and has it begun to?"""
         return self.link == "up" and self.snapshot_heard_at is not None and self.snapshot_heard_at >= self.link_up_at
-
-    def _in_a_row(self) -> str:
-        return f"{self.breaker.failures_in_a_row} times in a row"
-
-    def _recovers_in(self, now: float) -> float:
-        return max(0.0, (self.breaker.half_open_at or now) - now)

@@ -110,7 +110,7 @@ class ClusterView:
     ``ahead`` those that were sent there before there is a place for them. ``new_node`` is there if it can grow.
     ``kept_for`` is the item that room is kept for, which ``nodes`` show as taken; ``plain`` is the view without that.
     ``memo`` is for what policies have found out of this view and need not find out again; ``lasting`` for what depends
-    on nothing that our own work changes there, so that it holds for the views to come as well.
+    on nothing that our own work or a snapshot changes there, so that it holds for the views to come as well.
     """
 
     metadata: ClusterMetadata
@@ -139,16 +139,18 @@ class ClusterView:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     lasting: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def with_load(self, **load: Any) -> ClusterView:
-        """The same with other ``load``: fields that our own work there changes. It is made for every item that comes or
-        goes, hence by hand."""
+    def with_changes(self, **changes: Any) -> ClusterView:
+        """The same with what our own work there changes, or what a snapshot shows. It is made for every item that comes
+        or goes, hence by hand."""
         view = object.__new__(ClusterView)
         fields = view.__dict__
         fields.update(self.__dict__)
         fields.pop("free", None)
         fields.pop("most_free", None)
         fields.pop("use", None)
-        fields.update(load)
+        if "snapshot_at" in changes:
+            fields.pop("total", None)
+        fields.update(changes)
         fields["memo"] = {}
         return view
 

@@ -68,8 +68,7 @@ class PolicyEngine:
         self._lasting = tuple(one for one in filters if is_lasting(one))
         self._gates = tuple(one for one in filters if is_by_kind(one) and not is_lasting(one))
         self._others = tuple(one for one in filters if not is_by_kind(one))
-        sieves = [one for one in filters if not is_by_kind(one)]
-        self._sieves = tuple((one, getattr(one, "concerns", None)) for one in sieves)
+        self._sieves = tuple((one, getattr(one, "concerns", None)) for one in self._others)
         self._demands = tuple(one for one in filters if isinstance(one, filter_set.OF_DEMANDS))
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
         self._ranks: tuple[Rank, ...] = (*WISHES, *catalog.ranks, *LATER_RANKS)
@@ -230,9 +229,11 @@ class PolicyEngine:
     def _report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
         """One row: what every filter that says no says, not just the first."""
         closed = self._closed(task, view, retry=retry)
-        filters = self._filters if closed else self._others
-        said = (closed.get(one.name) if is_by_kind(one) else _verdict(one, task, view) for one in filters)
-        rejections = tuple(one for one in said if one is not None)
+        said = _rejections(self._others, task, view)
+        rejections = tuple(said.values())
+        if closed:
+            said.update(closed)
+            rejections = tuple(said[one.name] for one in self._filters if one.name in said)
         return CandidateReport(view.name, rejections) if rejections else self._scored_row(task, view)
 
     def _scored_row(self, task: TaskDescription, view: ClusterView) -> CandidateReport:

@@ -1,0 +1,66 @@
+"""What keeps a cluster from taking work, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
+from ray_multicluster_scheduler.scheduler.policy import reasons
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTrouble:
+    """The last answer to a refresh was no answer."""
+
+    at: float
+    sentence: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTrouble:
+    """No link could be made; tasks keep away until then."""
+
+    until: float
+    trouble: Trouble
+
+
+def link_trouble(failed: LinkTrouble, now: float) -> Trouble | None:
+    """None: it is time to try again."""
+    if now >= failed.until:
+        return None
+    trouble = failed.trouble
+    again = "" if trouble.hopeless else f" It is tried again in {failed.until - now:.0f} s."
+    return replace(trouble, sentence=f"no link for tasks could be made: {trouble.sentence}{again}")
+
+
+def unreachable(failed: SnapshotTrouble, breaker: CircuitBreaker, now: float) -> Trouble:
+    """Nothing was ever heard of it."""
+    sentence = f"it has not answered since it was added: {failed.sentence}"
+    if breaker.state(now) is BreakerState.OPEN:
+        sentence += f" It is not asked again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
+    return Trouble(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
+
+
+def breaker_trouble(breaker: CircuitBreaker, now: float) -> Trouble:
+    """It is open, or half open."""
+    sentence = f"it failed ({_in_a_row(breaker)}) and is probed in {_recovers_in(breaker, now):.0f} s"
+    if breaker.state(now) is BreakerState.HALF_OPEN:
+        sentence = f"it failed ({_in_a_row(breaker)}) and is being probed"
+    return Trouble(reasons.BREAKER_OPEN, sentence)
+
+
+def silent_link(silent_s: float, lost_after_s: float) -> Trouble:
+    """Its link is down for so long."""
+    if silent_s >= lost_after_s:
+        return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost")
+    return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s")
+
+
+def _in_a_row(breaker: CircuitBreaker) -> str:
+    return f"{breaker.failures_in_a_row} times in a row"
+
+
+def _recovers_in(breaker: CircuitBreaker, now: float) -> float:
+    return max(0.0, (breaker.half_open_at or now) - now)
