@@ -94,6 +94,8 @@ if TYPE_CHECKING:
         RemoteTraceback,
         ResultLostError,
         SchedulerError,
+        StoreError,
+        StoreFullError,
         TaskCancelledError,
         TaskSubmissionError,
         TaskTimeoutError,
@@ -132,6 +134,8 @@ __all__ = [
     "ResultLostError",
     "SchedulerError",
     "Settings",
+    "StoreError",
+    "StoreFullError",
     "TaskCancelledError",
     "TaskHandle",
     "TaskState",
@@ -222,8 +226,8 @@ _HOMES = {
     "common.exception": (
         "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
         "NoHealthyClusterError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
-        "ResultLostError SchedulerError TaskCancelledError TaskSubmissionError TaskTimeoutError "
-        "UnknownItemError WorkerCrashedError"
+        "ResultLostError SchedulerError StoreError StoreFullError TaskCancelledError TaskSubmissionError "
+        "TaskTimeoutError UnknownItemError WorkerCrashedError"
     ),
     "common.model": "Rejection TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",

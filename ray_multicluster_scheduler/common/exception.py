@@ -14,6 +14,8 @@ SchedulerError
 ├── TaskCancelledError          somebody cancelled it
 ├── TaskTimeoutError            run_timeout, queue_timeout or a caller's timeout
 ├── ResultLostError             it finished, but its value is gone
+├── StoreError                  the durable record cannot be read or written
+│   └── StoreFullError          … because there is no room
 ├── UnknownItemError            no item of this id was ever accepted here
 └── RemoteError                 user code failed with something that cannot be rebuilt here
 
@@ -113,6 +115,14 @@ class TaskTimeoutError(SchedulerError, TimeoutError):
 
 class ResultLostError(SchedulerError):
     """The item finished, but its value can no longer be had."""
+
+
+class StoreError(SchedulerError):
+    """The durable record cannot be read or written."""
+
+
+class StoreFullError(StoreError):
+    """There is no room for more; what is there is safe."""
 
 
 class UnknownItemError(SchedulerError, LookupError):

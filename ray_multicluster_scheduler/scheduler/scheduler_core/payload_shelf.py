@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 
-
-def digest_of(data: bytes) -> str:
-    """The name of a blob."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+from ray_multicluster_scheduler.common.digest import digest_of
 
 
 class PayloadShelf:

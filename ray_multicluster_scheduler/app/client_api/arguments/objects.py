@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime

@@ -21,12 +21,13 @@ from ray_multicluster_scheduler.app.client_api.options import (
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 

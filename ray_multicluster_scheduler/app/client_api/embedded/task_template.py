@@ -11,11 +11,11 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickle
 from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields, is_joined
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
 from ray_multicluster_scheduler.common.several_returns import SeveralReturns, check_num_returns
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
 
 _EVERYWHERE = frozenset({"builtins", "cloudpickle", "ray_multicluster_scheduler"})
 """What every pickled function needs and no user has to ship."""

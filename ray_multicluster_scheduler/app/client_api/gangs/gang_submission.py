@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import is_
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.actor_class import is_asynchronous
 from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import (
@@ -34,7 +35,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf, digest_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import digest_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime

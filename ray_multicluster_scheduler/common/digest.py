@@ -1,0 +1,10 @@
+"""The name of a blob: a hash of what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def digest_of(data: bytes) -> str:
+    """Equal bytes have equal names, and no others."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,31 @@
+"""The durable record: one interface (:class:`Store`), and SQLite behind it."""
+
+from ray_multicluster_scheduler.control_plane.store.interface import Store
+from ray_multicluster_scheduler.control_plane.store.records import (
+    Change,
+    Decided,
+    FleetNow,
+    ItemNow,
+    NewItem,
+    Outcome,
+    Page,
+    Step,
+    StoredItem,
+    Wanted,
+)
+from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
+
+__all__ = [
+    "Change",
+    "Decided",
+    "FleetNow",
+    "ItemNow",
+    "NewItem",
+    "Outcome",
+    "Page",
+    "SqliteStore",
+    "Step",
+    "Store",
+    "StoredItem",
+    "Wanted",
+]

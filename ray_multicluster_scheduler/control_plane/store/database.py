@@ -1,0 +1,109 @@
+"""The SQLite file: how it is opened, brought up to date, and what is said when that fails."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.store.sql_files import migrations
+
+APPLICATION = 0x524D4353
+"""Says to whom such a file belongs: RMCS."""
+
+_NO_ROOM = (apsw.FullError,)
+_DAMAGED = (apsw.CorruptError, apsw.NotADBError)
+_CHECKED_BYTES = 256 * 2**20
+
+
+def connect(path: Path, *, vfs: str | None = None, writes: bool) -> apsw.Connection:
+    """A connection that waits for others a while, and that is told of every commit only when the disk has it."""
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE if writes else apsw.SQLITE_OPEN_READONLY
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    connection.set_busy_timeout(10_000)
+    if writes:
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "full")
+        if sys.platform == "darwin":
+            connection.pragma("fullfsync", True)
+            connection.pragma("checkpoint_fullfsync", True)
+    return connection
+
+
+def close(connection: apsw.Connection) -> None:
+    """What the disk has no room for now stays in the file beside, and is taken up when it is opened again."""
+    try:
+        connection.close()
+    except (apsw.FullError, apsw.IOError):
+        connection.close(True)
+
+
+@contextmanager
+def sentences(path: Path) -> Iterator[None]:
+    """What SQLite says, as an error that tells an operator what to do."""
+    try:
+        yield
+    except _NO_ROOM as error:
+        raise StoreFullError(
+            f"There is no room for {path}: {error}.", next_step="free some space on that disk; nothing is lost"
+        ) from error
+    except _DAMAGED as error:
+        raise StoreError(
+            f"The database {path} is damaged: {error}.",
+            next_step="restore it from a backup, or move it aside to begin without what it knows",
+        ) from error
+    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
+        raise StoreError(f"The database {path} cannot be used: {error}.", next_step="look at that disk") from error
+
+
+def bring_up_to_date(connection: apsw.Connection, path: Path) -> None:
+    """Apply what is missing, after a backup. Raises StoreError for a file that is not ours, newer, or damaged."""
+    known = migrations()
+    version, application = connection.pragma("user_version"), connection.pragma("application_id")
+    if application not in (0, APPLICATION) or (application == 0 and _has_tables(connection)):
+        raise StoreError(f"{path} is a database of another program.", next_step="give another folder")
+    if version > len(known):
+        raise StoreError(
+            f"The database {path} was written by a newer version: its format is {version}, the last one known here "
+            f"is {len(known)}.",
+            next_step="use that version, or restore the backup that it made",
+        )
+    if path.stat().st_size < _CHECKED_BYTES:
+        problem = connection.execute("PRAGMA quick_check(1)").get
+        if problem != "ok":
+            raise StoreError(
+                f"The database {path} is damaged: {problem}.",
+                next_step="restore it from a backup, or move it aside to begin without what it knows",
+            )
+    if 0 < version < len(known):
+        _back_up(connection, path.with_name(f"{path.name}.before-{version + 1:04}"))
+    for number, _, text in known[version:]:
+        with connection:
+            connection.execute(text)
+            if number == 1:
+                connection.execute(
+                    "INSERT INTO leader (one, control_plane, epoch, next_fence, last_number) VALUES (1, ?, 0, 1, 0)",
+                    (uuid.uuid4().hex,),
+                )
+            connection.pragma("user_version", number)
+            connection.pragma("application_id", APPLICATION)
+
+
+def _has_tables(connection: apsw.Connection) -> bool:
+    return bool(connection.execute("SELECT count(*) FROM sqlite_schema").get)
+
+
+def _back_up(connection: apsw.Connection, to: Path) -> None:
+    """Another file with all of it. One of an attempt that did not come to its end is written anew."""
+    to.unlink(missing_ok=True)
+    copy = apsw.Connection(str(to))
+    try:
+        with copy.backup("main", connection, "main") as backup:
+            backup.step()
+    finally:
+        copy.close()

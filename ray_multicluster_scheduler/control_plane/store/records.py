@@ -1,0 +1,139 @@
+"""What is written and read. Documents are bytes that only their writer understands: the store never looks inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ray_multicluster_scheduler.common.model import TaskState
+
+
+class NewItem(NamedTuple):
+    """An item as it was accepted; nothing of this ever changes. ``number`` is that of its submission.
+
+    ``blobs`` are the digests of its code, its arguments and the values shared with it.
+    """
+
+    id: str
+    number: int
+    kind: str
+    name: str
+    owner: str
+    submitted_at: float
+    description: bytes
+    blobs: tuple[str, ...] = ()
+
+
+class ItemNow(NamedTuple):
+    """What changes of an item, as of its last step. ``rest`` is what nobody searches for."""
+
+    id: str
+    state: TaskState
+    attempt: int = 0
+    cluster: str | None = None
+    fence: int | None = None
+    priority: int = 0
+    finished_at: float | None = None
+    rest: bytes = b"{}"
+
+
+class Step(NamedTuple):
+    """One transition of an item; ``number`` counts the item's own, from 1."""
+
+    item_id: str
+    number: int
+    state: TaskState
+    attempt: int
+    at: float
+    code: str
+    sentence: str
+    cluster: str | None = None
+
+
+class Decided(NamedTuple):
+    """Where one attempt went, and why. Several items may share one document."""
+
+    item_id: str
+    attempt: int
+    at: float
+    cluster: str | None
+    document: bytes
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended. ``digest`` names its value; None if it has none, or left it in its cluster."""
+
+    item_id: str
+    attempt: int
+    document: bytes
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNow:
+    """What people said of clusters and owners, by name. Replaces all that was said before."""
+
+    clusters: Mapping[str, bytes] = field(default_factory=dict)
+    owners: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Change:
+    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests. ``next_fence`` only grows."""
+
+    new: list[NewItem] = field(default_factory=list)
+    now: dict[str, ItemNow] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    fleet: FleetNow | None = None
+    next_fence: int = 0
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def add(self, later: Change) -> None:
+        """What came after it; of an item only what holds last is kept."""
+        self.new += later.new
+        self.now.update(later.now)
+        self.steps += later.steps
+        self.decisions += later.decisions
+        self.outcomes += later.outcomes
+        self.blobs.update(later.blobs)
+        self.fleet = later.fleet or self.fleet
+        self.next_fence = max(self.next_fence, later.next_fence)
+
+    def __len__(self) -> int:
+        """About how many rows it writes."""
+        rows = len(self.new) + len(self.now) + len(self.steps) + len(self.decisions) + len(self.outcomes)
+        return rows + len(self.blobs) + (self.fleet is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item as it was read."""
+
+    new: NewItem
+    now: ItemNow
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen."""
+
+    states: Sequence[TaskState] = ()
+    kind: str | None = None
+    owner: str | None = None
+    cluster: str | None = None
+    after: int | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Newest first. ``after`` is what to ask with for more; None at the end."""
+
+    items: tuple[StoredItem, ...]
+    after: int | None = None

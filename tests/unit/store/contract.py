@@ -1,0 +1,307 @@
+"""What any store has to do: a class of tests to be run against each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store import (
+    Change,
+    Decided,
+    FleetNow,
+    ItemNow,
+    NewItem,
+    Outcome,
+    Step,
+    Store,
+    Wanted,
+)
+
+Open = Callable[..., Store]
+"""Opens the same store again each time; with limits, if they are given."""
+
+PENDING, QUEUED, SUCCEEDED = TaskState.PENDING, TaskState.QUEUED, TaskState.SUCCEEDED
+
+
+def item(number: int, **values: object) -> NewItem:
+    given = {"kind": "task", "name": f"n{number}", "owner": "ann", "submitted_at": 100.0 + number}
+    return NewItem(id=f"t{number}", number=number, description=b"{}", **{**given, **values})  # type: ignore[arg-type]
+
+
+def accepted(number: int, **values: object) -> Change:
+    new = item(number, **values)
+    now = ItemNow(new.id, PENDING)
+    return Change([new], {new.id: now}, [Step(new.id, 1, PENDING, 0, new.submitted_at, "SUBMITTED", "was submitted")])
+
+
+def ended(number: int, at: float, step: int = 2) -> Change:
+    name = f"t{number}"
+    now = ItemNow(name, SUCCEEDED, 1, "a", 7, 0, at, b'{"x": 1}')
+    return Change([], {name: now}, [Step(name, step, SUCCEEDED, 1, at, "DONE", "is over", "a")])
+
+
+def numbers(store: Store) -> list[int]:
+    return [one.new.number for one in store.unfinished()]
+
+
+class StoreContract:
+    """The fixture ``open_store`` is the subclass's."""
+
+    def test_what_was_written_is_there_after_opening_it_again(self, open_store: Open) -> None:
+        store = open_store()
+        decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
+        change = accepted(1, blobs=("d1", "d2"))
+        change.add(Change([], {"t1": ItemNow("t1", QUEUED, 1, "a", 5, 3, None, b'{"k": 2}')}))
+        change.steps.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
+        change.decisions.append(decision)
+        change.outcomes.append(Outcome("t1", 1, b"{}", "d3"))
+        change.fleet = FleetNow({"a": b"cordoned"}, {"ann": b"paused"})
+        change.next_fence = 6
+        assert store.write(change).result() == 2
+        store.close()
+        store = open_store()
+        found = store.item("t1")
+        assert found is not None
+        assert found.new == item(1, blobs=("d1", "d2"))
+        assert found.now == ItemNow("t1", QUEUED, 1, "a", 5, 3, None, b'{"k": 2}')
+        assert [one.new.id for one in store.unfinished()] == ["t1"]
+        assert store.steps("t1") == change.steps
+        assert store.decisions("t1") == [decision]
+        assert store.outcome("t1") == Outcome("t1", 1, b"{}", "d3")
+        assert store.fleet() == change.fleet
+        assert (store.next_fence, store.next_number) == (6, 2)
+
+    def test_what_was_never_here_is_not_found(self, open_store: Open) -> None:
+        store = open_store()
+        assert store.item("x") is None
+        assert store.outcome("x") is None
+        assert store.blob("x") is None
+        assert (store.steps("x"), store.decisions("x")) == ([], [])
+        assert not store.expired("x")
+        assert (store.next_fence, store.next_number) == (1, 1)
+
+    def test_only_what_is_not_over_is_unfinished_and_in_the_order_of_submission(self, open_store: Open) -> None:
+        store = open_store()
+        for number in (3, 1, 2):
+            store.write(accepted(number))
+        store.write(ended(2, at=200)).result()
+        assert numbers(store) == [1, 3]
+
+    def test_more_than_can_be_read_at_once(self, open_store: Open) -> None:
+        store = open_store()
+        many = Change()
+        for number in range(1, 2_502):
+            many.add(accepted(number))
+        store.write(many).result()
+        assert numbers(store) == list(range(1, 2_502))
+
+    def test_steps_are_numbered_without_gaps_over_everything(self, open_store: Open) -> None:
+        store = open_store()
+        for number in range(1, 4):
+            store.write(accepted(number)).result()
+        store.write(ended(1, at=200)).result()
+        store.close()
+        store = open_store()
+        store.write(ended(2, at=201)).result()
+        told = store.steps_after(0, 100)
+        assert [number for number, _ in told] == [1, 2, 3, 4, 5]
+        assert [step.item_id for _, step in told] == ["t1", "t2", "t3", "t1", "t2"]
+        assert store.steps_after(3, 1) == told[3:4]
+
+    def test_a_change_that_is_refused_leaves_nothing_and_no_gap(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        again = accepted(2)
+        again.new.append(item(1))  # there is one of that number
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            store.write(again).result()
+        assert store.item("t2") is None
+        assert store.write(accepted(3)).result() == 2
+        assert [number for number, _ in store.steps_after(0, 10)] == [1, 2]
+
+    def test_one_bad_change_does_not_harm_those_that_came_with_it(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        changes = [accepted(2), accepted(1), accepted(3)]
+        futures = [store.write(change) for change in changes]
+        wait(futures)
+        assert [future.exception() is None for future in futures] == [True, False, True]
+        assert numbers(store) == [1, 2, 3]
+
+    def test_many_threads_write_and_read(self, open_store: Open) -> None:
+        store = open_store()
+
+        def some(begin: int) -> None:
+            for number in range(begin, begin + 20):
+                store.write(accepted(number)).result()
+                found = store.item(f"t{number}")
+                assert found is not None  # what is acknowledged can be read
+                assert found.now.state is PENDING
+
+        threads = [threading.Thread(target=some, args=(1 + 100 * at,)) for at in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(numbers(store)) == 100
+        assert [number for number, _ in store.steps_after(0, 1000)] == list(range(1, 101))
+
+    def test_what_is_said_of_the_fleet_replaces_what_was_said(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(Change(fleet=FleetNow({"a": b"1", "b": b"2"}))).result()
+        store.write(Change(fleet=FleetNow({"b": b"3"}, {"ann": b"4"}))).result()
+        assert store.fleet() == FleetNow({"b": b"3"}, {"ann": b"4"})
+
+    def test_fences_and_numbers_never_shrink(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(9))
+        store.write(Change(fleet=FleetNow(), next_fence=8)).result()
+        store.write(Change(fleet=FleetNow(), next_fence=3)).result()
+        store.write(ended(9, at=1.0)).result()
+        assert store.expire(2.0, keep=0) == 1
+        assert (store.next_fence, store.next_number) == (8, 10)
+
+    # ---- pages
+
+    def test_items_are_found_by_what_they_are(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1, kind="job"))
+        store.write(accepted(2, owner="bob"))
+        store.write(accepted(3))
+        store.write(ended(3, at=200.0)).result()
+
+        def found(wanted: Wanted) -> list[str]:
+            return [one.new.id for one in store.items(wanted).items]
+
+        assert found(Wanted()) == ["t3", "t2", "t1"]
+        assert found(Wanted(kind="job")) == ["t1"]
+        assert found(Wanted(owner="bob")) == ["t2"]
+        assert found(Wanted(cluster="a")) == ["t3"]
+        assert found(Wanted(states=(SUCCEEDED, QUEUED))) == ["t3"]
+        assert found(Wanted(states=(PENDING,), owner="ann")) == ["t1"]
+
+    def test_pages_come_one_after_another_while_more_is_submitted(self, open_store: Open) -> None:
+        store = open_store()
+        for number in range(1, 6):
+            store.write(accepted(number)).result()
+        first = store.items(Wanted(limit=2))
+        store.write(accepted(6)).result()
+        second = store.items(Wanted(limit=2, after=first.after))
+        third = store.items(Wanted(limit=2, after=second.after))
+        assert [one.new.number for page in (first, second, third) for one in page.items] == [5, 4, 3, 2, 1]
+        assert third.after is None
+
+    # ---- who leads
+
+    def test_every_opening_leads_with_a_larger_epoch(self, open_store: Open) -> None:
+        first = open_store().epoch
+        assert open_store().epoch > first
+
+    def test_who_was_overtaken_can_write_no_more(self, open_store: Open) -> None:
+        old = open_store()
+        old.write(accepted(1)).result()
+        new = open_store()
+        with pytest.raises(StoreError, match="Another control plane has taken over"):
+            old.write(accepted(2)).result()
+        with pytest.raises(StoreError, match="Another control plane has taken over"):
+            old.write(Change()).result()
+        assert old.trouble is not None
+        new.write(accepted(3)).result()
+        assert numbers(new) == [1, 3]
+
+    def test_who_is_closed_says_so(self, open_store: Open) -> None:
+        store = open_store()
+        future = store.write(accepted(1))
+        store.close()
+        assert future.result() == 1
+        with pytest.raises(StoreError, match="closed"):
+            store.write(accepted(2)).result()
+
+    # ---- retention
+
+    def test_what_is_over_is_forgotten_by_age_and_by_number(self, open_store: Open) -> None:
+        store = open_store()
+        for number in range(1, 7):
+            store.write(accepted(number))
+        for number in range(1, 6):
+            store.write(ended(number, at=200.0 + number)).result()
+        assert store.expire(ended_before=202.0, keep=100) == 1
+        assert store.expire(ended_before=0.0, keep=2) == 2
+        assert [one.new.id for one in store.items(Wanted()).items] == ["t6", "t5", "t4"]
+        assert [store.expired(f"t{number}") for number in range(1, 8)] == [True] * 3 + [False] * 4
+        assert store.item("t1") is None
+        assert store.steps("t1") == []
+        assert store.expire(ended_before=0.0, keep=2) == 0
+
+    def test_many_are_forgotten(self, open_store: Open) -> None:
+        store = open_store()
+        many = Change()
+        for number in range(1, 1_203):
+            many.add(accepted(number))
+            many.add(ended(number, at=10.0))
+        store.write(many).result()
+        assert store.expire(ended_before=11.0, keep=10_000) == 1_202
+        assert store.items(Wanted()).items == ()
+
+    # ---- blobs
+
+    @pytest.mark.parametrize("size", [10, 100_000])
+    def test_a_blob_is_kept_once_and_as_long_as_something_names_it(self, open_store: Open, size: int) -> None:
+        store = open_store()
+        data = bytes(range(256)) * (size // 10)
+        digest = store.put_blob(data)
+        assert store.put_blob(data) == digest
+        store.write(accepted(1, blobs=(digest,)))
+        store.write(ended(1, at=5.0)).result()
+        store.close()
+        store = open_store()
+        assert store.drop_blobs() == 0
+        assert store.blob(digest) == data
+        store.expire(6.0, keep=0)
+        assert store.drop_blobs() == 1
+        assert store.blob(digest) is None
+
+    def test_a_blob_that_was_put_just_now_waits_for_its_item(self, open_store: Open) -> None:
+        store = open_store()
+        digest = store.put_blob(b"code")
+        assert store.drop_blobs() == 0
+        assert store.blob(digest) == b"code"
+        assert [store.drop_blobs(), store.drop_blobs()] == [0, 1]
+
+    def test_small_blobs_come_with_the_change_that_names_them(self, open_store: Open) -> None:
+        store = open_store()
+        change = accepted(1, blobs=("d",))
+        change.blobs["d"] = b"arguments"
+        store.write(change).result()
+        assert store.blob("d") == b"arguments"
+
+    def test_the_value_of_an_outcome_is_kept(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        digest = store.put_blob(b"value" * 20_000)
+        store.write(Change(outcomes=[Outcome("t1", 1, b"{}", digest)])).result()
+        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 0]
+        assert store.blob(digest) == b"value" * 20_000
+
+    def test_one_that_is_too_large_is_refused(self, open_store: Open) -> None:
+        store = open_store(most_blob_bytes=100_000)
+        with pytest.raises(TaskSubmissionError, match="A payload of 100,001 bytes is larger"):
+            store.put_blob(bytes(100_001))
+        assert store.put_blob(bytes(100_000))
+
+    def test_beyond_the_quota_blobs_are_refused_and_nothing_else(self, open_store: Open) -> None:
+        store = open_store(quota_bytes=150_000)
+        first = store.put_blob(bytes(100_000))
+        assert store.put_blob(bytes(100_000)) == first  # it is there already
+        with pytest.raises(StoreFullError, match="Payloads and results take 100,000 of 150,000 bytes"):
+            store.put_blob(bytes(60_000))
+        with pytest.raises(StoreFullError, match="Payloads and results"):
+            store.write(Change(blobs={"d": bytes(60_000)}))
+        store.write(accepted(1)).result()
+        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 1]
+        assert store.put_blob(bytes(60_000))

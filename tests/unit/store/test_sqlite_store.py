@@ -1,0 +1,346 @@
+"""SqliteStore: the contract, and what is SQLite's own: groups, full and broken disks, damaged and old files."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore, Store
+from ray_multicluster_scheduler.control_plane.store import database as database_module
+from ray_multicluster_scheduler.control_plane.store.sql_files import migrations, statements
+from tests.support.watched_disk import WatchedDisk
+from tests.unit.store.contract import Open, StoreContract, accepted, ended, numbers
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def open_store(folder: Path) -> Iterator[Open]:
+    opened: list[SqliteStore] = []
+
+    def make(**limits: Any) -> Store:
+        opened.append(SqliteStore(folder, **limits))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+class TestSqliteStore(StoreContract):
+    pass
+
+
+# ---- durable before it is acknowledged
+
+
+def test_each_change_alone_is_synced_before_it_is_acknowledged(open_store: Open) -> None:
+    disk = WatchedDisk()
+    store = open_store(vfs=disk.name)
+    for number in range(1, 11):
+        before = len(disk.synced)
+        store.write(accepted(number)).result()
+        assert len(disk.synced) > before
+
+
+def test_what_comes_together_is_synced_together(open_store: Open) -> None:
+    disk = WatchedDisk()
+    store = open_store(vfs=disk.name)
+    store.write(accepted(1)).result()
+    before = len(disk.synced)
+    futures = [store.write(accepted(number)) for number in range(2, 1_002)]
+    wait(futures)
+    assert all(future.exception() is None for future in futures)
+    assert len(numbers(store)) == 1_001
+    # The first may go alone; the others are there before it is done.
+    assert 1 <= disk.synced[before:].count("wal") <= 10
+
+
+def test_an_acknowledged_change_outlives_a_process_that_is_killed(folder: Path) -> None:
+    """Killed again and again while it writes as fast as it can: all that it said is there, and the rest is whole."""
+    program = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from ray_multicluster_scheduler.control_plane.store import SqliteStore
+        from tests.unit.store.contract import accepted
+        store = SqliteStore(Path(sys.argv[1]))
+        number = store.next_number
+        print("ready", flush=True)
+        while True:
+            futures = [store.write(accepted(number + more)) for more in range(7)]
+            for future in futures:
+                future.result()
+            number += 7
+            print(number - 1, flush=True)
+        """
+    )
+    said = 0
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        rest = process.stdout.read().split()
+        process.wait()
+        process.stdout.close()
+        store = SqliteStore(folder)
+        there = numbers(store)
+        steps = [number for number, _ in store.steps_after(0, 1_000_000)]
+        store.close()
+        said = max([said, *(int(line) for line in rest if line.isdigit())])
+        assert there == list(range(1, len(there) + 1))
+        assert len(there) >= said
+        assert steps == there
+
+
+# ---- disks
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(open_store: Open) -> None:
+    disk = WatchedDisk()
+    store = open_store(vfs=disk.name)
+    store.write(accepted(1)).result()
+    told: list[str | None] = []
+    full, well = threading.Event(), threading.Event()
+
+    def hear(trouble: str | None) -> None:
+        told.append(trouble)
+        (well if trouble is None else full).set()
+
+    store.on_trouble(hear)
+    disk.full = True
+    futures = [store.write(accepted(number)) for number in range(2, 5)]
+    assert full.wait(20)
+    assert "There is no room for" in (store.trouble or "")
+    assert not any(future.done() for future in futures)
+    assert numbers(store) == [1]  # what is there can be read
+    disk.full = False
+    assert well.wait(20)
+    wait(futures, timeout=20)
+    assert numbers(store) == [1, 2, 3, 4]
+    assert [number for number, _ in store.steps_after(0, 10)] == [1, 2, 3, 4]
+    assert (store.trouble, len(told)) == (None, 2)
+
+
+def test_who_is_closed_while_the_disk_is_full_says_what_was_not_written(open_store: Open) -> None:
+    disk = WatchedDisk()
+    store = open_store(vfs=disk.name)
+    disk.full = True
+    futures = [store.write(accepted(1)), store.write(accepted(2))]
+    while store.trouble is None:
+        time.sleep(0.01)
+    later = store.write(accepted(3))
+    store.close()
+    for future in (*futures, later):
+        with pytest.raises(StoreFullError, match="There is no room for"):
+            future.result(timeout=10)
+    disk.full = False
+    assert numbers(open_store()) == []
+
+
+def test_after_a_disk_that_did_not_keep_its_word_nothing_is_written_any_more(open_store: Open) -> None:
+    """What such a disk has and has not is unknown: only to open it again tells."""
+    disk = WatchedDisk()
+    store = open_store(vfs=disk.name)
+    store.write(accepted(1)).result()
+    disk.broken = True
+    with pytest.raises(StoreError, match="cannot be used"):
+        store.write(accepted(2)).result()
+    disk.broken = False
+    with pytest.raises(StoreError, match="cannot be used"):
+        store.write(accepted(3)).result()
+    assert 1 in numbers(open_store())
+
+
+# ---- files that are not what they should be
+
+
+def test_a_file_that_is_no_database_is_never_overwritten(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "rmcs.db").write_bytes(b"my thesis" * 1_000)
+    with pytest.raises(StoreError, match=r"rmcs\.db is damaged"):
+        SqliteStore(folder)
+    assert (folder / "rmcs.db").read_bytes() == b"my thesis" * 1_000
+
+
+def test_a_damaged_database_is_told_and_never_replaced_by_a_new_one(folder: Path, open_store: Open) -> None:
+    store = open_store()
+    for number in range(1, 400):
+        store.write(accepted(number))
+    store.close()
+    path = folder / "rmcs.db"
+    data = bytearray(path.read_bytes())
+    for page in range(3 * 4096, len(data), 4096):
+        data[page : page + 100] = b"\xff" * 100
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="is damaged"):
+        SqliteStore(folder)
+    assert path.read_bytes() == data
+
+
+def test_a_database_of_another_program_is_left_alone(folder: Path) -> None:
+    folder.mkdir()
+    other = apsw.Connection(str(folder / "rmcs.db"))
+    other.execute("CREATE TABLE recipes (name TEXT)")
+    other.close()
+    with pytest.raises(StoreError, match="of another program"):
+        SqliteStore(folder)
+
+
+def test_a_database_of_a_newer_version_is_left_alone(folder: Path, open_store: Open) -> None:
+    open_store().close()
+    newer = apsw.Connection(str(folder / "rmcs.db"))
+    newer.pragma("user_version", 99)
+    newer.close()
+    with pytest.raises(StoreError, match="written by a newer version: its format is 99"):
+        SqliteStore(folder)
+
+
+def test_a_folder_that_nobody_may_write_to_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(FileExistsError):
+        SqliteStore(tmp_path / "state")
+
+
+# ---- migrations
+
+
+def test_migrations_are_numbered_from_one_without_gaps() -> None:
+    assert [number for number, _, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_an_old_file_is_brought_up_to_date_after_a_backup(
+    folder: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.write(accepted(1)).result()
+    store.close()
+    later = [*migrations(), (len(migrations()) + 1, "colour", "ALTER TABLE items ADD COLUMN colour TEXT DEFAULT 'red'")]
+    monkeypatch.setattr(database_module, "migrations", lambda: later)
+    store = open_store()
+    assert numbers(store) == [1]
+    store.close()
+    now = apsw.Connection(str(folder / "rmcs.db"))
+    assert list(now.execute("SELECT id, colour FROM items")) == [("t1", "red")]
+    assert now.pragma("user_version") == len(later)
+    now.close()
+    backup = apsw.Connection(str(folder / f"rmcs.db.before-{len(later):04}"))
+    assert list(backup.execute("SELECT id FROM items")) == [("t1",)]
+    assert backup.pragma("user_version") == len(later) - 1
+    backup.close()
+
+
+def test_a_migration_that_fails_changes_nothing(
+    folder: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.write(accepted(1)).result()
+    store.close()
+    broken = (len(migrations()) + 1, "broken", "ALTER TABLE items ADD COLUMN colour TEXT; SELECT thing FROM nowhere")
+    with monkeypatch.context() as patch:
+        patch.setattr(database_module, "migrations", lambda: [*migrations(), broken])
+        with pytest.raises(apsw.SQLError, match="nowhere"):
+            SqliteStore(folder)
+    store = open_store()
+    assert numbers(store) == [1]
+    store.write(accepted(2)).result()
+
+
+def test_every_statement_is_valid_for_the_newest_format(open_store: Open, folder: Path) -> None:
+    open_store().close()
+    connection = apsw.Connection(str(folder / "rmcs.db"))
+    names = [(file, name) for file in ("read", "write", "retention") for name in statements(file)]
+    assert len(names) > 30
+    for file, name in names:
+        connection.execute(f"EXPLAIN {statements(file)[name]}", _anything(statements(file)[name]))
+    connection.close()
+
+
+def _anything(statement: str) -> Any:
+    names = re.findall(r":([a-z_]+)", statement)
+    return dict.fromkeys(names) if names else [None] * statement.count("?")
+
+
+# ---- blobs
+
+
+def test_large_blobs_are_files_that_are_whole(folder: Path, open_store: Open) -> None:
+    store = open_store()
+    digest = store.put_blob(bytes(100_000))
+    assert [path.name for path in (folder / "blobs").glob("*/*")] == [digest]
+    for path in (folder / "blobs", folder):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_files_that_a_dead_process_left_are_swept(folder: Path, open_store: Open) -> None:
+    store = open_store()
+    assert isinstance(store, SqliteStore)
+    kept = store.put_blob(bytes(100_000))
+    store.close()
+    (folder / "blobs" / kept[:2] / "unfinished.12-3.part").write_bytes(b"half")
+    (folder / "blobs" / "ab").mkdir(exist_ok=True)
+    (folder / "blobs" / "ab" / "abcd").write_bytes(b"nobody knows me")
+    store = open_store()
+    assert isinstance(store, SqliteStore)
+    assert store.sweep_files() == 2
+    assert store.blob(kept) == bytes(100_000)
+
+
+def test_a_file_that_somebody_removed_is_gone(folder: Path, open_store: Open) -> None:
+    store = open_store()
+    digest = store.put_blob(bytes(100_000))
+    (folder / "blobs" / digest[:2] / digest).unlink()
+    assert store.blob(digest) is None
+
+
+def test_a_disk_that_is_full_of_other_things_refuses_large_blobs(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+
+    def no_room(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(StoreFullError, match="There is no room for a payload"):
+            store.put_blob(bytes(100_000))
+        patch.setattr(os, "fsync", _broken)
+        with pytest.raises(StoreError, match="could not be written"):
+            store.put_blob(bytes(100_001))
+    assert store.put_blob(bytes(100_000))
+
+
+def _broken(descriptor: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_change_that_writes_nothing_is_acknowledged_as_well(open_store: Open) -> None:
+    store = open_store()
+    store.write(accepted(1)).result()
+    store.write(ended(1, at=2.0)).result()
+    assert store.write(Change()).result() == 2
