@@ -82,20 +82,23 @@ class TaskLifecycleManager:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failure: Callable[[BaseException], None] | None = None
         self._broken = False
-        self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
-            Persist: _done,  # before all else
-            Remember: _done,  # what lives with its program needs no rows
-            RememberFleet: _done,
-            Publish: self._publish,
-            Complete: audience.completed,
+        self._orders: list[Dispatch] = []
+        self._notes: dict[type[Instruction], Callable[[Any], object]] = {
+            Remember: lambda one: log.remember(one.task_id),
+            RememberFleet: lambda _: log.remember_fleet(),
             SetTimer: self._set_timer,
             ClearTimer: self._clear_timer,
             Continue: lambda _: self.post(Continued()),
+            RefreshSnapshot: self._ask_hands,
+            CheckDashboard: self._ask_hands,
+        }
+        """What nobody outside can see: done at once."""
+        self._deeds: dict[type[Instruction], Callable[[Any], object]] = {
+            Publish: self._publish,
+            Complete: audience.completed,
             CancelAttempt: self._ask_hands,
             StartAttempt: self._ask_hands,
             RecallAttempt: self._ask_hands,
-            RefreshSnapshot: self._ask_hands,
-            CheckDashboard: self._ask_hands,
         }
 
     def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
@@ -134,18 +137,7 @@ class TaskLifecycleManager:
         self._scheduled = False
         if self._broken:
             return
-        orders: list[Dispatch] = []
-        try:
-            for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
-                event = self._inbox.popleft()
-                self._carry_out(self.machine.handle(event, self._clock.now()), orders)
-            if orders and self._hands is not None:
-                self._hands.dispatch(orders)
-        except Exception as error:  # noqa: BLE001 - a defect of ours: nothing is driven any more, everybody is told
-            _log.exception("the scheduler has a defect and stops")
-            self._broken = True
-            if self._failure is not None:
-                self._failure(error)
+        if not self.guarded(self._handle_some):
             return
         if not self._inbox:
             self._caught_up.set()
@@ -153,19 +145,61 @@ class TaskLifecycleManager:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    def _carry_out(self, instructions: list[Instruction], orders: list[Dispatch]) -> None:
-        entries = [instruction for instruction in instructions if type(instruction) is Persist]
+    def _handle_some(self) -> None:
+        for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
+            event = self._inbox.popleft()
+            instructions = self.machine.handle(event, self._clock.now())
+            if instructions:
+                self._note(instructions)
+        self.log.then(self._send_orders)
+        self.log.flush()
+
+    def guarded(self, deed: Callable[[], object]) -> bool:
+        """On the loop: do it. False if that showed a defect of ours: then nothing is driven any more, all are told."""
+        try:
+            deed()
+        except Exception as error:  # noqa: BLE001 - see above
+            _log.exception("the scheduler has a defect and stops")
+            self.fail(error)
+            return False
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """The control plane cannot go on: nothing is driven any more."""
+        self._broken = True
+        if self._failure is not None:
+            self._failure(error)
+
+    def _note(self, instructions: list[Instruction]) -> None:
+        """Write what is to be durable; what the world may see waits for that."""
+        entries: list[Persist] = []
+        seen: list[Instruction] = []
+        for instruction in instructions:
+            if type(instruction) is Persist:
+                entries.append(instruction)
+            elif (note := self._notes.get(type(instruction))) is not None:
+                note(instruction)
+            else:
+                seen.append(instruction)
         if entries:
             self.log.append(entries)
+        if seen:
+            self.log.then(lambda: self._carry_out(seen))
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if type(instruction) is Dispatch:
-                orders.append(instruction)
+                self._orders.append(instruction)
                 continue
-            if orders and isinstance(instruction, _ABOUT_ATTEMPTS) and self._hands is not None:
+            if self._orders and isinstance(instruction, _ABOUT_ATTEMPTS):
                 # An attempt that was ordered in this very turn must reach the hands before any more is said of it.
-                self._hands.dispatch(orders[:])
-                orders.clear()
+                self._send_orders()
             self._deeds[type(instruction)](instruction)
+
+    def _send_orders(self) -> None:
+        if self._orders and self._hands is not None:
+            orders, self._orders = self._orders, []
+            self._hands.dispatch(orders)
 
     def _ask_hands(self, instruction: Instruction) -> None:
         if self._hands is None:
@@ -203,10 +237,6 @@ class TaskLifecycleManager:
     def _fire(self, key: str) -> None:
         self._timers.pop(key, None)
         self.post(TimerFired(key))
-
-
-def _done(instruction: Instruction) -> None:
-    """It was seen to before."""
 
 
 def _say(transition: Transition) -> None:

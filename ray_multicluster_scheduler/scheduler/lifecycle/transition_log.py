@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,10 +11,22 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist,
 
 
 class TransitionLog(Protocol):
-    """The durable record, as far as the lifecycle manager needs it."""
+    """The durable record, as far as the lifecycle manager needs it. Used on one loop."""
 
     def append(self, entries: Sequence[Persist]) -> None:
-        """Durable when it returns."""
+        """Write these steps, in this order."""
+
+    def remember(self, task_id: str) -> None:
+        """Write the row of this item: something of it has changed without a step."""
+
+    def remember_fleet(self) -> None:
+        """Write what people said of clusters and owners."""
+
+    def then(self, deed: Callable[[], object]) -> None:
+        """Do this when all that came before it is durable, and in the order in which it was said; maybe at once."""
+
+    def flush(self) -> None:
+        """Nothing more comes for now."""
 
     def history(self, task_id: str) -> list[Transition]:
         """Every step of an item, oldest first."""
@@ -38,6 +50,18 @@ class MemoryTransitionLog:
             self._histories.setdefault(entry.transition.task_id, []).append(entry.transition)
             if entry.decision is not None:
                 self._decisions[entry.transition.task_id] = entry.decision
+
+    def remember(self, task_id: str) -> None:
+        """What lives with its program needs no rows."""
+
+    def remember_fleet(self) -> None:
+        """Nor this."""
+
+    def then(self, deed: Callable[[], object]) -> None:
+        deed()
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
     def history(self, task_id: str) -> list[Transition]:
         return list(self._histories.get(task_id, ()))
