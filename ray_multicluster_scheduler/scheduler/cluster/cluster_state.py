@@ -156,6 +156,7 @@ class ClusterState:
     def heard_snapshot(self, snapshot: ResourceSnapshot, now: float) -> None:
         told_of_changes = self.pushed()
         self.ledger.observe(snapshot)
+        self._view_of = None
         self.snapshot_heard_at = now
         if not told_of_changes:
             self._changed()
@@ -321,10 +322,6 @@ class ClusterState:
             "running_jobs": places.running_jobs,
             "new_node": self._new_node(),
         }
-
-    def adds_node_for(self, task_id: str) -> bool:
-        """Has the item been sent there, and waits for a node that the cluster may add?"""
-        return self.metadata.autoscaling and self.ledger.waits_for_node(task_id)
 
     def _new_node(self) -> NewNode | None:
         """What may still be sent there although nothing is free."""

@@ -6,9 +6,8 @@ it shows the cluster as it was at some moment within its staleness. So it only t
     others = used in the snapshot − what was ours within the staleness before it (see others.py)
     free   = total − others − ours
 
-What was sent to an autoscaling cluster before there is a node for it is booked on a pseudo node, NEW_NODE, and so is
-what was sent to a node that vanished before it started. It is booked anew as soon as a real node has room for it, which
-is where Ray will start it.
+What was sent to an autoscaling cluster before there is a node for it is booked on a pseudo node, NEW_NODE. It is booked
+anew as soon as a real node has room for it, which is where Ray will start it.
 """
 
 from __future__ import annotations
@@ -172,7 +171,6 @@ class Ledger:
             if newest is not None and NEW_NODE in self._ours:
                 self._book_on_fresh(newest, snapshot)
             self._newest = newest = snapshot
-            self._leave_vanished(snapshot)
             self._forget_vanished(snapshot)
             self._remember_sizes(snapshot)
         if snapshot.taken_at < newest.taken_at - STALENESS_S[newest.source]:
@@ -322,13 +320,6 @@ class Ledger:
             return Sight(since, until, used, {}, {}, in_order)
         surely = highest(running.get(node.node_id, {}), history.trough(since - SETTLE_S, until))
         return Sight(since, until, used, surely, history.peak(since, until), in_order)
-
-    def _leave_vanished(self, snapshot: ResourceSnapshot) -> None:
-        """What has not started on a node that is gone will start where there is room, now or later."""
-        alive = {node.node_id for node in snapshot.nodes}
-        for node_id in [one for one in self._ours if one not in alive and one != NEW_NODE]:
-            for task_id, reservation in self._expected_on(node_id):
-                self._rebook(task_id, NEW_NODE, reservation.parts[node_id], snapshot.taken_at, expected=node_id)
 
     def _forget_vanished(self, snapshot: ResourceSnapshot) -> None:
         alive = {node.node_id for node in snapshot.nodes}

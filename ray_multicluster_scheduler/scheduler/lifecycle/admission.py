@@ -158,6 +158,10 @@ class Admission:
         self.know(record)
         return record
 
+    def count_from(self, number: int) -> None:
+        """No item before had this number, nor a larger one."""
+        self._submissions = max(self._submissions, number - 1)
+
     def know(self, record: TaskRecord) -> None:
         """From now on it is one of ours."""
         task = record.task

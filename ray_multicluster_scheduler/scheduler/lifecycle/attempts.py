@@ -52,7 +52,7 @@ class Attempts:
             return
         if not record.task.serves:
             state = self._core.registry.find(record.cluster)
-            waits = state is not None and state.adds_node_for(record.task.id)
+            waits = state is not None and state.ledger.waits_for_node(record.task.id)
             self._core.starts.expect(record, now, new_node=waits)
         elif record.task.ready_timeout is not None:
             key = timers.start_key(record.task.id, record.attempt)
@@ -170,7 +170,7 @@ class Attempts:
 
     def _not_started(self, record: TaskRecord) -> str:
         state = self._core.registry.find(record.cluster)
-        if state is not None and state.adds_node_for(record.task.id):
+        if state is not None and state.ledger.waits_for_node(record.task.id):
             return f"{record.cluster} added no node for it within {NEW_NODE_GRACE_S:g} s, and it was called back"
         grace = self._core.settings.start_grace_s
         return f"did not start on {record.cluster} within start_grace_s ({grace:g} s) and was called back"

@@ -256,13 +256,14 @@ class Restored:
     """What another machine had when its process ended; for a machine that has no items yet.
 
     ``clusters`` and ``owners`` are what people had said of them; those that are not named are as they are by default.
-    ``next_fence`` is the highest that any machine before it would have given.
+    ``next_fence`` is the highest that any machine before it would have given, ``next_number`` that of its next item.
     """
 
     items: tuple[ItemRow, ...]
     clusters: tuple[ClusterRow, ...] = ()
     owners: tuple[OwnerRow, ...] = ()
     next_fence: int = 1
+    next_number: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class Restore:
         if self._core.records:
             raise ValueError("only a machine that has no items yet can be restored")
         self._core.next_fence = max(self._core.next_fence, event.next_fence)
+        self._admission.count_from(event.next_number)
         for cluster in event.clusters:
             state = self._core.registry.find(cluster.name)
             if state is not None:
@@ -104,6 +105,7 @@ class Restore:
             self._admission.know(_record(row))
             self._core.next_fence = max(self._core.next_fence, *(fence + 1 for fence in _fences(row)))
         self._remember_submissions(rows)
+        self._core.registry.changed.update(self._core.registry.names())  # when each may be given something next
         for row in rows:
             self._take_up(row, self._core.records[row.task.id], now)
             for attempt, cluster_name in row.given_up:

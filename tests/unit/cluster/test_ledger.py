@@ -129,7 +129,6 @@ def test_a_node_that_vanished_gives_no_room_and_its_reservation_is_kept() -> Non
     ledger = Ledger()
     ledger.observe(seen(10, n1=8, n2=8))
     reserve(ledger, "t", 2, at=11, node="n2")
-    ledger.move("t", "n2", 11)
     ledger.observe(seen(12, n1=8))
     assert free(ledger) == {"n1": 8}
     ledger.observe(seen(13, n1=8, n2=6))
@@ -138,43 +137,6 @@ def test_a_node_that_vanished_gives_no_room_and_its_reservation_is_kept() -> Non
     ledger.release("t", 15)
     ledger.observe(seen(16, n1=8, n2=8))
     assert free(ledger) == {"n1": 8, "n2": 8}
-
-
-def test_what_did_not_start_on_a_node_that_vanished_is_expected_where_there_is_room() -> None:
-    rebooked: list[str] = []
-    ledger = Ledger(on_rebooked=rebooked.append)
-    ledger.observe(seen(10, n1=8, n2=8))
-    reserve(ledger, "t", 2, at=11, node="n2")
-    ledger.observe(seen(12, n1=8))
-    assert ledger.reservations["t"].parts == {"n1": {"CPU": 2}}
-    assert (free(ledger), rebooked) == ({"n1": 6}, ["t", "t"])
-    ledger.observe(seen(13, n1=8, n2=8))
-    assert free(ledger) == {"n1": 6, "n2": 8}
-    ledger.release("t", 14)
-    assert free(ledger) == {"n1": 8, "n2": 8}
-
-
-def test_what_did_not_start_on_a_node_that_vanished_waits_for_room_if_there_is_none() -> None:
-    ledger = Ledger()
-    ledger.observe(seen(10, n1=8, n2=8))
-    reserve(ledger, "runs", 8, at=11, node="n1")
-    ledger.move("runs", "n1", 11)
-    reserve(ledger, "sent", 4, at=11, node="n2")
-    ledger.reserve("divided", {"n1": {"CPU": 0.0}, "n2": {"CPU": 4.0}}, 11, spreads=True)  # nobody tells where it is
-    ledger.observe(seen(12, n1=0))
-    assert ledger.reservations["sent"].parts == {NEW_NODE: {"CPU": 4}}
-    assert ledger.reservations["divided"].parts == {"n1": {"CPU": 0}, "n2": {"CPU": 4}}
-    ledger.release("runs", 13)
-    assert ledger.reservations["sent"].parts == {"n1": {"CPU": 4}}
-    assert free(ledger) == {"n1": 4}
-
-
-def test_an_old_snapshot_without_a_node_moves_nothing() -> None:
-    ledger = Ledger()
-    ledger.observe(seen(10, n1=8, n2=8))
-    reserve(ledger, "t", 2, at=11, node="n2")
-    ledger.observe(seen(9.9, n1=8))
-    assert ledger.reservations["t"].parts == {"n2": {"CPU": 2}}
 
 
 def test_another_session_forgets_what_others_used() -> None:

@@ -311,3 +311,25 @@ class TestRules:
         after = reborn(driver)
         with pytest.raises(ValueError, match="no items yet"):
             after.send(events.Restored((driver.machine.row("t"),)))
+
+
+def test_numbers_go_on_after_those_of_items_that_are_not_told_of() -> None:
+    driver = ready(1)
+    driver.send(events.Restored((), next_number=8))
+    assert driver.submit(task("t")).number == 8
+
+
+def test_the_submission_interval_goes_on_also_for_a_fleet_that_was_looked_at_before() -> None:
+    rules = {"submission_interval_s": 100, "submission_interval_kinds": ("task",)}
+    driver = ready(8, **rules)
+    driver.submit(task("first"))
+    driver.start("first", "n1")
+    driver.now += 1
+    driver.succeed("first")
+    after = ready(8, **rules)
+    after.now = driver.now + 1
+    after.link_up("a", 8)
+    assert after.machine.plan(task("x"), after.now).cluster == "a"
+    after.send(events.Restored((driver.machine.row("first"),)))
+    assert after.submit(task("second")).code == "SUBMISSION_INTERVAL"
+    assert after.sent_to() == {}
