@@ -54,6 +54,7 @@ class FakeLink:
         self.cancelled: list[tuple[str, int, bool]] = []
         self.started: list[Key] = []
         self.recalled: list[Key] = []
+        self.adopted: list[Key] = []
         self.obeys_cancel, self.answers, self.closed = obeys_cancel, True, False
         self.current_snapshot = snapshot or idle_snapshot(cluster)
 
@@ -97,6 +98,10 @@ class FakeLink:
                     asyncio.get_running_loop().call_soon(self.accept, *key)
             else:
                 self._place(key)
+
+    def adopt(self, task_id: str, attempt: int) -> None:
+        self.adopted.append((task_id, attempt))
+        self._open.setdefault((task_id, attempt), {"accepted", "started"})
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         if (task_id, attempt) not in self._open:

@@ -163,6 +163,9 @@ class FaultyLink:
             else:
                 self._faults.pass_on("submit", call.task_id, lambda call=call: self._inner.submit([call]))
 
+    def adopt(self, task_id: str, attempt: int) -> None:
+        self._faults.pass_on("adopt", task_id, lambda: self._inner.adopt(task_id, attempt))
+
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._faults.pass_on("cancel", task_id, lambda: self._inner.cancel(task_id, attempt, force=force))
 

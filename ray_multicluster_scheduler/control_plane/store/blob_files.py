@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_UNFINISHED = ".part"
+"""What a system says when a disk, or somebody's share of it, is full."""
 
 
 class BlobFiles:
@@ -20,38 +22,45 @@ class BlobFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
 
     def write(self, digest: str, data: bytes) -> None:
-        """On the disk when this returns. Raises StoreFullError."""
+        """On the disk when this returns, name and all. Raises StoreFullError."""
         path = self._path(digest)
-        if path.exists():
-            return
-        unfinished = path.with_name(f"{digest}.{os.getpid()}-{id(data)}{_UNFINISHED}")
+        unfinished = path.with_name(f"{digest}.{uuid.uuid4().hex}.part")
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(unfinished, "wb") as file:
-                file.write(data)
-                file.flush()
-                _sync(file.fileno())
-            unfinished.rename(path)
-            _sync_folder(path.parent)
-            _sync_folder(self._folder)
+            make_folder(path.parent)
+            if not path.exists():
+                with open(unfinished, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    _sync(file.fileno())
+                unfinished.rename(path)
+            sync_folder(path.parent)  # of one that was there before, too: its name may not be on the disk yet
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
             raise _trouble(error, path) from error
 
     def read(self, digest: str) -> bytes | None:
-        """None if there is no such file."""
+        """None if there is no such file. Raises StoreError for one that is not what it was."""
+        path = self._path(digest)
         try:
-            return self._path(digest).read_bytes()
+            data = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreError(f"A payload cannot be read from {path}: {error.strerror}.") from error
+        if digest_of(data) != digest:
+            raise StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
+        return data
 
     def remove(self, digest: str) -> None:
         """Nothing happens if it is not there."""
         self._path(digest).unlink(missing_ok=True)
+
+    def any(self) -> bool:
+        return next(self._files(), None) is not None
 
     def sweep(self, known: frozenset[str]) -> int:
         """Remove what a process that ended in the middle has left: unfinished files, and those that nobody knows."""
@@ -69,6 +78,13 @@ class BlobFiles:
         return self._folder / digest[:2] / digest
 
 
+def make_folder(folder: Path) -> None:
+    """For its owner only, and on the disk when this returns."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def _trouble(error: OSError, path: Path) -> StoreError:
     if error.errno in NO_ROOM:
         return StoreFullError(
@@ -79,15 +95,17 @@ def _trouble(error: OSError, path: Path) -> StoreError:
 
 
 def _sync(descriptor: int) -> None:
-    """To the disk itself: on macOS fsync alone does not say so."""
+    """To the disk itself: on macOS fsync alone does not say so, and not every file system there can be told."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
-        os.fsync(descriptor)
-    else:
-        fcntl.fcntl(descriptor, full)
+    if full is not None:
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, full)
+            return
+    os.fsync(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """The names in it are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import apsw
 
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.control_plane.store.records import Change
+from ray_multicluster_scheduler.control_plane.store.records import Change, FleetNow
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 
@@ -18,20 +18,27 @@ class ChangeWriter:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._said = statements("write")
-        asked = statements("read")
-        with connection:
-            connection.execute("UPDATE leader SET epoch = epoch + 1")
-        self.control_plane, self.epoch, _, self._last_item = next(connection.execute(asked["leader"]))
-        self._last_step: int = connection.execute(asked["last_step"]).get
-        self._last_decision: int = connection.execute(asked["last_decision"]).get
+        connection.execute("BEGIN IMMEDIATE")
+        taken = list(connection.execute(self._said["take_over"]))
+        connection.execute("COMMIT")
+        self.control_plane, self.epoch = str(taken[0][0]), int(taken[0][1])
+        self._last_step, self._last_decision = int(taken[0][2]), int(taken[0][3])
 
     @contextmanager
-    def transaction(self, next_fence: int = 0, last_item: int = 0) -> Iterator[apsw.Connection]:
+    def transaction(
+        self, next_fence: int = 0, last_number: int = 0, steps: int = 0, decisions: int = 0
+    ) -> Iterator[apsw.Connection]:
         """All of it or nothing. Raises StoreError when somebody else leads."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            lead = {"next_fence": next_fence, "last_number": last_item, "epoch": self.epoch}
+            lead = {
+                "next_fence": next_fence,
+                "last_number": last_number,
+                "last_step": self._last_step + steps,
+                "last_decision": self._last_decision + decisions,
+                "epoch": self.epoch,
+            }
             connection.execute(self._said["lead"], lead)
             if connection.changes() != 1:
                 raise StoreError(
@@ -44,30 +51,35 @@ class ChangeWriter:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        self._last_step, self._last_decision = lead["last_step"], lead["last_decision"]
 
     def commit(self, change: Change) -> int:
         """Durable when this returns; returns the number of the last step."""
         said, epoch = self._said, self.epoch
-        steps, decisions = self._last_step, self._last_decision
-        last_item = max((one.number for one in change.new), default=0)
-        with self.transaction(change.next_fence, last_item) as connection:
+        steps, decisions = self._last_step + 1, self._last_decision + 1
+        last_number = max((one.number for one in change.new), default=0)
+        sizes = (change.next_fence, last_number, len(change.steps), len(change.decisions))
+        with self.transaction(*sizes) as connection:
             connection.executemany(said["blob"], [(digest, len(data), data) for digest, data in change.blobs.items()])
-            connection.executemany(said["new_item"], [(*one[:7], epoch) for one in change.new])
-            connection.executemany(
-                said["payload"], [(one.number, digest) for one in change.new for digest in one.blobs]
-            )
+            connection.executemany(said["new_item"], [(*one[:8], epoch) for one in change.new])
+            payloads = [(one.number, at, digest) for one in change.new for at, digest in enumerate(one.blobs)]
+            connection.executemany(said["payload"], payloads)
             connection.executemany(said["item_now"], [(*one[1:], epoch, one.id) for one in change.now.values()])
-            connection.executemany(
-                said["step"], [(steps + at, *step, epoch) for at, step in enumerate(change.steps, 1)]
-            )
-            connection.executemany(
-                said["decision"], [(decisions + at, *one, epoch) for at, one in enumerate(change.decisions, 1)]
-            )
-            connection.executemany(said["outcome"], [(*one, epoch) for one in change.outcomes])
+            connection.executemany(said["step"], [(at, *one, epoch) for at, one in enumerate(change.steps, steps)])
+            rows = [(at, *one, epoch) for at, one in enumerate(change.decisions, decisions)]
+            connection.executemany(said["decision"], rows)
+            connection.executemany(said["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
             if change.fleet is not None:
-                connection.execute(said["forget_fleet"])
-                rows = [("cluster", *one, epoch) for one in change.fleet.clusters.items()]
-                rows += [("owner", *one, epoch) for one in change.fleet.owners.items()]
-                connection.executemany(said["fleet"], rows)
-        self._last_step, self._last_decision = steps + len(change.steps), decisions + len(change.decisions)
+                self._write_fleet(change.fleet)
+            for key, value in change.settings.items():
+                if value is None:
+                    connection.execute(said["forget_setting"], (key,))
+                else:
+                    connection.execute(said["setting"], (key, value, epoch))
         return self._last_step
+
+    def _write_fleet(self, fleet: FleetNow) -> None:
+        self._connection.execute(self._said["forget_fleet"])
+        rows = [("cluster", *one, self.epoch) for one in fleet.clusters.items()]
+        rows += [("owner", *one, self.epoch) for one in fleet.owners.items()]
+        self._connection.executemany(self._said["fleet"], rows)

@@ -11,12 +11,13 @@ from pathlib import Path
 import apsw
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.store.blob_files import NO_ROOM, sync_folder
+from ray_multicluster_scheduler.control_plane.store.group_writer import StoreBusyError
 from ray_multicluster_scheduler.control_plane.store.sql_files import migrations
 
 APPLICATION = 0x524D4353
 """Says to whom such a file belongs: RMCS."""
 
-_NO_ROOM = (apsw.FullError,)
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 _CHECKED_BYTES = 256 * 2**20
 
@@ -44,21 +45,43 @@ def close(connection: apsw.Connection) -> None:
 
 
 @contextmanager
-def sentences(path: Path) -> Iterator[None]:
-    """What SQLite says, as an error that tells an operator what to do."""
+def sentences(path: Path, connection: apsw.Connection | None = None) -> Iterator[None]:
+    """What SQLite says, as an error that tells an operator what to do. One change that breaks a rule of the tables is
+    not the store's trouble: that ConstraintError goes on as it is."""
     try:
         yield
-    except _NO_ROOM as error:
-        raise StoreFullError(
-            f"There is no room for {path}: {error}.", next_step="free some space on that disk; nothing is lost"
-        ) from error
-    except _DAMAGED as error:
-        raise StoreError(
-            f"The database {path} is damaged: {error}.",
-            next_step="restore it from a backup, or move it aside to begin without what it knows",
-        ) from error
-    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
+    except apsw.ConstraintError:
+        raise
+    except apsw.Error as error:
+        system = connection.system_errno if connection is not None else 0
+        if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and system in NO_ROOM):
+            raise StoreFullError(
+                f"There is no room for {path}: {error}.", next_step="free some space on that disk; nothing is lost"
+            ) from error
+        if isinstance(error, apsw.BusyError):
+            raise StoreBusyError(
+                f"Somebody else is writing to {path}.", next_step="end whatever else has that file open"
+            ) from error
+        if isinstance(error, _DAMAGED):
+            raise _damaged(path, str(error)) from error
         raise StoreError(f"The database {path} cannot be used: {error}.", next_step="look at that disk") from error
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"The database {path} is damaged: {what}.",
+        next_step="restore it from a backup, or move the folder aside to begin without what it knows",
+    )
+
+
+def refuse_to_begin_anew(path: Path, *, has_blobs: bool) -> None:
+    """Raises StoreError where there was a database: it is lost, and a new one would hide that."""
+    if path.exists() and path.stat().st_size:
+        return
+    left = [one.name for one in path.parent.glob(f"{path.name}?*") if one.stat().st_size]
+    if left or has_blobs:
+        what = "is empty" if path.exists() else "is missing"
+        raise _damaged(path, f"it {what}, but {', '.join(left) or 'its payloads'} beside it shows that there was one")
 
 
 def bring_up_to_date(connection: apsw.Connection, path: Path) -> None:
@@ -76,20 +99,15 @@ def bring_up_to_date(connection: apsw.Connection, path: Path) -> None:
     if path.stat().st_size < _CHECKED_BYTES:
         problem = connection.execute("PRAGMA quick_check(1)").get
         if problem != "ok":
-            raise StoreError(
-                f"The database {path} is damaged: {problem}.",
-                next_step="restore it from a backup, or move it aside to begin without what it knows",
-            )
+            raise _damaged(path, str(problem))
     if 0 < version < len(known):
+        connection.execute("UPDATE leader SET epoch = epoch + 1")  # nobody else writes between here and there
         _back_up(connection, path.with_name(f"{path.name}.before-{version + 1:04}"))
     for number, _, text in known[version:]:
         with connection:
             connection.execute(text)
             if number == 1:
-                connection.execute(
-                    "INSERT INTO leader (one, control_plane, epoch, next_fence, last_number) VALUES (1, ?, 0, 1, 0)",
-                    (uuid.uuid4().hex,),
-                )
+                connection.execute("INSERT INTO leader VALUES (1, ?, 0, 1, 0, 0, 0)", (uuid.uuid4().hex,))
             connection.pragma("user_version", number)
             connection.pragma("application_id", APPLICATION)
 
@@ -99,11 +117,15 @@ def _has_tables(connection: apsw.Connection) -> bool:
 
 
 def _back_up(connection: apsw.Connection, to: Path) -> None:
-    """Another file with all of it. One of an attempt that did not come to its end is written anew."""
-    to.unlink(missing_ok=True)
-    copy = apsw.Connection(str(to))
+    """Another file with all of it, which has its name only when it is whole and on the disk."""
+    unfinished = to.with_name(f"{to.name}.part")
+    unfinished.unlink(missing_ok=True)
+    copy = apsw.Connection(str(unfinished))
     try:
+        copy.pragma("synchronous", "full")
         with copy.backup("main", connection, "main") as backup:
             backup.step()
     finally:
         copy.close()
+    unfinished.replace(to)
+    sync_folder(to.parent)

@@ -9,25 +9,32 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store.records import Change
 
+_log = get_logger(__name__)
 _MOST_ROWS = 5_000
 _AGAIN_S = 1.0
 
 Deed: TypeAlias = Callable[[], Any]
+Wish: TypeAlias = tuple[Change | Deed, Future[Any]]
+
+
+class StoreBusyError(StoreError):
+    """Somebody else writes to it just now."""
 
 
 class GroupWriter:
     """``commit`` writes one change and returns when it is durable.
 
-    If it raises StoreFullError, nothing was written, and the same is tried again until there is room; nobody overtakes.
-    After any other StoreError nothing is written any more. Any other exception is the fault of a single change: those
-    that came with it are written without it.
+    If it raises StoreFullError or StoreBusyError, nothing was written, and the same is tried again until it can be;
+    nobody overtakes. After any other StoreError nothing is written any more. Any other exception is the fault of a
+    single change: those that came with it are written without it.
     """
 
     def __init__(self, commit: Callable[[Change], int]) -> None:
         self._commit = commit
-        self._waiting: deque[tuple[Change | Deed, Future[Any]]] = deque()
+        self._waiting: deque[Wish] = deque()
         self._news = threading.Condition()
         self._closing = False
         self._over: StoreError | None = None
@@ -46,6 +53,7 @@ class GroupWriter:
     def put(self, change: Change | Deed) -> Future[Any]:
         """In its turn: write it, or do it where nobody else writes. Done when it is durable."""
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # what will be written cannot be cancelled
         with self._news:
             if self._over is not None:
                 future.set_exception(self._over)
@@ -75,8 +83,11 @@ class GroupWriter:
                 self._write(group)
             except StoreError as error:
                 self._give_up(error, group)
+            except BaseException as error:  # noqa: BLE001 - a defect of ours: nobody may wait for a thread that is gone
+                _log.exception("the writer of the store has a defect")
+                self._give_up(StoreError(f"The store has a defect: {error!r}."), group)
 
-    def _next_group(self) -> list[tuple[Change | Deed, Future[Any]]]:
+    def _next_group(self) -> list[Wish]:
         """Changes up to the next deed, or a deed alone."""
         group = [self._waiting.popleft()]
         rows = _rows(group[0][0])
@@ -87,7 +98,7 @@ class GroupWriter:
             rows += _rows(group[-1][0])
         return group
 
-    def _write(self, group: list[tuple[Change | Deed, Future[Any]]]) -> None:
+    def _write(self, group: list[Wish]) -> None:
         if len(group) == 1:
             self._write_one(*group[0])
             return
@@ -96,7 +107,7 @@ class GroupWriter:
             assert isinstance(change, Change)
             together.add(change)
         try:
-            number = self._until_there_is_room(lambda: self._commit(together))
+            number = self._until_it_can_be(lambda: self._commit(together))
         except StoreError:
             raise
         except Exception:  # noqa: BLE001 - the fault of one of them, which will hear of it
@@ -109,7 +120,7 @@ class GroupWriter:
     def _write_one(self, change: Change | Deed, future: Future[Any]) -> None:
         try:
             deed = change if not isinstance(change, Change) else lambda: self._commit(change)
-            done = self._until_there_is_room(deed)
+            done = self._until_it_can_be(deed)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whoever wanted it hears of it
@@ -117,11 +128,11 @@ class GroupWriter:
         else:
             future.set_result(done)
 
-    def _until_there_is_room(self, deed: Deed) -> Any:
+    def _until_it_can_be(self, deed: Deed) -> Any:
         while True:
             try:
                 done = deed()
-            except StoreFullError as error:
+            except (StoreFullError, StoreBusyError) as error:
                 self._tell(error.message)
                 with self._news:
                     if self._closing or self._news.wait_for(lambda: self._closing, timeout=_AGAIN_S):
@@ -131,12 +142,16 @@ class GroupWriter:
                 return done
 
     def _tell(self, trouble: str | None) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            for hear in self._listeners:
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        for hear in self._listeners:
+            try:
                 hear(trouble)
+            except Exception:  # noqa: BLE001 - theirs; what is written here does not hang on it
+                _log.exception("somebody who wanted to hear of the store's troubles could not be told")
 
-    def _give_up(self, error: StoreError, group: list[tuple[Change | Deed, Future[Any]]]) -> None:
+    def _give_up(self, error: StoreError, group: list[Wish]) -> None:
         with self._news:
             self._over = error
             group += self._waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -19,17 +19,25 @@ from ray_multicluster_scheduler.control_plane.store.records import (
 
 
 class Store(Protocol):
-    """Safe from any thread. Whoever opens it last is its leader: what an earlier one still writes is refused."""
+    """Safe from any thread. Whoever opens it last is its leader: what an earlier one still writes is refused.
+
+    Every method may raise StoreError.
+    """
 
     epoch: int
     """Grows with every leader, and is written with every row."""
 
+    control_plane: str
+    """Made once, with the store: whose jobs and agents are ours."""
+
+    # ---- writing
+
     def write(self, change: Change) -> Future[int]:
         """Make it durable. Done, with the number of the last step, only after it is; changes are written in the order
-        they came. While there is no room it is tried again and again, and :attr:`trouble` says so.
+        they came. While that is not possible it is tried again and again, and :attr:`trouble` says so.
 
-        Raises StoreFullError at once if there is no room for its blobs; the future raises StoreError when this store
-        may not write any more.
+        The future raises StoreError when this store may not write any more, and anything else if only this change
+        cannot be written. It cannot be cancelled.
         """
 
     @property
@@ -37,13 +45,18 @@ class Store(Protocol):
         """Why nothing can be written just now; None when all is well."""
 
     def on_trouble(self, hear: Callable[[str | None], object]) -> None:
-        """Tell of each change of :attr:`trouble`, from some thread."""
+        """Tell of each change of :attr:`trouble`, from some thread. It must return at once."""
 
-    def unfinished(self) -> Iterator[StoredItem]:
-        """All items that are not over, in the order of submission."""
+    # ---- reading
+
+    def owed(self) -> Iterator[StoredItem]:
+        """All items that are not over, or of which something is still to be done, in the order of submission."""
 
     def item(self, item_id: str) -> StoredItem | None:
         """None if it was never here, or is no longer; see :meth:`expired`."""
+
+    def by_key(self, owner: str, key: str) -> str | None:
+        """The id of the item that its owner calls so."""
 
     def items(self, wanted: Wanted) -> Page:
         """Newest first."""
@@ -52,7 +65,8 @@ class Store(Protocol):
         """Its history, oldest first."""
 
     def steps_after(self, number: int, limit: int) -> list[tuple[int, Step]]:
-        """The history of everything, with its numbers, which have no gaps."""
+        """The history of everything, with its numbers. They are given without gaps and never again; those of items that
+        were forgotten are missing."""
 
     def decisions(self, item_id: str) -> list[Decided]:
         """Oldest first."""
@@ -62,6 +76,9 @@ class Store(Protocol):
 
     def fleet(self) -> FleetNow: ...
 
+    def settings(self, begin: str) -> dict[str, bytes]:
+        """Those whose keys begin so."""
+
     @property
     def next_fence(self) -> int:
         """No attempt has had this one, nor a larger one."""
@@ -70,6 +87,11 @@ class Store(Protocol):
     def next_number(self) -> int:
         """No item has had this one, nor a larger one."""
 
+    # ---- retention
+
+    def strip(self, ended_before: float) -> None:
+        """Payloads of items that ended before then, and their values, may go; what happened to them is still known."""
+
     def expire(self, ended_before: float, keep: int) -> int:
         """Forget items that ended before then, and all but the ``keep`` newest of those that are over. Returns how
         many; of those only that they once were is known."""
@@ -77,18 +99,27 @@ class Store(Protocol):
     def expired(self, item_id: str) -> bool:
         """Was it here, and is forgotten?"""
 
-    def put_blob(self, data: bytes) -> str:
-        """Keep it, durable when this returns, until :meth:`drop_blobs` finds that nothing names it. Returns its digest.
-        A small one may as well be written with the change that names it.
+    # ---- blobs
 
-        Raises PayloadTooLargeError, StoreFullError.
+    def reserve(self, blobs: Mapping[str, int]) -> None:
+        """Keep room for these, by digest and size, which are about to be written with a change.
+
+        Raises TaskSubmissionError for one that is too large, StoreFullError if there is no room for all of them.
         """
 
-    def blob(self, digest: str) -> bytes | None: ...
+    def hold(self, digests: Iterable[str]) -> list[str]:
+        """Let nobody drop these before the change that names them is written. Returns those that are not here."""
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep it, durable when this returns, for a change that will name it. Returns its digest. A small one may as
+        well be written with that change. Raises as :meth:`reserve` does, and at once while there is trouble."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """Raises StoreError for one that is not what it was."""
 
     def drop_blobs(self) -> int:
-        """Remove blobs that nothing names and that nobody has put lately: since the call before the last one. Returns
-        how many."""
+        """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.
+        Returns how many."""
 
     def close(self) -> None:
-        """After what was given to :meth:`write` is durable, or cannot be. Nothing is lost either way."""
+        """After what was given to :meth:`write` is durable, or cannot be; whoever still reads is waited for."""

@@ -1,14 +1,16 @@
-"""Reader: each thread reads over a connection of its own, while somebody writes."""
+"""Reader: whoever reads has a connection alone for so long, while somebody else writes."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import apsw
 
+from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
@@ -24,88 +26,110 @@ from ray_multicluster_scheduler.control_plane.store.records import (
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 _AT_ONCE = 1_000
+_KEPT_OPEN = 8
 _BEYOND = 2**62
 
 
 class Reader:
-    """Sees what is durable, and nothing else."""
+    """Sees what is durable, and nothing else. Safe from any thread."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         self._connect, self._said = connect, statements("read")
-        self._own = threading.local()
-        self._all: list[apsw.Connection] = []
-        self._lock = threading.Lock()
+        self._idle: list[apsw.Connection] = []
+        self._lent = 0
+        self._closed = False
+        self._change = threading.Condition()
 
     def close(self) -> None:
-        with self._lock:
-            for connection in self._all:
+        """Whoever still reads is waited for."""
+        with self._change:
+            self._closed = True
+            self._change.wait_for(lambda: self._lent == 0)
+            for connection in self._idle:
                 connection.close()
+            self._idle.clear()
 
-    def row(self, name: str, *values: Any) -> Any:
-        """The first row of an answer, or None."""
-        return next(self._rows(name, values), None)
+    def rows(self, name: str, values: Any = ()) -> list[Any]:
+        """All rows of an answer."""
+        return self._ask(self._said[name], values)
 
     def one(self, name: str, *values: Any) -> Any:
         """The first value of an answer, or None."""
-        row = self.row(name, *values)
-        return None if row is None else row[0]
+        return next((row[0] for row in self.rows(name, values)), None)
 
-    def unfinished(self) -> Iterator[StoredItem]:
+    def owed(self) -> Iterator[StoredItem]:
         last = 0
-        while rows := list(self._rows("unfinished", (last, _AT_ONCE))):
+        while rows := self.rows("owed", (last, _AT_ONCE)):
             yield from map(self._item, rows)
             last = rows[-1][0]
 
     def item(self, item_id: str) -> StoredItem | None:
-        row = self.row("item", item_id)
-        return None if row is None else self._item(row)
+        return next(map(self._item, self.rows("item", (item_id,))), None)
 
     def items(self, wanted: Wanted) -> Page:
-        asked = {
-            "before": _BEYOND if wanted.after is None else wanted.after,
-            "kind": wanted.kind,
-            "owner": wanted.owner,
-            "cluster": wanted.cluster,
-            "states": json.dumps([str(state) for state in wanted.states]),
-            "limit": wanted.limit,
-        }
-        items = tuple(map(self._item, self._rows("items", asked)))
+        """Only the conditions that are asked for are in the question, so that an index can answer it."""
+        asked: dict[str, Any] = {"before": _BEYOND if wanted.after is None else wanted.after, "limit": wanted.limit}
+        parts = ["items"]
+        for name, value in (("kind", wanted.kind), ("owner", wanted.owner), ("cluster", wanted.cluster)):
+            if value is not None:
+                parts.append(f"items_{name}")
+                asked[name] = value
+        if wanted.states:
+            parts.append("items_states")
+            asked["states"] = json.dumps([str(state) for state in wanted.states])
+            if not any(state.terminal for state in wanted.states):
+                parts.append("items_unfinished")
+        question = "\n".join(self._said[part] for part in [*parts, "items_end"])
+        items = tuple(map(self._item, self._ask(question, asked)))
         return Page(items, items[-1].new.number if len(items) == wanted.limit else None)
 
     def steps(self, item_id: str) -> list[Step]:
-        return [_step(row) for row in self._rows("steps", {"id": item_id})]
+        return [_step(row) for row in self.rows("steps", {"id": item_id})]
 
     def steps_after(self, number: int, limit: int) -> list[tuple[int, Step]]:
-        return [(row[0], _step(row[1:])) for row in self._rows("steps_after", (number, limit))]
+        return [(row[0], _step(row[1:])) for row in self.rows("steps_after", (number, limit))]
 
     def decisions(self, item_id: str) -> list[Decided]:
-        return [Decided(*row) for row in self._rows("decisions", {"id": item_id})]
+        return [Decided(*row) for row in self.rows("decisions", {"id": item_id})]
 
     def outcome(self, item_id: str) -> Outcome | None:
-        row = next(self._rows("outcome", {"id": item_id}), None)
-        return None if row is None else Outcome(*row)
+        return next((Outcome(*row) for row in self.rows("outcome", {"id": item_id})), None)
 
     def fleet(self) -> FleetNow:
-        rows = list(self._rows("fleet", ()))
+        rows = self.rows("fleet")
         said = [{name: text for kind, name, text in rows if kind == what} for what in ("cluster", "owner")]
         return FleetNow(*said)
 
     def _item(self, row: Any) -> StoredItem:
-        number, item_id, *accepted = row[:7]
-        blobs = tuple(digest for (digest,) in self._rows("payloads", (number,)))
-        now = ItemNow(item_id, TaskState(row[7]), *row[8:])
-        return StoredItem(NewItem._make((item_id, number, *accepted, blobs)), now)
+        number, item_id, *accepted = row[:8]
+        blobs = tuple(digest for (digest,) in self.rows("payloads", (number,)))
+        *now, owed, rest = row[9:]
+        new = NewItem._make((item_id, number, *accepted, blobs))
+        return StoredItem(new, ItemNow._make((item_id, TaskState(row[8]), *now, bool(owed), rest)))
 
-    def _rows(self, name: str, values: Any) -> Iterator[Any]:
-        return self._connection().execute(self._said[name], values)
+    def _ask(self, question: str, values: Any) -> list[Any]:
+        with self._lease() as connection:
+            return list(connection.execute(question, values))
 
-    def _connection(self) -> apsw.Connection:
-        mine: apsw.Connection | None = getattr(self._own, "connection", None)
-        if mine is None:
-            mine = self._own.connection = self._connect()
-            with self._lock:
-                self._all.append(mine)
-        return mine
+    @contextmanager
+    def _lease(self) -> Iterator[apsw.Connection]:
+        with self._change:
+            if self._closed:
+                raise StoreError("The store is closed.")
+            self._lent += 1
+            mine = self._idle.pop() if self._idle else None
+        try:
+            if mine is None:
+                mine = self._connect()
+            yield mine
+        finally:
+            with self._change:
+                self._lent -= 1
+                if mine is not None and len(self._idle) < _KEPT_OPEN:
+                    self._idle.append(mine)
+                elif mine is not None:
+                    mine.close()
+                self._change.notify_all()
 
 
 def _step(row: Any) -> Step:

@@ -12,7 +12,8 @@ from ray_multicluster_scheduler.common.model import TaskState
 class NewItem(NamedTuple):
     """An item as it was accepted; nothing of this ever changes. ``number`` is that of its submission.
 
-    ``blobs`` are the digests of its code, its arguments and the values shared with it.
+    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``blobs`` are the
+    digests of its code, its arguments and the values shared with it, in their order.
     """
 
     id: str
@@ -22,11 +23,13 @@ class NewItem(NamedTuple):
     owner: str
     submitted_at: float
     description: bytes
+    key: str | None = None
     blobs: tuple[str, ...] = ()
 
 
 class ItemNow(NamedTuple):
-    """What changes of an item, as of its last step. ``rest`` is what nobody searches for."""
+    """What changes of an item, as of its last step. ``owed``: it is not over, or something of it is still to be done.
+    ``rest`` is what nobody searches for."""
 
     id: str
     state: TaskState
@@ -35,6 +38,7 @@ class ItemNow(NamedTuple):
     fence: int | None = None
     priority: int = 0
     finished_at: float | None = None
+    owed: bool = True
     rest: bytes = b"{}"
 
 
@@ -80,7 +84,8 @@ class FleetNow:
 
 @dataclass(slots=True)
 class Change:
-    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests. ``next_fence`` only grows."""
+    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests. ``settings`` are what the
+    control plane keeps for itself; None removes one. ``next_fence`` only grows."""
 
     new: list[NewItem] = field(default_factory=list)
     now: dict[str, ItemNow] = field(default_factory=dict)
@@ -88,6 +93,7 @@ class Change:
     decisions: list[Decided] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    settings: dict[str, bytes | None] = field(default_factory=dict)
     fleet: FleetNow | None = None
     next_fence: int = 0
 
@@ -102,13 +108,14 @@ class Change:
         self.decisions += later.decisions
         self.outcomes += later.outcomes
         self.blobs.update(later.blobs)
+        self.settings.update(later.settings)
         self.fleet = later.fleet or self.fleet
         self.next_fence = max(self.next_fence, later.next_fence)
 
     def __len__(self) -> int:
         """About how many rows it writes."""
         rows = len(self.new) + len(self.now) + len(self.steps) + len(self.decisions) + len(self.outcomes)
-        return rows + len(self.blobs) + (self.fleet is not None)
+        return rows + len(self.blobs) + len(self.settings) + (self.fleet is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from math import inf
 from pathlib import Path
 
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.common.exception import StoreFullError, TaskSubmissionError
-from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder
+from ray_multicluster_scheduler.control_plane.store.blob_room import BlobRoom
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
-from ray_multicluster_scheduler.control_plane.store.database import bring_up_to_date, close, connect, sentences
+from ray_multicluster_scheduler.control_plane.store.database import (
+    bring_up_to_date,
+    close,
+    connect,
+    refuse_to_begin_anew,
+    sentences,
+)
 from ray_multicluster_scheduler.control_plane.store.group_writer import GroupWriter
 from ray_multicluster_scheduler.control_plane.store.reader import Reader
 from ray_multicluster_scheduler.control_plane.store.records import (
@@ -35,7 +42,7 @@ _EXPIRED_AT_ONCE = 500
 class SqliteStore:
     """See :class:`Store`. Opening it makes this process its leader.
 
-    Raises StoreError if the file is damaged, newer than this program, or not ours, and StoreFullError.
+    Raises StoreError if the file is damaged, lost, newer than this program, or not ours, and StoreFullError.
     """
 
     def __init__(
@@ -46,24 +53,27 @@ class SqliteStore:
         quota_bytes: int = 100 * 2**30,
         vfs: str | None = None,
     ) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / "rmcs.db"
-        self._vfs, self._most_blob_bytes, self._quota_bytes = vfs, most_blob_bytes, quota_bytes
+        try:
+            make_folder(folder)
+            self._files = BlobFiles(folder / "blobs")
+            refuse_to_begin_anew(self.path, has_blobs=self._files.any())
+        except OSError as error:
+            raise StoreError(f"The state folder {folder} cannot be used: {error.strerror}.") from error
         with sentences(self.path):
             self._connection = connect(self.path, vfs=vfs, writes=True)
+            self._reader = Reader(lambda: connect(self.path, vfs=vfs, writes=False))
             try:
                 bring_up_to_date(self._connection, self.path)
                 self._changes = ChangeWriter(self._connection)
-                self._reader = Reader(lambda: connect(self.path, vfs=vfs, writes=False))
-                self._files = BlobFiles(folder / "blobs")
-                self._blob_bytes: int = self._reader.one("blob_bytes")
+                kept_bytes: int = self._reader.one("blob_bytes")
             except BaseException:
+                self._reader.close()
                 close(self._connection)
                 raise
         self.epoch, self.control_plane = self._changes.epoch, self._changes.control_plane
+        self._room = BlobRoom(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
         self._retention = statements("retention")
-        self._lock = threading.Lock()
-        self._fresh: tuple[set[str], set[str]] = (set(), set())
         self._writer = GroupWriter(self._commit)
 
     # ---- writing
@@ -76,23 +86,30 @@ class SqliteStore:
         self._writer.on_trouble(hear)
 
     def write(self, change: Change) -> Future[int]:
-        for digest, data in change.blobs.items():
-            self._take_room(digest, len(data))
-        return self._writer.put(change)
+        future = self._writer.put(change)
+        if change.blobs:
+            digests = list(change.blobs)
+            future.add_done_callback(lambda done: self._room.settle(digests, written=done.exception() is None))
+        return future
 
     def _commit(self, change: Change) -> int:
-        with sentences(self.path):
+        with sentences(self.path, self._connection):
             return self._changes.commit(change)
 
     # ---- reading
 
-    def unfinished(self) -> Iterator[StoredItem]:
+    def owed(self) -> Iterator[StoredItem]:
         with sentences(self.path):
-            yield from self._reader.unfinished()
+            yield from self._reader.owed()
 
     def item(self, item_id: str) -> StoredItem | None:
         with sentences(self.path):
             return self._reader.item(item_id)
+
+    def by_key(self, owner: str, key: str) -> str | None:
+        with sentences(self.path):
+            found: str | None = self._reader.one("by_key", owner, key)
+            return found
 
     def items(self, wanted: Wanted) -> Page:
         with sentences(self.path):
@@ -118,15 +135,31 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.fleet()
 
+    def settings(self, begin: str) -> dict[str, bytes]:
+        with sentences(self.path):
+            return dict(self._reader.rows("settings", {"begin": begin}))
+
     @property
     def next_fence(self) -> int:
-        return int(self._reader.row("leader")[2])
+        return self._counter(0)
 
     @property
     def next_number(self) -> int:
-        return int(self._reader.row("leader")[3]) + 1
+        return self._counter(1) + 1
+
+    def _counter(self, at: int) -> int:
+        with sentences(self.path):
+            return int(self._reader.rows("leader")[0][at])
 
     # ---- retention
+
+    def strip(self, ended_before: float) -> None:
+        self._writer.put(lambda: self._strip(ended_before)).result()
+
+    def _strip(self, ended_before: float) -> None:
+        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+            for what in ("forget_payloads_before", "forget_values_before"):
+                connection.execute(self._retention[what], (ended_before,))
 
     def expire(self, ended_before: float, keep: int) -> int:
         forgotten = 0
@@ -138,9 +171,14 @@ class SqliteStore:
 
     def _expire_some(self, ended_before: float, keep: int) -> int:
         said = self._retention
-        with sentences(self.path), self._changes.transaction() as connection:
-            asked = {"ended_before": ended_before, "keep": keep, "limit": _EXPIRED_AT_ONCE}
-            found = list(connection.execute(said["to_expire"], asked))
+        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+            newest = next(connection.execute(said["newest_to_expire"], (keep,)), (-inf, 0))
+            asked = dict(zip(("finished_at", "number"), newest, strict=True))
+            found = list(
+                connection.execute(
+                    said["to_expire"], {**asked, "ended_before": ended_before, "limit": _EXPIRED_AT_ONCE}
+                )
+            )
             connection.executemany(said["expire"], [(_hash(item_id),) for _, item_id in found])
             for what in ("forget_steps", "forget_decisions", "forget_outcomes", "forget_payloads", "forget_item"):
                 connection.executemany(said[what], [(number,) for number, _ in found])
@@ -152,71 +190,77 @@ class SqliteStore:
 
     # ---- blobs
 
+    def reserve(self, blobs: Mapping[str, int]) -> None:
+        self._room.reserve(blobs)
+
+    def hold(self, digests: Iterable[str]) -> list[str]:
+        return self._room.hold(digests)
+
     def put_blob(self, data: bytes) -> str:
+        if self.trouble is not None:
+            raise StoreFullError(f"A payload cannot be written now. {self.trouble}", next_step="submit it again later")
         digest = digest_of(data)
+        self._room.reserve({digest: len(data)})
         if len(data) <= SMALL_BYTES:
             self.write(Change(blobs={digest: data})).result()
             return digest
-        self._take_room(digest, len(data))
-        self._files.write(digest, data)
-        self._writer.put(lambda: self._note_file(digest, len(data))).result()
+        written = False
+        try:
+            self._files.write(digest, data)
+            self._writer.put(lambda: self._note_file(digest, len(data))).result()
+            written = True
+        finally:
+            self._room.settle([digest], written=written)
         return digest
 
     def blob(self, digest: str) -> bytes | None:
         with sentences(self.path):
-            row = self._reader.row("blob", digest)
-        if row is None:
+            rows = self._reader.rows("blob", (digest,))
+        if not rows:
             return None
-        data: bytes | None = row[0]
+        data: bytes | None = rows[0][0]
         return self._files.read(digest) if data is None else data
 
     def drop_blobs(self) -> int:
-        dropped: int = self._writer.put(self._drop_blobs).result()
+        with sentences(self.path):
+            nameless = [digest for (digest,) in self._reader.rows("nameless_blobs")]
+        dropped: int = self._writer.put(lambda: self._drop_blobs(nameless)).result() if nameless else 0
+        self._room.grow_older()
         return dropped
 
     def sweep_files(self) -> int:
         """Remove files that a process before this one left without a row. Only before anybody puts blobs."""
         with sentences(self.path):
-            known = frozenset(digest for (digest,) in self._connection.execute("SELECT digest FROM blobs"))
+            known = frozenset(digest for (digest,) in self._reader.rows("blob_digests"))
         return self._files.sweep(known)
 
-    def _take_room(self, digest: str, size: int) -> None:
-        if size > self._most_blob_bytes:
-            raise TaskSubmissionError(
-                f"A payload of {size:,} bytes is larger than the control plane takes ({self._most_blob_bytes:,}).",
-                next_step="put the data where the clusters can read it, and pass its path; or raise max_payload_bytes",
-            )
-        with self._lock:
-            known = digest in self._fresh[0] or digest in self._fresh[1]
-            if known or self._reader.one("has_blob", digest) is not None:
-                self._fresh[1].add(digest)
-                return
-            if self._blob_bytes + size > self._quota_bytes:
-                raise StoreFullError(
-                    f"Payloads and results take {self._blob_bytes:,} of {self._quota_bytes:,} bytes.",
-                    next_step="wait until older items are forgotten, shorten retention, or raise payload_quota_bytes",
-                )
-            self._fresh[1].add(digest)
-            self._blob_bytes += size
+    def _has_blob(self, digest: str) -> bool:
+        with sentences(self.path):
+            return self._reader.one("has_blob", digest) is not None
 
     def _note_file(self, digest: str, size: int) -> None:
-        with sentences(self.path), self._changes.transaction() as connection:
+        with sentences(self.path, self._connection), self._changes.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, NULL)", (digest, size))
 
-    def _drop_blobs(self) -> int:
-        said = self._retention
-        with self._lock:
-            fresh = self._fresh[0] | self._fresh[1]
-            self._fresh = (self._fresh[1], set())
-        with sentences(self.path), self._changes.transaction() as connection:
-            found = [row for row in connection.execute(said["nameless_blobs"]) if row[0] not in fresh]
-            connection.executemany(said["forget_blob"], [(digest,) for digest, *_ in found])
-        for digest, _, is_file in found:
+    def _drop_blobs(self, nameless: list[str]) -> int:
+        doomed = self._room.doom(nameless)
+        gone: dict[str, tuple[int, int]] = {}
+        try:
+            with sentences(self.path, self._connection), self._changes.transaction() as connection:
+                for digest in doomed:
+                    for freed in connection.execute(self._retention["forget_blob"], (digest,)):
+                        gone[digest] = freed
+        except BaseException:
+            gone.clear()
+            raise
+        finally:
+            self._room.dropped(doomed, sum(size for size, _ in gone.values()))
+        for digest, (_, is_file) in gone.items():
             if is_file:
-                self._files.remove(digest)
-        with self._lock:
-            self._blob_bytes = self._reader.one("blob_bytes")
-        return len(found)
+                with self._room.lock:  # whoever brings it anew meanwhile has found the file, and counts on it
+                    if not self._room.is_fresh(digest):
+                        self._files.remove(digest)
+        return len(gone)
 
     def close(self) -> None:
         self._writer.close()

@@ -97,6 +97,11 @@ class AgentLink:
         if self.over.is_set():
             self._calls.answer_all_lost("the link to the cluster is closed")
 
+    def adopt(self, task_id: str, attempt: int) -> None:
+        self._calls.adopt((task_id, attempt))
+        if self.over.is_set():
+            self._calls.answer_all_lost("the link to the cluster is closed")
+
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._calls.cancel((task_id, attempt), force)
 

@@ -45,6 +45,11 @@ class CallDesk:
             self._owed.add(call)
         self._send_calls(calls)
 
+    def adopt(self, key: Key) -> None:
+        """It was sent by somebody before us, and is owed to us now."""
+        self._owed.adopt(key)
+        self._send(m.RESUME, {"keys": [key]})
+
     def cancel(self, key: Key, force: bool) -> None:
         debt = self._owed.get(key)
         if debt is not None:

@@ -212,6 +212,10 @@ class ClusterLink(Protocol):
     def submit(self, calls: Sequence[Call]) -> None:
         """Send a batch. Never raises for a lost cluster: then each call is answered by ``finished``."""
 
+    def adopt(self, task_id: str, attempt: int) -> None:
+        """This call was given to the same agent by the process before ours, and was seen to start: whatever becomes of
+        it is told. If nobody knows it over there, it is answered as lost."""
+
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         """Ask for its end; an actor is killed. Unknown or finished calls are ignored."""
 

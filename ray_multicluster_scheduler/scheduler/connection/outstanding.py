@@ -43,6 +43,10 @@ class Outstanding:
             prints_for = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
         self._debts[(call.task_id, call.attempt)] = Debt(call, actor, prints_for)
 
+    def adopt(self, key: Key) -> None:
+        """One that the other side has, and has begun."""
+        self._debts.setdefault(key, Debt(None, started=True))
+
     def get(self, key: Key) -> Debt | None:
         """None when it is answered, or was never ours."""
         return self._debts.get(key)

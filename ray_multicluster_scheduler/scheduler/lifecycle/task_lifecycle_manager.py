@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Continued, Event, TimerFired
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
     CancelAttempt,
     CheckDashboard,
     ClearTimer,
@@ -40,7 +41,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import Transi
 _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
 _PAUSE_AFTER, _PAUSE_S = 32, 0.01
-_ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt)
+_ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt, AdoptAttempt)
 
 
 class Hands(Protocol):
@@ -53,6 +54,8 @@ class Hands(Protocol):
     def recall(self, order: RecallAttempt) -> None: ...
 
     def cancel(self, order: CancelAttempt) -> None: ...
+
+    def adopt(self, order: AdoptAttempt) -> None: ...
 
     def refresh(self, cluster: str) -> None: ...
 
@@ -99,6 +102,7 @@ class TaskLifecycleManager:
             CancelAttempt: self._ask_hands,
             StartAttempt: self._ask_hands,
             RecallAttempt: self._ask_hands,
+            AdoptAttempt: self._ask_hands,
         }
 
     def use(self, hands: Hands, on_failure: Callable[[BaseException], None]) -> None:
@@ -156,6 +160,8 @@ class TaskLifecycleManager:
 
     def guarded(self, deed: Callable[[], object]) -> bool:
         """On the loop: do it. False if that showed a defect of ours: then nothing is driven any more, all are told."""
+        if self._broken:
+            return False
         try:
             deed()
         except Exception as error:  # noqa: BLE001 - see above
@@ -211,6 +217,8 @@ class TaskLifecycleManager:
                 self._hands.start(instruction)
             case RecallAttempt():
                 self._hands.recall(instruction)
+            case AdoptAttempt():
+                self._hands.adopt(instruction)
             case RefreshSnapshot(cluster):
                 self._hands.refresh(cluster)
             case CheckDashboard(cluster):

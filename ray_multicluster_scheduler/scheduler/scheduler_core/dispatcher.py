@@ -31,6 +31,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     LinkFailed,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
     CancelAttempt,
     Dispatch,
     RecallAttempt,
@@ -56,8 +57,9 @@ class Dispatcher:
         monitor: ClusterMonitor,
         preparation: Preparation,
         local_python: str,
+        lost_after_s: float,
     ) -> None:
-        self._local_python = local_python
+        self._local_python, self._lost_after_s = local_python, lost_after_s
         self._describe, self._post, self._shelf = describe, post, shelf
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
@@ -118,6 +120,16 @@ class Dispatcher:
             if link is not None:
                 link.cancel(order.task_id, order.attempt, force=order.force)
 
+    def adopt(self, order: AdoptAttempt) -> None:
+        """Hear of an attempt that the process before ours has sent, and that had begun."""
+        link = self._links.existing(order.cluster)
+        if self._describe(order.task_id).kind == "job":
+            self._jobs.adopt(order)
+        elif link is not None:
+            link.adopt(order.task_id, order.attempt)
+        else:
+            self._spawn(self._outlive(order))
+
     def refresh(self, cluster: str) -> None:
         """Look at a cluster now."""
         self._spawn(self._monitor.refresh(cluster))
@@ -135,6 +147,22 @@ class Dispatcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _outlive(self, order: AdoptAttempt) -> None:
+        """Nobody knows its agent any more: when the lease of whoever ran it is over, so is it."""
+        await asyncio.sleep(self._lost_after_s)
+        sentence = f"the agent in cluster {order.cluster!r} that ran it is unknown to this process; its lease is over"
+        self._post(
+            AttemptFinished(
+                order.task_id,
+                order.attempt,
+                "failed",
+                FailureClass.CLUSTER,
+                error_type="ClusterLostError",
+                code="AGENT_UNKNOWN",
+                sentence=sentence,
+            )
+        )
 
     async def _start_link(self, cluster: str) -> None:
         try:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from ray_multicluster_scheduler.common.model import SchedulingDecision
-from ray_multicluster_scheduler.control_plane.store import Change, Outcome, Step, Store
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.store import Change, Outcome, Store, StoredItem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
 
 Deed = Callable[[], object]
@@ -31,27 +33,61 @@ class DurableLog:
         fail: Callable[[BaseException], object],
     ) -> None:
         self._store, self._machine, self._soon, self._fail = store, machine, soon, fail
+        configured = set(machine.registry.names())
+        self._absent = {name: text for name, text in store.fleet().clusters.items() if name not in configured}
         self._change = Change()
-        self._objects: dict[str, tuple[str, ...]] = {}
-        self._fresh: set[str] = set()
-        self._touched: set[str] = set()
+        self._accepted: dict[str, tuple[bytes, tuple[str, ...]]] = {}
+        self._fresh: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
         self._fleet_touched = False
         self._deeds: list[Deed] = []
         self._written: deque[tuple[Future[int] | None, list[Deed]]] = deque()
 
+    # ---- before an item is submitted
+
+    def accept(self, task: TaskDescription, blobs: Mapping[str, bytes], objects: Sequence[str] = ()) -> None:
+        """It can be written, with these small payloads of its own; others are in the store already. ``objects`` names
+        the values attached to it. On the loop, before the machine hears of it: afterwards nobody could refuse it.
+
+        Raises TaskSubmissionError for what cannot be written or is not there, StoreFullError.
+        """
+        try:
+            description = stored_rows.described(task, objects)
+        except (TypeError, ValueError) as error:
+            raise TaskSubmissionError(
+                f"{task.kind} {task.id} cannot be written down: {error}.",
+                task_id=task.id,
+                next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
+            ) from error
+        named = [one for one in (*task.payloads, *objects) if one is not None and one not in blobs]
+        missing = self._store.hold(named)
+        if missing:
+            raise TaskSubmissionError(
+                f"The payload {missing[0]} of {task.kind} {task.id} is not here (any more).",
+                task_id=task.id,
+                next_step="submit it again, with its payload",
+            )
+        self._store.reserve({digest: len(data) for digest, data in blobs.items()})
+        self._accepted[task.id] = (description, tuple(objects))
+        self._change.blobs.update(blobs)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Before its end is told to the machine: how an attempt ended."""
+        self._change.outcomes.append(outcome)
+
     # ---- what the lifecycle manager says
 
     def append(self, entries: Sequence[Persist]) -> None:
-        for step, decision in entries:
-            self._change.steps.append(Step(*step))
-            self._touched.add(step.task_id)
-            if step.number == 1:
-                self._fresh.add(step.task_id)
+        for transition, decision in entries:
+            self._change.steps.append(stored_rows.step_of(transition))
+            self._touched[transition.task_id] = None
+            if transition.number == 1:
+                self._fresh[transition.task_id] = None
             if decision is not None:
-                self._change.decisions.append(stored_rows.decided(step.task_id, step.attempt, decision))
+                self._change.decisions.append(stored_rows.decided(transition.task_id, transition.attempt, decision))
 
     def remember(self, task_id: str) -> None:
-        self._touched.add(task_id)
+        self._touched[task_id] = None
 
     def remember_fleet(self) -> None:
         self._fleet_touched = True
@@ -62,27 +98,15 @@ class DurableLog:
     def flush(self) -> None:
         change, deeds = self._whole_change(), self._deeds
         self._change, self._deeds = Change(), []
-        if not change and not self._written:
-            for deed in deeds:
-                deed()
-        elif not change:
-            self._written.append((None, deeds))
-        else:
+        if change:
             future = self._store.write(change)
             self._written.append((future, deeds))
             future.add_done_callback(lambda _: self._soon(self._release))
-
-    # ---- what comes with items
-
-    def accept(self, task_id: str, blobs: dict[str, bytes], objects: Sequence[str]) -> None:
-        """Before it is submitted: small payloads to be written with it, and the names of values attached to it."""
-        self._change.blobs.update(blobs)
-        if objects:
-            self._objects[task_id] = tuple(objects)
-
-    def ended(self, outcome: Outcome) -> None:
-        """Before its end is told to the machine: how an attempt ended."""
-        self._change.outcomes.append(outcome)
+        elif self._written:
+            self._written.append((None, deeds))
+        else:
+            for deed in deeds:
+                deed()
 
     # ---- reading
 
@@ -97,16 +121,20 @@ class DurableLog:
         """The store forgets by its own rules."""
 
     def restored(self) -> Restored:
-        """All that is not over, for a machine that goes on from it."""
-        items = []
-        for stored in self._store.unfinished():
-            decisions = self._store.decisions(stored.new.id)
-            newest = decisions[-1] if decisions else None
-            items.append(stored_rows.item_row(stored, self._store.steps(stored.new.id), newest))
+        """All of which something is still to be done, and what that waits for, for a machine that goes on from it."""
+        rows = {stored.new.id: self._row(stored) for stored in self._store.owed()}
+        awaited = {one for row in rows.values() for one in row.after if one not in rows}
+        for stored in map(self._store.item, sorted(awaited)):
+            if stored is not None:
+                rows[stored.new.id] = self._row(stored)
         clusters, owners = stored_rows.fleet_rows(self._store.fleet())
-        return Restored(tuple(items), clusters, owners, self._store.next_fence)
+        return Restored(tuple(rows.values()), clusters, owners, self._store.next_fence, self._store.next_number)
 
     # ---- inside
+
+    def _row(self, stored: StoredItem) -> ItemRow:
+        decisions = self._store.decisions(stored.new.id)
+        return stored_rows.item_row(stored, self._store.steps(stored.new.id), decisions[-1] if decisions else None)
 
     def _whole_change(self) -> Change:
         change = self._change
@@ -114,12 +142,14 @@ class DurableLog:
             row = self._machine.row(task_id)
             change.now[task_id] = stored_rows.item_now(row)
             if task_id in self._fresh:
-                change.new.append(stored_rows.new_item(row.task, row.number, self._objects.pop(task_id, ())))
+                description, objects = self._accepted.pop(task_id)
+                change.new.append(stored_rows.new_item(row.task, row.number, description, objects))
         if self._touched:
             change.next_fence = self._machine.next_fence
         if self._fleet_touched:
-            change.fleet = stored_rows.fleet_now(self._machine.cluster_rows(), self._machine.owner_rows())
-        self._touched, self._fresh, self._fleet_touched = set(), set(), False
+            said = self._machine.cluster_rows(), self._machine.owner_rows()
+            change.fleet = stored_rows.fleet_now(*said, self._absent)
+        self._touched, self._fresh, self._fleet_touched = {}, {}, False
         return change
 
     def _release(self) -> None:

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Event,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
 
 _log = get_logger(__name__)
@@ -35,7 +35,7 @@ _BAD_ENVIRONMENT = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_START_FAI
 class _Watched:
     """One attempt of one job on a cluster."""
 
-    order: Dispatch
+    order: Dispatch | AdoptAttempt
     ray_id: str
     started: bool = False
     stop_wanted: bool = False
@@ -132,6 +132,10 @@ class JobRunner:
         self._watch(watched)
         if watched.stop_wanted:
             await self._stop(watched)
+
+    def adopt(self, order: AdoptAttempt) -> None:
+        """Watch a job that the process before ours has sent, and that had begun."""
+        self._watch(_Watched(order, self.ray_id(order.task_id, order.attempt), started=True))
 
     def cancel(self, order: CancelAttempt) -> None:
         """Stop it; the watcher sees when it has ended."""

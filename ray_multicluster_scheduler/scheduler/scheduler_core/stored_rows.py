@@ -1,13 +1,22 @@
-"""Rows of the machine as records of the store, and back. What is as usual is not written."""
+"""Rows of the machine as records of the store, and back.
+
+Documents are JSON with the version of their form, ``v``. Whoever reads one ignores what it does not know.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from typing import Any
 
-from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model import (
+    FailureClass,
+    Rejection,
+    SchedulingDecision,
+    TaskDescription,
+)
+from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
@@ -22,60 +31,99 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
+_VERSION = 1
 _COLUMNS = frozenset(
     {"task", "number", "history", "priority", "attempt", "cluster", "fence", "finished_at", "decision"}
 )
 """What the store has a place for; all other fields of a row are its ``rest``."""
+_TASK = tuple(one.name for one in fields(TaskDescription))
+_REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
+_REST_SET = frozenset(_REST)
+_PARTS = ("job", "actor", "gang")
 
 
-def _usual(kind: type) -> dict[str, Any]:
-    """The defaults of a dataclass, by field; _NOTHING for those that have none."""
-    usual = {}
-    for one in fields(kind):
-        made = one.default_factory() if one.default_factory is not MISSING else one.default
-        usual[one.name] = _NOTHING if made is MISSING else made
-    return usual
+def described(task: TaskDescription, objects: Sequence[str] = ()) -> bytes:
+    """An item as it was accepted, with the names of the values that were attached to it. Raises TypeError, ValueError
+    for what is not plain data."""
+    document: dict[str, Any] = {name: getattr(task, name) for name in _TASK}
+    for name in _PARTS:
+        if document[name] is not None:
+            document[name] = asdict(document[name])
+    return _text({"v": _VERSION, "task": document, "objects": list(objects)})
 
 
-_NOTHING = object()
-_USUAL_TASK = _usual(TaskDescription)
-_USUAL_REST = {name: value for name, value in _usual(ItemRow).items() if name not in _COLUMNS}
-
-
-def new_item(task: TaskDescription, number: int, objects: Sequence[str] = ()) -> NewItem:
-    """An item as it was accepted. ``objects`` names the values that were attached to it, in their order."""
-    unusual = {name: value for name, usual in _USUAL_TASK.items() if (value := getattr(task, name)) != usual}
-    for name in ("job", "actor", "gang"):
-        if name in unusual:
-            unusual[name] = asdict(unusual[name])
-    document = {"task": unusual, "objects": list(objects)} if objects else {"task": unusual}
-    blobs = tuple(dict.fromkeys(one for one in (*task.payloads, *objects) if one is not None))
-    return NewItem(task.id, number, task.kind, task.name, task.owner, task.submitted_at, _text(document), blobs)
+def new_item(task: TaskDescription, number: int, description: bytes, objects: Sequence[str] = ()) -> NewItem:
+    """Its record; ``description`` is what :func:`described` says."""
+    return NewItem(
+        id=task.id,
+        number=number,
+        kind=task.kind,
+        name=readable(task.name),
+        owner=task.owner,
+        submitted_at=task.submitted_at,
+        description=description,
+        key=task.idempotency_key,
+        blobs=tuple(dict.fromkeys(one for one in (*task.payloads, *objects) if one is not None)),
+    )
 
 
 def item_now(row: ItemRow) -> ItemNow:
     """What may change of it."""
-    rest = {name: value for name, usual in _USUAL_REST.items() if (value := getattr(row, name)) != usual}
+    rest = {name: value for name in _REST if (value := getattr(row, name))}
     if row.ending is not None:
         rest["ending"] = asdict(row.ending)
+    for name in ("queued_at", "started_at", "retry_at"):  # 0 is a time
+        if getattr(row, name) is not None:
+            rest[name] = getattr(row, name)
+    owed = not row.state.terminal or bool(row.given_up)
     return ItemNow(
-        row.task.id, row.state, row.attempt, row.cluster, row.fence, row.priority, row.finished_at, _text(rest)
+        row.task.id,
+        row.state,
+        row.attempt,
+        row.cluster,
+        row.fence,
+        row.priority,
+        row.finished_at,
+        owed,
+        _text({"v": _VERSION, **rest}),
     )
 
 
+def step_of(transition: Transition) -> Step:
+    return Step(*transition)._replace(sentence=readable(transition.sentence))
+
+
 def decided(task_id: str, attempt: int, decision: SchedulingDecision) -> Decided:
-    return Decided(task_id, attempt, decision.at, decision.cluster, _text(decision.to_dict()))
+    """Its table row by row, without the names of the fields: it is written for every attempt."""
+    rows = [
+        [
+            row.cluster,
+            [[one.code, one.sentence, one.permanent] for one in row.rejections],
+            row.ranks,
+            row.scores,
+            row.raw_scores,
+            row.total,
+            row.node_id,
+        ]
+        for row in decision.candidates
+    ]
+    document = {"v": _VERSION, "code": decision.code, "sentence": decision.sentence, "rows": rows}
+    if decision.unblocked_by is not None:
+        document["unblocked_by"] = decision.unblocked_by
+    return Decided(task_id, attempt, decision.at, decision.cluster, _text(document))
 
 
 def task_of(stored: StoredItem) -> tuple[TaskDescription, tuple[str, ...]]:
     """The item as it was accepted, and the names of the values attached to it."""
     document = json.loads(stored.new.description)
-    return TaskDescription.from_dict(document["task"]), tuple(document.get("objects", ()))
+    known = {name: value for name, value in document["task"].items() if name in _TASK}
+    return TaskDescription.from_dict(known), tuple(document["objects"])
 
 
 def item_row(stored: StoredItem, steps: Iterable[Step], decision: Decided | None) -> ItemRow:
     """The row that was written."""
-    now, rest = stored.now, json.loads(stored.now.rest)
+    now = stored.now
+    rest = {name: value for name, value in json.loads(now.rest).items() if name in _REST_SET}
     for name in ("earlier_fences", "after"):
         if name in rest:
             rest[name] = tuple(rest[name])
@@ -102,15 +150,30 @@ def item_row(stored: StoredItem, steps: Iterable[Step], decision: Decided | None
 
 
 def decision_of(stored: Decided) -> SchedulingDecision:
-    return SchedulingDecision.from_dict(json.loads(stored.document))
+    document = json.loads(stored.document)
+    rows = [
+        CandidateReport(cluster, tuple(Rejection(*one) for one in rejections), *rest)
+        for cluster, rejections, *rest in document["rows"]
+    ]
+    return SchedulingDecision(
+        stored.item_id,
+        stored.at,
+        stored.cluster,
+        document["code"],
+        document["sentence"],
+        tuple(rows),
+        document.get("unblocked_by"),
+    )
 
 
-def fleet_now(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow]) -> FleetNow:
-    """What people said of clusters and owners; nothing, for those of whom nothing was said."""
+def fleet_now(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetNow:
+    """What people said of clusters and owners. Of ``absent`` clusters, which are not configured just now, what was said
+    before still holds."""
     said = {one.name: _cluster(one) for one in clusters}
+    known = {name: _text({"v": _VERSION, **document}) for name, document in said.items() if document}
     return FleetNow(
-        {name: _text(document) for name, document in said.items() if document},
-        {one.name: _text({"paused": one.paused}) for one in owners},
+        {**{name: text for name, text in absent.items() if name not in said}, **known},
+        {one.name: _text({"v": _VERSION, "paused": one.paused}) for one in owners},
     )
 
 
@@ -118,10 +181,14 @@ def fleet_rows(stored: FleetNow) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow
     clusters = []
     for name, text in stored.clusters.items():
         said = json.loads(text)
-        if "dead" in said:
-            said["dead"] = Trouble(**said["dead"])
-        clusters.append(ClusterRow(name, **said))
-    return tuple(clusters), tuple(OwnerRow(name, **json.loads(text)) for name, text in stored.owners.items())
+        dead = Trouble(**said["dead"]) if "dead" in said else None
+        clusters.append(ClusterRow(name, bool(said.get("cordoned")), said.get("paused"), dead))
+    return tuple(clusters), tuple(OwnerRow(name, json.loads(text)["paused"]) for name, text in stored.owners.items())
+
+
+def readable(text: str) -> str:
+    """The same, if it can be written; half a character, as in names of files that are no text, is spelt out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _cluster(row: ClusterRow) -> dict[str, Any]:
@@ -134,4 +201,4 @@ def _cluster(row: ClusterRow) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -187,3 +187,47 @@ async def test_a_start_that_is_told_again_after_the_cut_is_heard_once(plane: Pla
     await plane.heard.until("started", 2)
     assert plane.heard.story("t1") == ["accepted", "started"]
     assert plane.heard.story("t2") == ["accepted", "started"]
+
+
+# ---- calls that the process before ours has sent
+
+
+async def test_a_call_of_the_process_before_is_asked_for_and_its_answer_told(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.adopt(*T1)
+    assert (await agent.until(m.RESUME)).head["keys"] == [["t1", 1]]
+    agent.accept(T1)
+    agent.start(T1)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    assert [result.task_id for result in plane.heard.results()] == ["t1"]
+    assert plane.heard.of("accepted") == plane.heard.of("started") == []  # that was known
+    assert agent.calls() == []
+
+
+async def test_a_call_of_the_process_before_that_the_agent_does_not_know_is_lost(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    link.adopt(*T1)
+    await agent.until(m.RESUME)
+    agent.say(m.UNKNOWN, {"keys": [["t1", 1]]})
+    await plane.heard.until("finished")
+    (result,) = plane.heard.results()
+    assert (result.status, result.failure) == ("failed", FailureClass.CLUSTER)
+    assert agent.calls() == []
+
+
+async def test_a_call_of_the_process_before_is_asked_for_when_the_agent_comes_back(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    await cut(plane, link, agent)
+    link.adopt(*T1)
+    link.cancel(*T1, force=False)
+    assert await come_back(plane, link, agent) == [["t1", 1]]
+    assert (await agent.until(m.CANCEL)).head == {"id": "t1", "attempt": 1, "force": False}
+
+
+async def test_a_call_of_the_process_before_is_lost_with_a_link_that_is_over(plane: Plane) -> None:
+    link, _ = await plane.pair()
+    await link.close("enough")
+    link.adopt(*T1)
+    (result,) = plane.heard.results()
+    assert (result.task_id, result.failure) == ("t1", FailureClass.CLUSTER)

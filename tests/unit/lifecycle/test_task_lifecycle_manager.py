@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     CancelAttempt,
     Complete,
     Dispatch,
+    Instruction,
     Persist,
     Transition,
 )
@@ -290,4 +291,12 @@ async def test_the_log_forgets_what_it_is_told_to() -> None:
     manager.log.forget("t1")
     assert manager.log.history("t1") == []
     assert manager.log.decision("t1") is None
+    manager.stop_timers()
+
+
+async def test_every_instruction_is_seen_to_in_one_place() -> None:
+    manager, _, _ = make()
+    places = [{Persist, Dispatch}, set(manager._notes), set(manager._deeds)]
+    assert set().union(*places) == set(get_args(Instruction))
+    assert sum(map(len, places)) == len(get_args(Instruction))
     manager.stop_timers()

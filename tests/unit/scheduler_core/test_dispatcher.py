@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.common.model import FailureClass, TaskDescriptio
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
     CancelAttempt,
     Dispatch,
     RecallAttempt,
@@ -81,6 +82,7 @@ class Hands:
     def __init__(self) -> None:
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
+        self.adopted: list[str] = []
         self.refreshed: list[str] = []
         self.checked: list[str] = []
 
@@ -89,6 +91,9 @@ class Hands:
 
     def cancel(self, order: CancelAttempt) -> None:
         self.cancelled.append(order.task_id)
+
+    def adopt(self, order: AdoptAttempt) -> None:
+        self.adopted.append(order.task_id)
 
     async def refresh(self, cluster: str) -> None:
         self.refreshed.append(cluster)
@@ -115,6 +120,7 @@ class Bench:
             cast("Any", self.hands),
             cast("Any", self.preparation),
             python,
+            lost_after_s=0.05,
         )
 
     def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
@@ -313,3 +319,32 @@ async def test_one_sent_ahead_that_is_prepared_is_told_of_its_place_or_taken_bac
     await eventually(lambda: events.AttemptFinished("t2", 1, "cancelled") in bench.posted)
     await eventually(lambda: len(bench.links.up["a"].calls) == 2)
     assert [(call.task_id, call.ahead) for call in bench.links.up["a"].calls] == [("t0", ""), ("t1", "")]
+
+
+# ---- attempts of the process before
+
+
+async def test_what_ran_on_a_linked_cluster_is_asked_for_there(bench: Bench) -> None:
+    bench.links.open.set()
+    bench.send("t1")
+    await eventually(bench.sent)
+    bench.order("t2")
+    bench.dispatcher.adopt(AdoptAttempt("t2", 3, 7, "a"))
+    assert bench.links.up["a"].adopted == [("t2", 3)]
+    assert bench.sent() == ["t1"]
+
+
+async def test_a_job_is_watched_where_it_is(bench: Bench) -> None:
+    bench.items["j"] = job("j")
+    bench.dispatcher.adopt(AdoptAttempt("j", 1, 7, "a"))
+    assert (bench.hands.adopted, bench.hands.submitted) == (["j"], [])
+
+
+async def test_what_nobody_can_ask_for_is_over_when_its_lease_is(bench: Bench) -> None:
+    bench.order("t1")
+    bench.dispatcher.adopt(AdoptAttempt("t1", 2, 7, "a"))
+    assert bench.posted == []
+    await eventually(lambda: bench.posted)
+    (over,) = bench.posted
+    assert isinstance(over, events.AttemptFinished)
+    assert (over.task_id, over.attempt, over.failure, over.code) == ("t1", 2, FailureClass.CLUSTER, "AGENT_UNKNOWN")

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.common.clock import SystemClock
-from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.control_plane.store import Outcome, SqliteStore, Step, StoredItem
+from ray_multicluster_scheduler.control_plane.store import Change, Outcome, SqliteStore, Step, StoredItem
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Dispatch, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
+    CancelAttempt,
+    Complete,
+    Dispatch,
+    Transition,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
@@ -25,7 +33,7 @@ from ray_multicluster_scheduler.simulation.faulty.campaign import play
 from ray_multicluster_scheduler.simulation.faulty.script import make_script
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
-from tests.unit.lifecycle.driver import FREE, cluster, snapshot, task
+from tests.unit.lifecycle.driver import FREE, Driver, cluster, snapshot, task
 
 
 class World:
@@ -40,6 +48,7 @@ class World:
         self.heard: list[tuple[str, TaskState]] = []
         self.over: list[Complete] = []
         self.cancelled: list[CancelAttempt] = []
+        self.adopted: list[AdoptAttempt] = []
         self.clock = SystemClock()
         self.log = DurableLog(
             self.store,
@@ -55,9 +64,11 @@ class World:
             self.manager.post(events.LinkUp(name, "3.11.9", "2.60.0", "s1"))
             self.manager.post(events.SnapshotTaken(snapshot(name, self.clock.now(), 4)))
 
-    def submit(self, *names: str, **values: Any) -> None:
+    def submit(self, *names: str, blobs: Mapping[str, bytes] | None = None, **values: Any) -> None:
         for name in names:
-            self.manager.post(events.Submitted(task(name, **values)))
+            item = task(name, **values)
+            self.log.accept(item, {**{one: b"" for one in item.payloads if one}, **(blobs or {})}, list(blobs or ()))
+            self.manager.post(events.Submitted(item))
 
     def end(self) -> None:
         self.manager.stop_timers()
@@ -77,6 +88,9 @@ class World:
     def completed(self, completion: Complete) -> None:
         self.over.append(completion)
 
+    def adopt(self, order: AdoptAttempt) -> None:
+        self.adopted.append(order)
+
     def refresh(self, name: str) -> None: ...
 
     def check_dashboard(self, name: str) -> None: ...
@@ -90,8 +104,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     world = World(folder)
     world.see("a")
-    world.log.accept("t", {"f": b"code", "x": b"data"}, ["x"])
-    world.submit("t")
+    world.submit("t", blobs={"x": b"data"})
     await eventually(lambda: world.sent)
     world.manager.post(events.DispatchAccepted("t", 1))
     world.manager.post(events.Started("t", 1, world.clock.now(), "n1"))
@@ -112,7 +125,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     assert (decision.task_id, decision.cluster, len(decision.candidates)) == ("t", "a", 2)
     assert world.store.outcome("t") == Outcome("t", 1, b'{"status": "succeeded"}', "v")
     assert world.store.blob("x") == b"data"
-    assert list(world.store.unfinished()) == []
+    assert list(world.store.owed()) == []
     assert world.log.decision("x") is None
     world.log.forget("t")
     assert world.failures == []
@@ -204,7 +217,8 @@ async def test_the_next_process_goes_on_from_what_was_durable(folder: Path) -> N
 
 
 def round_trip(row: ItemRow) -> ItemRow:
-    new, now = stored_rows.new_item(row.task, row.number), stored_rows.item_now(row)
+    new = stored_rows.new_item(row.task, row.number, stored_rows.described(row.task))
+    now = stored_rows.item_now(row)
     decision = None if row.decision is None else stored_rows.decided(row.task.id, row.attempt, row.decision)
     return stored_rows.item_row(StoredItem(new, now), [Step(*one) for one in row.history], decision)
 
@@ -236,4 +250,141 @@ def test_every_row_of_faulty_runs_comes_back_as_it_was_whatever_is_in_it(seen: l
 def test_what_people_said_comes_back() -> None:
     clusters = (ClusterRow("a", True), ClusterRow("b", False, "tests", Trouble("X", "burnt", at=3.0)), ClusterRow("c"))
     owners = (OwnerRow("ann", "holiday"),)
-    assert stored_rows.fleet_rows(stored_rows.fleet_now(clusters, owners)) == (clusters[:2], owners)
+    absent = stored_rows.fleet_now([ClusterRow("away", True), ClusterRow("a", False, "x")], [], {}).clusters
+    stored = stored_rows.fleet_now(clusters, owners, absent)
+    assert stored_rows.fleet_rows(stored) == ((ClusterRow("away", True), *clusters[:2]), owners)
+
+
+def test_documents_of_a_later_version_may_have_more_in_them() -> None:
+    driver = Driver(cluster("a"))
+    driver.submit(task("t"))
+    row_now = driver.machine.row("t")
+    new = stored_rows.new_item(row_now.task, 1, stored_rows.described(row_now.task))
+    more = json.loads(new.description)
+    more["task"]["colour"], more["v"] = "red", 2
+    now = stored_rows.item_now(row_now)
+    stored = StoredItem(
+        new._replace(description=json.dumps(more).encode()),
+        now._replace(rest=json.dumps({**json.loads(now.rest), "mood": "good"}).encode()),
+    )
+    assert stored_rows.item_row(stored, [Step(*one) for one in row_now.history], None) == row_now
+
+
+# ---- what must not stop everything
+
+
+async def test_words_that_are_no_text_are_spelt_out(folder: Path) -> None:
+    world = World(folder)
+    world.see("a")
+    world.submit("t", name="caf\udce9")
+    await eventually(lambda: world.sent)
+    world.manager.post(events.DispatchAccepted("t", 1))
+    sentence = "no such file: 'caf\udce9'"
+    world.manager.post(
+        events.AttemptFinished("t", 1, "failed", FailureClass.USER, "FileNotFoundError", "USER", sentence)
+    )
+    await eventually(lambda: world.over)
+    assert "caf\\udce9" in world.store.steps("t")[-1].sentence
+    found = world.store.item("t")
+    assert found is not None
+    assert stored_rows.task_of(found)[0].name == "caf\udce9"
+    world.end()
+
+
+async def test_what_cannot_be_written_down_is_refused_before_it_is_submitted(folder: Path) -> None:
+    world = World(folder)
+    with pytest.raises(TaskSubmissionError, match="cannot be written down"):
+        world.submit("t", runtime_env={"env_vars": {"A": object()}})
+    with pytest.raises(TaskSubmissionError, match="payload gone of task u is not here"):
+        world.log.accept(task("u", function_digest="gone"), {})
+    world.submit("v")
+    await eventually(lambda: world.heard)
+    assert {name for name, _ in world.heard} == {"v"}
+    world.end()
+
+
+async def test_numbers_go_on_after_items_that_are_over(folder: Path) -> None:
+    world = World(folder)
+    world.see("a")
+    world.submit("t1", "t2")
+    await eventually(lambda: len(world.sent) == 2)
+    world.manager.post(events.AttemptFinished("t2", 1, "succeeded"))
+    await eventually(lambda: world.over)
+    world.end()
+    after = World(folder)
+    after.manager.post(after.log.restored())
+    after.submit("t3")
+    await eventually(lambda: after.store.item("t3"))
+    assert after.failures == []
+    assert [one.new.number for one in after.store.owed()] == [1, 3]
+    after.end()
+
+
+async def test_who_waits_for_an_item_that_is_over_hears_of_it_after_a_restart(folder: Path) -> None:
+    world = World(folder)
+    world.see("a")
+    world.submit("first")
+    await eventually(lambda: world.sent)
+    world.submit("second", after=("first",))
+    await eventually(lambda: ("second", TaskState.PENDING) in world.heard)
+    world.end()
+    store = SqliteStore(folder)  # killed after the end of the first was durable, and before the second was told
+    found = store.item("first")
+    assert found is not None
+    now = found.now._replace(state=TaskState.SUCCEEDED, finished_at=9.0, owed=False, rest=b'{"v": 1}')
+    last = store.steps("first")[-1]
+    step = last._replace(number=last.number + 1, state=TaskState.SUCCEEDED, code="SUCCEEDED")
+    store.write(Change(now={"first": now}, steps=[step])).result()
+    store.close()
+    after = World(folder)
+    restored = after.log.restored()
+    assert {row.task.id for row in restored.items} == {"first", "second"}
+    after.see("a")
+    after.manager.post(restored)
+    await eventually(lambda: after.sent)
+    assert [one.task_id for one in after.sent] == ["second"]
+    after.end()
+
+
+async def test_what_runs_is_adopted_after_a_restart(folder: Path) -> None:
+    world = World(folder)
+    world.see("a")
+    world.submit("t")
+    await eventually(lambda: world.sent)
+    world.manager.post(events.DispatchAccepted("t", 1))
+    world.manager.post(events.Started("t", 1, world.clock.now(), "n1"))
+    await eventually(lambda: ("t", TaskState.RUNNING) in world.heard)
+    world.end()
+    after = World(folder)
+    after.manager.post(after.log.restored())
+    await eventually(lambda: after.adopted)
+    assert [(one.task_id, one.attempt, one.cluster) for one in after.adopted] == [("t", 1, "a")]
+    assert (after.sent, after.failures) == ([], [])
+    after.end()
+
+
+async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
+    disk = WatchedDisk()
+    world = World(folder, disk)
+    world.see("a")
+    await eventually(lambda: world.machine.view("a", world.clock.now()).known)
+    disk.full = True
+    world.submit("t")
+    await eventually(lambda: world.store.trouble is not None)
+    world.manager.fail(RuntimeError("a defect"))
+    disk.full = False
+    await eventually(lambda: world.store.item("t") is not None, timeout=20)
+    await asyncio.sleep(0.05)
+    assert (world.sent, world.heard) == ([], [])
+    world.end()
+
+
+async def test_what_was_said_of_a_cluster_that_is_away_is_kept(folder: Path) -> None:
+    store = SqliteStore(folder)
+    store.write(Change(fleet=stored_rows.fleet_now([ClusterRow("gone", True)], [], {}))).result()
+    store.close()
+    world = World(folder)
+    world.manager.post(events.CordonChanged("b", True))
+    await eventually(lambda: "b" in world.store.fleet().clusters)
+    assert set(world.store.fleet().clusters) == {"b", "gone"}
+    world.end()

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import job_runner
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
@@ -299,5 +299,30 @@ async def test_a_cancelled_job_in_doubt_that_turns_up_is_stopped(bench: Bench) -
     bench.becomes("RUNNING")
     bench.cancel()
     await work
+    assert (await bench.until_over()).status == "cancelled"
+    assert bench.stops == 1
+
+
+async def test_a_job_of_the_process_before_is_watched_and_never_sent_again(bench: Bench) -> None:
+    bench.becomes("RUNNING")
+    bench.runner.adopt(AdoptAttempt("j1", 1, 9, "a"))
+    await asyncio.sleep(0.02)
+    assert bench.posted == []  # that it runs is known
+    bench.becomes("SUCCEEDED")
+    assert await bench.until_over() == events.AttemptFinished("j1", 1, "succeeded")
+    assert bench.submits == []
+
+
+async def test_a_job_of_the_process_before_that_nobody_knows_is_lost(bench: Bench) -> None:
+    bench.runner.adopt(AdoptAttempt("j1", 1, 9, "a"))
+    over = await bench.until_over()
+    assert (over.failure, over.code) == (FailureClass.CLUSTER, "CLUSTER_RESTARTED")
+    assert bench.submits == []
+
+
+async def test_a_job_of_the_process_before_can_be_stopped(bench: Bench) -> None:
+    bench.becomes("RUNNING")
+    bench.runner.adopt(AdoptAttempt("j1", 1, 9, "a"))
+    bench.cancel()
     assert (await bench.until_over()).status == "cancelled"
     assert bench.stops == 1

@@ -41,12 +41,12 @@ def accepted(number: int, **values: object) -> Change:
 
 def ended(number: int, at: float, step: int = 2) -> Change:
     name = f"t{number}"
-    now = ItemNow(name, SUCCEEDED, 1, "a", 7, 0, at, b'{"x": 1}')
+    now = ItemNow(name, SUCCEEDED, 1, "a", 7, 0, at, owed=False, rest=b'{"x": 1}')
     return Change([], {name: now}, [Step(name, step, SUCCEEDED, 1, at, "DONE", "is over", "a")])
 
 
 def numbers(store: Store) -> list[int]:
-    return [one.new.number for one in store.unfinished()]
+    return [one.new.number for one in store.owed()]
 
 
 class StoreContract:
@@ -55,25 +55,28 @@ class StoreContract:
     def test_what_was_written_is_there_after_opening_it_again(self, open_store: Open) -> None:
         store = open_store()
         decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
-        change = accepted(1, blobs=("d1", "d2"))
-        change.add(Change([], {"t1": ItemNow("t1", QUEUED, 1, "a", 5, 3, None, b'{"k": 2}')}))
+        change = accepted(1, blobs=("d2", "d1"), key="mine")
+        change.add(Change([], {"t1": ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')}))
         change.steps.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
         change.decisions.append(decision)
         change.outcomes.append(Outcome("t1", 1, b"{}", "d3"))
         change.fleet = FleetNow({"a": b"cordoned"}, {"ann": b"paused"})
         change.next_fence = 6
+        change.settings = {"agent:a": b"1", "agent:b": b"2", "tls": b"3"}
         assert store.write(change).result() == 2
         store.close()
         store = open_store()
         found = store.item("t1")
         assert found is not None
-        assert found.new == item(1, blobs=("d1", "d2"))
-        assert found.now == ItemNow("t1", QUEUED, 1, "a", 5, 3, None, b'{"k": 2}')
-        assert [one.new.id for one in store.unfinished()] == ["t1"]
+        assert found.new == item(1, blobs=("d2", "d1"), key="mine")
+        assert found.now == ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
+        assert [one.new.id for one in store.owed()] == ["t1"]
         assert store.steps("t1") == change.steps
         assert store.decisions("t1") == [decision]
         assert store.outcome("t1") == Outcome("t1", 1, b"{}", "d3")
         assert store.fleet() == change.fleet
+        assert store.by_key("ann", "mine") == "t1"
+        assert store.settings("agent:") == {"agent:a": b"1", "agent:b": b"2"}
         assert (store.next_fence, store.next_number) == (6, 2)
 
     def test_what_was_never_here_is_not_found(self, open_store: Open) -> None:
@@ -85,12 +88,32 @@ class StoreContract:
         assert not store.expired("x")
         assert (store.next_fence, store.next_number) == (1, 1)
 
-    def test_only_what_is_not_over_is_unfinished_and_in_the_order_of_submission(self, open_store: Open) -> None:
+    def test_a_setting_is_replaced_and_removed(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(Change(settings={"a": b"1", "b": b"2", "%": b"3"}))
+        store.write(Change(settings={"a": None, "b": b"4", "c": None})).result()
+        assert store.settings("") == {"b": b"4", "%": b"3"}
+        assert store.settings("%") == {"%": b"3"}
+
+    def test_two_items_of_an_owner_cannot_have_one_key(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1, key="k"))
+        store.write(accepted(2, key="k", owner="bob")).result()
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            store.write(accepted(3, key="k")).result()
+        assert (store.by_key("ann", "k"), store.by_key("bob", "k"), store.by_key("ann", "x")) == ("t1", "t2", None)
+
+    def test_only_what_is_owed_is_told_of_and_in_the_order_of_submission(self, open_store: Open) -> None:
         store = open_store()
         for number in (3, 1, 2):
             store.write(accepted(number))
         store.write(ended(2, at=200)).result()
         assert numbers(store) == [1, 3]
+        over = ended(3, at=201)
+        over.now["t3"] = over.now["t3"]._replace(owed=True)  # it is over, but an attempt is still to be ended
+        store.write(over).result()
+        assert numbers(store) == [1, 3]
+        assert store.expire(1_000.0, keep=0) == 1
 
     def test_more_than_can_be_read_at_once(self, open_store: Open) -> None:
         store = open_store()
@@ -126,12 +149,23 @@ class StoreContract:
 
     def test_one_bad_change_does_not_harm_those_that_came_with_it(self, open_store: Open) -> None:
         store = open_store()
-        store.write(accepted(1)).result()
-        changes = [accepted(2), accepted(1), accepted(3)]
-        futures = [store.write(change) for change in changes]
+        futures = [store.write(accepted(number)) for number in [*range(1, 200), 7, *range(200, 300)]]
         wait(futures)
-        assert [future.exception() is None for future in futures] == [True, False, True]
-        assert numbers(store) == [1, 2, 3]
+        assert [future.exception() is None for future in futures] == [True] * 199 + [False] + [True] * 100
+        assert numbers(store) == list(range(1, 300))
+        assert [number for number, _ in store.steps_after(0, 1_000)] == list(range(1, 300))
+
+    def test_what_was_given_to_be_written_cannot_be_cancelled(self, open_store: Open) -> None:
+        store = open_store()
+        futures = [store.write(accepted(number)) for number in range(1, 50)]
+        assert not any(future.cancel() for future in futures)
+        wait(futures)
+        assert store.write(accepted(50)).result(timeout=20) == 50
+
+    def test_an_outcome_of_an_item_that_is_forgotten_is_ignored(self, open_store: Open) -> None:
+        store = open_store()
+        assert store.write(Change(outcomes=[Outcome("x", 1, b"{}")])).result() == 0
+        assert store.outcome("x") is None
 
     def test_many_threads_write_and_read(self, open_store: Open) -> None:
         store = open_store()
@@ -224,6 +258,29 @@ class StoreContract:
 
     # ---- retention
 
+    def test_numbers_of_steps_are_never_given_again(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1))
+        store.write(ended(1, at=5.0)).result()
+        store.expire(6.0, keep=0)
+        store.close()
+        store = open_store()
+        assert store.write(accepted(2)).result() == 3
+        assert [number for number, _ in store.steps_after(2, 10)] == [3]
+
+    def test_payloads_and_values_go_before_what_happened(self, open_store: Open) -> None:
+        store = open_store()
+        data, value = store.put_blob(b"data"), store.put_blob(b"value")
+        for number in (1, 2):
+            store.write(accepted(number, blobs=(data,)))
+        store.write(Change(outcomes=[Outcome("t1", 1, b"{}", value)]))
+        store.write(ended(1, at=5.0)).result()
+        store.strip(ended_before=6.0)
+        assert store.outcome("t1") == Outcome("t1", 1, b"{}", None)
+        assert len(store.steps("t1")) == 2
+        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 1]
+        assert (store.blob(value), store.blob(data)) == (None, b"data")  # t2 is not over
+
     def test_what_is_over_is_forgotten_by_age_and_by_number(self, open_store: Open) -> None:
         store = open_store()
         for number in range(1, 7):
@@ -301,7 +358,29 @@ class StoreContract:
         with pytest.raises(StoreFullError, match="Payloads and results take 100,000 of 150,000 bytes"):
             store.put_blob(bytes(60_000))
         with pytest.raises(StoreFullError, match="Payloads and results"):
-            store.write(Change(blobs={"d": bytes(60_000)}))
+            store.reserve({"d": 30_000, "e": 30_000})
+        store.reserve({"d": 30_000})  # of those that were refused nothing is counted
+        with pytest.raises(StoreFullError, match="Payloads and results"):
+            store.reserve({"e": 30_000})
+        store.write(Change(blobs={"d": bytes(30_000)})).result()
+        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 2]
+        assert store.put_blob(bytes(140_000))
+
+    def test_room_for_what_was_not_written_is_free_again(self, open_store: Open) -> None:
+        store = open_store(quota_bytes=100)
         store.write(accepted(1)).result()
-        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 1]
-        assert store.put_blob(bytes(60_000))
+        store.reserve({"d": 90})
+        bad = accepted(1)
+        bad.blobs["d"] = bytes(90)
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            store.write(bad).result()
+        store.reserve({"e": 90})
+
+    def test_a_blob_that_somebody_counts_on_is_held(self, open_store: Open) -> None:
+        store = open_store()
+        digest = store.put_blob(b"code")
+        assert [store.drop_blobs(), store.drop_blobs()] == [0, 0]
+        assert store.hold([digest, "never"]) == ["never"]
+        assert [store.drop_blobs(), store.drop_blobs()] == [0, 0]
+        assert store.drop_blobs() == 1
+        assert store.hold([digest]) == [digest]

@@ -272,6 +272,7 @@ class Runtime(LoopThread):
             monitor,
             self.preparation,
             platform.python_version(),
+            settings.lost_after_s,
         )
         self.method_calls = MethodCalls(
             self.control_plane, self.links.existing, self.preparation.homes, self.preparation.home_of, self._defect

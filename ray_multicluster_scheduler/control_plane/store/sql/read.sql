@@ -1,40 +1,50 @@
 -- name: leader
-SELECT control_plane, epoch, next_fence, last_number FROM leader
+SELECT next_fence, last_number FROM leader
 
--- name: last_step
-SELECT coalesce(max(number), 0) FROM steps
-
--- name: last_decision
-SELECT coalesce(max(number), 0) FROM decisions
-
--- name: unfinished
-SELECT number, id, kind, name, owner, submitted_at, description,
-       state, attempt, cluster, fence, priority, finished_at, rest
+-- name: owed
+SELECT number, id, kind, name, owner, submitted_at, description, key,
+       state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
- WHERE finished_at IS NULL AND number > ?
+ WHERE owed AND number > ?
  ORDER BY number
  LIMIT ?
 
 -- name: item
-SELECT number, id, kind, name, owner, submitted_at, description,
-       state, attempt, cluster, fence, priority, finished_at, rest
+SELECT number, id, kind, name, owner, submitted_at, description, key,
+       state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE id = ?
 
+-- name: by_key
+SELECT id FROM items WHERE owner = ? AND key = ?
+
 -- name: items
-SELECT number, id, kind, name, owner, submitted_at, description,
-       state, attempt, cluster, fence, priority, finished_at, rest
+SELECT number, id, kind, name, owner, submitted_at, description, key,
+       state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE number < :before
-   AND (:kind IS NULL OR kind = :kind)
-   AND (:owner IS NULL OR owner = :owner)
-   AND (:cluster IS NULL OR cluster = :cluster)
-   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+
+-- name: items_kind
+   AND kind = :kind
+
+-- name: items_owner
+   AND owner = :owner
+
+-- name: items_cluster
+   AND cluster = :cluster
+
+-- name: items_states
+   AND state IN (SELECT value FROM json_each(:states))
+
+-- name: items_unfinished
+   AND owed
+
+-- name: items_end
  ORDER BY number DESC
  LIMIT :limit
 
 -- name: payloads
-SELECT digest FROM payloads WHERE item = ? ORDER BY digest
+SELECT digest FROM payloads WHERE item = ? ORDER BY position
 
 -- name: steps
 SELECT :id, step, state, attempt, at, code, sentence, cluster
@@ -63,7 +73,10 @@ SELECT :id, attempt, document, digest
  LIMIT 1
 
 -- name: fleet
-SELECT what, name, document FROM fleet ORDER BY name
+SELECT what, name, document FROM fleet ORDER BY what, name
+
+-- name: settings
+SELECT key, value FROM settings WHERE substr(key, 1, length(:begin)) = :begin ORDER BY key
 
 -- name: expired
 SELECT 1 FROM expired WHERE hash = ?
@@ -76,3 +89,12 @@ SELECT 1 FROM blobs WHERE digest = ?
 
 -- name: blob_bytes
 SELECT coalesce(sum(bytes), 0) FROM blobs
+
+-- name: blob_digests
+SELECT digest FROM blobs WHERE data IS NULL
+
+-- name: nameless_blobs
+SELECT digest
+  FROM blobs
+ WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)
+   AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)

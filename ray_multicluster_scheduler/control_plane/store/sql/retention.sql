@@ -1,10 +1,15 @@
+-- name: newest_to_expire
+SELECT finished_at, number
+  FROM items
+ WHERE finished_at IS NOT NULL AND NOT owed
+ ORDER BY finished_at DESC, number DESC
+ LIMIT 1 OFFSET ?
+
 -- name: to_expire
 SELECT number, id
   FROM items
- WHERE finished_at IS NOT NULL
-   AND (finished_at < :ended_before
-        OR number NOT IN (SELECT number FROM items WHERE finished_at IS NOT NULL
-                           ORDER BY finished_at DESC, number DESC LIMIT :keep))
+ WHERE finished_at IS NOT NULL AND NOT owed
+   AND (finished_at < :ended_before OR (finished_at, number) <= (:finished_at, :number))
  ORDER BY finished_at, number
  LIMIT :limit
 
@@ -26,11 +31,18 @@ DELETE FROM payloads WHERE item = ?
 -- name: forget_item
 DELETE FROM items WHERE number = ?
 
--- name: nameless_blobs
-SELECT digest, bytes, data IS NULL
-  FROM blobs
- WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)
-   AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)
-
 -- name: forget_blob
-DELETE FROM blobs WHERE digest = ?
+DELETE FROM blobs
+ WHERE digest = ?1
+   AND NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = ?1)
+   AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = ?1)
+RETURNING bytes, data IS NULL
+
+-- name: forget_payloads_before
+DELETE FROM payloads
+ WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < ?)
+
+-- name: forget_values_before
+UPDATE outcomes SET digest = NULL
+ WHERE digest IS NOT NULL
+   AND item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < ?)

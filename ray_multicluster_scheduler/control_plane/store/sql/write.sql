@@ -1,16 +1,21 @@
+-- name: take_over
+UPDATE leader SET epoch = epoch + 1
+RETURNING control_plane, epoch, last_step, last_decision
+
 -- name: lead
 UPDATE leader
-   SET next_fence = max(next_fence, :next_fence), last_number = max(last_number, :last_number)
+   SET next_fence = max(next_fence, :next_fence), last_number = max(last_number, :last_number),
+       last_step = :last_step, last_decision = :last_decision
  WHERE epoch = :epoch
 
 -- name: new_item
-INSERT INTO items (id, number, kind, name, owner, submitted_at, description,
-                   state, attempt, cluster, fence, priority, finished_at, rest, epoch)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'PENDING', 0, NULL, NULL, 0, NULL, x'7b7d', ?)
+INSERT INTO items (id, number, kind, name, owner, submitted_at, description, key,
+                   state, attempt, cluster, fence, priority, finished_at, owed, rest, epoch)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'PENDING', 0, NULL, NULL, 0, NULL, 1, x'7b7d', ?)
 
 -- name: item_now
 UPDATE items
-   SET state = ?, attempt = ?, cluster = ?, fence = ?, priority = ?, finished_at = ?, rest = ?, epoch = ?
+   SET state = ?, attempt = ?, cluster = ?, fence = ?, priority = ?, finished_at = ?, owed = ?, rest = ?, epoch = ?
  WHERE id = ?
 
 -- name: step
@@ -23,10 +28,10 @@ VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?)
 
 -- name: outcome
 INSERT OR REPLACE INTO outcomes (item, attempt, document, digest, epoch)
-VALUES ((SELECT number FROM items WHERE id = ?), ?, ?, ?, ?)
+SELECT number, ?, ?, ?, ? FROM items WHERE id = ?
 
 -- name: payload
-INSERT OR IGNORE INTO payloads (item, digest) VALUES (?, ?)
+INSERT INTO payloads (item, position, digest) VALUES (?, ?, ?)
 
 -- name: blob
 INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, ?)
@@ -36,3 +41,9 @@ DELETE FROM fleet
 
 -- name: fleet
 INSERT INTO fleet (what, name, document, epoch) VALUES (?, ?, ?, ?)
+
+-- name: setting
+INSERT OR REPLACE INTO settings (key, value, epoch) VALUES (?, ?, ?)
+
+-- name: forget_setting
+DELETE FROM settings WHERE key = ?
