@@ -28,7 +28,8 @@ class AgentLink:
 
     ``is_over`` asks the Jobs API whether the agent's job has ended: together with the end of the lease, the
     only two ways to know that an attempt behind a broken connection is dead. ``end_agent`` stops that job if it
-    can; it is asked to before calls are declared dead by the lease alone.
+    can; it is asked to before calls are declared dead by the lease alone. ``of_before``: the agent was started by the
+    process before ours, and has its calls; it is waited for from now on.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class AgentLink:
         lost_after_s: float,
         is_over: Callable[[], Awaitable[str | None]],
         end_agent: Callable[[], Awaitable[None]] | None = None,
+        of_before: bool = False,
     ) -> None:
         self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
         self._heartbeat_s, self._lease_s, self._lost_after_s = heartbeat_s, lease_s, lost_after_s
-        self._is_over, self._end_agent = is_over, end_agent
+        self._is_over, self._end_agent, self._of_before = is_over, end_agent, of_before
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
@@ -65,6 +67,8 @@ class AgentLink:
         self.over = asyncio.Event()
         self.closing = self.hung_up = False
         self.last_used = time.monotonic()
+        if of_before:
+            self._spawn(self._watch_the_silent())
 
     @property
     def cluster(self) -> str:
@@ -172,7 +176,7 @@ class AgentLink:
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
-        self._calls.connected(again=not first)
+        self._calls.connected(again=not first or self._of_before)
         self._listener.link_up(self.info)
         children = [
             asyncio.create_task(self._read(connection)),

@@ -86,12 +86,16 @@ class AgentListener:
                 next_step="give another agent_listen (host:port), or auto",
             ) from error
 
-    def expect(self, cluster: str, agent: str, link: Expected) -> str:
-        """Make a one-time token for this agent of this cluster."""
-        token = secrets.token_urlsafe(24)
+    def expect(self, cluster: str, agent: str, link: Expected) -> tuple[str, str]:
+        """Make a one-time token for this agent of this cluster, and the secret by which it is known from then on."""
+        token, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         until = self._clock.now() + TOKEN_LIFETIME_S
-        self._tickets[agent] = _Ticket(cluster, link, token, until, secrets.token_urlsafe(24))
-        return token
+        self._tickets[agent] = _Ticket(cluster, link, token, until, secret)
+        return token, secret
+
+    def expect_back(self, cluster: str, agent: str, link: Expected, secret: str) -> None:
+        """An agent of the process before ours, which knows this secret, may come back."""
+        self._tickets[agent] = _Ticket(cluster, link, None, 0.0, secret)
 
     def forget(self, agent: str) -> None:
         """This agent may not come (back) in."""

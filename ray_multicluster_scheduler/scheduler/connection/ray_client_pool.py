@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress, agent_address
@@ -16,16 +16,24 @@ from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import TlsIdentity, make_identity
+from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
+    TlsIdentity,
+    identity_from,
+    make_identity,
+)
 
 _log = get_logger(__name__)
 
 
 class RayClientPool:
-    """Owns the links and the port where agents dial in. Lives on the control plane's loop."""
+    """Owns the links and the port where agents dial in. Lives on the control plane's loop.
+
+    ``life`` counts the processes of one control plane, so that each gives its agents names of their own.
+    """
 
     def __init__(
         self,
@@ -36,7 +44,11 @@ class RayClientPool:
         clock: Clock,
         control_plane: str,
         packages: PackageCache,
+        memory: LinkMemory | None = None,
+        life: int = 1,
     ) -> None:
+        self._memory: LinkMemory = memory or NoMemory()
+        self._life = life
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
@@ -110,8 +122,41 @@ class RayClientPool:
         )
         port = self._port(address)
         number = await port.start()
-        agent = f"rmcs-agent-{self._control_plane}-{cluster}-{next(self._numbers)}"
-        link = AgentLink(
+        agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
+        link = self._new_link(cluster, agent)
+        certificate = None if address.loopback else self._tls().certificate
+        token, secret = port.expect(cluster, agent, link)
+        invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
+        try:
+            await self._remember(RememberedAgent(cluster, agent, secret, address.host, number, not address.loopback))
+            await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
+        except BaseException:
+            port.forget(agent)
+            await self._abandon(link)
+            self._memory.forget(agent)
+            raise
+        self._keep(link, port)
+        return link
+
+    async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
+        """Wait for the agents of the process before ours, where they dial. One whose port somebody else has by now ends
+        by its lease, and what it ran is lost then."""
+        if identity is not None:
+            self._identity = identity_from(identity)
+        for one in agents:
+            tls = self._tls().context if one.tls else None
+            place = (one.host, one.port)
+            port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
+            link = self._new_link(one.cluster, one.agent, of_before=True)
+            port.expect_back(one.cluster, one.agent, link, one.secret)
+            self._keep(link, port)
+            try:
+                await port.start()
+            except ConfigurationError as error:
+                _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
+
+    def _new_link(self, cluster: str, agent: str, *, of_before: bool = False) -> AgentLink:
+        return AgentLink(
             cluster,
             agent,
             self._listener,
@@ -121,21 +166,19 @@ class RayClientPool:
             lost_after_s=self._settings.lost_after_s,
             is_over=self._is_over(cluster, agent),
             end_agent=lambda: self._stop_job(cluster, agent),
+            of_before=of_before,
         )
-        certificate = None if address.loopback else self._tls().certificate
-        token = port.expect(cluster, agent, link)
-        invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
-        try:
-            await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
-        except BaseException:
-            port.forget(agent)
-            await self._abandon(link)
-            raise
-        self._links[cluster] = link
+
+    async def _remember(self, agent: RememberedAgent) -> None:
+        if agent.tls:
+            await self._memory.keep_identity(self._tls().pem)
+        await self._memory.remember(agent)
+
+    def _keep(self, link: AgentLink, port: AgentListener) -> None:
+        self._links[link.cluster] = link
         farewell = asyncio.create_task(self._after(link, port))
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
-        return link
 
     async def _after(self, link: AgentLink, port: AgentListener) -> None:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
@@ -143,13 +186,15 @@ class RayClientPool:
         port.forget(link.agent)
         if not link.hung_up:
             await self._stop_job(link.cluster, link.agent)
+        self._memory.forget(link.agent)
 
     def _port(self, address: AgentAddress) -> AgentListener:
-        place = (address.host, address.port)
-        if place not in self._ports:
-            tls = None if address.loopback else self._tls().context
-            self._ports[place] = AgentListener(address.host, address.port, self._clock, tls)
-        return self._ports[place]
+        for (host, number), port in self._ports.items():
+            if host == address.host and address.port in (0, number):
+                return port
+        tls = None if address.loopback else self._tls().context
+        port = self._ports[address.host, address.port] = AgentListener(address.host, address.port, self._clock, tls)
+        return port
 
     def _tls(self) -> TlsIdentity:
         if self._identity is None:

@@ -14,14 +14,16 @@ _VALID = datetime.timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """A server context, and the certificate (PEM) that agents are told to trust, and no other."""
+    """A server context, the certificate (PEM) that agents are told to trust, and no other, and both parts of the key as
+    they can be kept."""
 
     context: ssl.SSLContext
     certificate: str
+    pem: bytes
 
 
 def make_identity() -> TlsIdentity:
-    """A fresh key and certificate, in memory only."""
+    """A fresh key and certificate."""
     from cryptography import x509  # noqa: PLC0415 - only needed off loopback, and slow to import
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -45,12 +47,20 @@ def make_identity() -> TlsIdentity:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    return identity_from(secret + pem)
+
+
+def identity_from(pem: bytes) -> TlsIdentity:
+    """One that was made before. Raises ValueError for what is none."""
+    begin = pem.find(b"-----BEGIN CERTIFICATE-----")
+    if begin < 0:
+        raise ValueError("there is no certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with tempfile.TemporaryDirectory(prefix="rmcs-tls-") as folder:
         path = Path(folder, "identity.pem")
         # The ssl module reads keys from files only; this one is ours alone and gone at once.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secret + pem)
+            file.write(pem)
         context.load_cert_chain(path)
-    return TlsIdentity(context, pem.decode())
+    return TlsIdentity(context, pem[begin:].decode(), pem)

@@ -38,7 +38,7 @@ class Plane:
     async def pair(self, **values: Any) -> tuple[AgentLink, ScriptedAgent]:
         """A link and the agent that joined it."""
         link = self.link(**values)
-        agent = await ScriptedAgent.joined(self.number, self.port.expect("a", "agent-1", link))
+        agent = await ScriptedAgent.joined(self.number, self.port.expect("a", "agent-1", link)[0])
         self.agents.append(agent)
         await link.joined
         await self.heard.until("link_up")

@@ -57,21 +57,21 @@ async def test_the_right_token_opens_the_door_and_both_sides_know_each_other(pla
 
 
 async def test_a_wrong_token_is_turned_away_with_a_sentence_and_spoils_nothing(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     with pytest.raises(Rejected, match="the proof is wrong"):
         await knock(join(plane, "not the token"))
     assert "secret" in await knock(join(plane, token))
 
 
 async def test_a_token_works_once(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     await knock(join(plane, token))
     with pytest.raises(Rejected, match="used already"):
         await knock(join(plane, token))
 
 
 async def test_a_token_does_not_live_long(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     plane.clock.time += TOKEN_LIFETIME_S + 1
     with pytest.raises(Rejected, match="too old"):
         await knock(join(plane, token))
@@ -79,27 +79,27 @@ async def test_a_token_does_not_live_long(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("cluster", "agent"), [("b", "agent-1"), ("a", "agent-2")])
 async def test_a_token_is_bound_to_cluster_and_agent(plane: Plane, cluster: str, agent: str) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     with pytest.raises(Rejected, match="nobody waits for this agent"):
         await knock(join(plane, token, cluster=cluster, agent=agent))
 
 
 async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     plane.port.forget("agent-1")
     with pytest.raises(Rejected, match="nobody waits"):
         await knock(join(plane, token))
 
 
 async def test_the_secret_opens_the_door_again_long_after_the_token(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     secret = str((await knock(join(plane, token)))["secret"])
     plane.clock.time += 10 * TOKEN_LIFETIME_S
     assert "secret" not in await knock(join(plane, token), secret), "it is told once"
 
 
 async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     await knock(join(plane, token))
     for wrong in ("guess", token):
         with pytest.raises(Rejected, match="the proof is wrong"):
@@ -107,7 +107,7 @@ async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) 
 
 
 async def test_neither_token_nor_secret_is_sent_by_the_agent(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     sent = b""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ async def test_an_agent_tries_every_address(plane: Plane) -> None:
     closed_port = port_of(nobody)
     nobody.close()
     await nobody.wait_closed()
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
     addresses = [("127.0.0.1", closed_port), ("127.0.0.1", plane.number)]
     assert "secret" in await knock(Join("a", "agent-1", addresses, token))
     with pytest.raises(CannotDial, match=f"127.0.0.1:{closed_port}"):
@@ -234,7 +234,7 @@ async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> Non
     await plane.port.close()
     late = AgentListener("127.0.0.1", number, plane.clock)
     link = plane.link()
-    token = late.expect("a", "agent-1", link)
+    token, _ = late.expect("a", "agent-1", link)
 
     async def open_later() -> None:
         await asyncio.sleep(0.2)
@@ -264,7 +264,7 @@ async def test_an_agent_dials_no_longer_than_it_may() -> None:
 
 
 async def test_the_lease_of_a_new_connection_counts_from_when_the_agent_asked(plane: Plane) -> None:
-    token = plane.port.expect("a", "agent-1", plane.link())
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = await asyncio.open_connection("127.0.0.1", plane.number)
@@ -317,7 +317,7 @@ async def test_the_pinned_certificate_is_trusted_and_no_other(monkeypatch: pytes
     plane = Plane(AgentListener("127.0.0.1", 0, FakeClock(), ours.context), 0, FakeClock())
     plane.number = await plane.port.start()
     link = plane.link()
-    token = plane.port.expect("a", "agent-1", link)
+    token, _ = plane.port.expect("a", "agent-1", link)
     place = [("127.0.0.1", plane.number)]
     with pytest.raises(CannotDial, match="(?i)certificate"):
         await knock(Join("a", "agent-1", place, token, certificate=other.certificate))

@@ -11,12 +11,15 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection import agent_launcher
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from ray_multicluster_scheduler.scheduler.connection.tls_identity import identity_from, make_identity
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock, Heard, call
 from tests.support.scripted_agent import ScriptedAgent
@@ -69,15 +72,47 @@ class Dashboard:
 class Fleet:
     """The pool, and what it is made of."""
 
-    def __init__(self, **cluster: Any) -> None:
-        self.dashboard, self.heard = Dashboard(), Heard()
+    def __init__(self, before: Fleet | None = None, settings: Settings | None = None, **cluster: Any) -> None:
+        """``before``: the process whose clusters and agents it takes over."""
+        self.dashboard, self.heard = before.dashboard if before else Dashboard(), Heard()
+        self.agents: dict[str, RememberedAgent] = dict(before.agents) if before else {}
+        self.identity: bytes | None = before.identity if before else None
         config = ClusterConfig(
             **{"name": "a", "dashboard": "http://127.0.0.1:8265", "head_address": "127.0.0.1:10001", **cluster}
         )
-        settings = Settings(heartbeat_s=0.05)
         self.pool = RayClientPool(
-            {"a": config}, settings, cast("Any", self), self.heard, FakeClock(), "cp1", cast("Any", self)
+            {"a": config},
+            settings or Settings(heartbeat_s=0.05),
+            cast("Any", self),
+            self.heard,
+            FakeClock(),
+            "cp1",
+            cast("Any", self),
+            self,
+            2 if before else 1,
         )
+
+    async def remember(self, agent: RememberedAgent) -> None:
+        await asyncio.sleep(0.01)
+        assert not self.dashboard.joins or not any(one.join.agent == agent.agent for one in self.dashboard.agents)
+        self.agents[agent.agent] = agent
+
+    def forget(self, agent: str) -> None:
+        self.agents.pop(agent, None)
+
+    async def keep_identity(self, pem: bytes) -> None:
+        self.identity = pem
+
+    async def die(self) -> None:
+        """As a process does that is killed: its ports and connections are gone, and nobody was told."""
+        for port in self.pool._ports.values():
+            await port.close()
+        for link in self.pool._links.values():
+            for task in list(link._tasks):
+                task.cancel()
+            await asyncio.gather(*link._tasks, return_exceptions=True)
+        for farewell in list(self.pool._farewells):
+            farewell.cancel()
 
     def client(self, name: str) -> Dashboard:
         return self.dashboard
@@ -240,3 +275,106 @@ async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pyt
     with caplog.at_level(logging.WARNING, "ray_multicluster_scheduler"):
         await fleet.pool.link("a")
     assert "another control plane (other)" in caplog.text
+
+
+# ---- agents of the process before
+
+
+async def killed_with_work() -> Fleet:
+    """A process that was killed while its agent ran t1 and had been sent t2."""
+    before = Fleet()
+    link = await before.pool.link("a")
+    link.submit([call("t1"), call("t2")])
+    (agent,) = before.dashboard.agents
+    agent.accept(("t1", 1))
+    agent.start(("t1", 1))
+    await before.heard.until("started")
+    await before.die()
+    await agent.cut()
+    return before
+
+
+async def test_an_agent_is_remembered_before_anything_is_given_to_it_and_until_it_is_over(fleet: Fleet) -> None:
+    link = await fleet.pool.link("a")
+    (remembered,) = fleet.agents.values()
+    (agent,) = fleet.dashboard.agents
+    assert remembered == RememberedAgent.from_dict(remembered.to_dict())
+    assert (remembered.agent, remembered.cluster) == (agent.join.agent, "a")
+    assert [remembered.host, remembered.port] == list(agent.join.addresses[0])
+    await asyncio.gather(fleet.pool.close_link("a", "enough"), fleet.hang_up_when_told())
+    await eventually(lambda: not fleet.agents)
+    assert not link.connected
+
+
+async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
+    before = await killed_with_work()
+    fleet = Fleet(before)
+    await fleet.pool.take_back(before.agents.values(), None)
+    link = await fleet.pool.link("a")  # it is there, and no other agent is started
+    link.adopt("t1", 1)
+    link.submit([call("t2")])
+    (agent,) = fleet.dashboard.agents
+    agent.heard.clear()
+    await agent.dial()
+    await fleet.heard.until("link_up")
+    assert (await agent.until(m.RESUME)).head["keys"] == [["t1", 1], ["t2", 1]]
+    agent.say(m.UNKNOWN, {"keys": [["t2", 1]]})
+    await eventually(agent.calls)
+    assert agent.calls() == [("t2", 1)]
+    agent.finish(("t1", 1), ("t2", 1))
+    await fleet.heard.until("finished", 2)
+    assert sorted(result.task_id for result in fleet.heard.results()) == ["t1", "t2"]
+    assert len(fleet.dashboard.submitted) == 1
+    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_told())
+    assert fleet.agents == {}
+
+
+async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_one_has_another_name() -> None:
+    before = await killed_with_work()
+    fleet = Fleet(before)
+    fleet.dashboard.jobs[next(iter(before.agents))]["status"] = "FAILED"
+    await fleet.pool.take_back(before.agents.values(), None)
+    link = fleet.pool.existing("a")
+    assert link is not None
+    link.adopt("t1", 1)
+    await fleet.heard.until("finished")
+    (result,) = fleet.heard.results()
+    assert (result.task_id, result.failure) == ("t1", FailureClass.CLUSTER)
+    await eventually(lambda: not fleet.agents)
+    assert (await fleet.pool.link("a")).connected
+    first, second = (job["id"] for job in fleet.dashboard.submitted)
+    assert first != second
+    for agent in fleet.dashboard.agents:
+        await agent.close()
+    await fleet.pool.close()
+
+
+async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = await killed_with_work()
+    port = next(iter(before.agents.values())).port
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
+    fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
+    fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.5})
+    fleet.dashboard.down = True
+    with caplog.at_level(logging.WARNING):
+        await fleet.pool.take_back(before.agents.values(), None)
+    assert "cannot come back" in caplog.text
+    link = fleet.pool.existing("a")
+    assert link is not None
+    link.adopt("t1", 1)
+    await fleet.heard.until("finished")
+    assert "nothing was heard" in fleet.heard.results()[0].message
+    server.close()
+    await server.wait_closed()
+    await fleet.pool.close()
+
+
+def test_a_key_that_was_kept_is_the_same_again() -> None:
+    made = make_identity()
+    again = identity_from(made.pem)
+    assert (again.certificate, again.pem) == (made.certificate, made.pem)
+    assert again.certificate.startswith("-----BEGIN CERTIFICATE-----")
+    with pytest.raises(ValueError, match="no certificate"):
+        identity_from(b"something else")

@@ -1,0 +1,53 @@
+"""What a pool of links keeps of its agents, so that the next process can take them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedAgent:
+    """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone."""
+
+    cluster: str
+    agent: str
+    secret: str
+    host: str
+    port: int
+    tls: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{name: data[name] for name in cls.__slots__})
+
+
+class LinkMemory(Protocol):
+    """Used on one loop."""
+
+    async def remember(self, agent: RememberedAgent) -> None:
+        """Durable when it returns: only then is anything given to the agent. Else it could run what the next process,
+        which would know nothing of it, gives to another one."""
+
+    def forget(self, agent: str) -> None:
+        """Nothing of it lives any more."""
+
+    async def keep_identity(self, pem: bytes) -> None:
+        """Our key and certificate, durable when it returns: agents trust no other."""
+
+
+class NoMemory:
+    """Of a control plane whose work ends with it."""
+
+    async def remember(self, agent: RememberedAgent) -> None:
+        """Its agents end with it."""
+
+    def forget(self, agent: str) -> None:
+        """There is nothing."""
+
+    async def keep_identity(self, pem: bytes) -> None:
+        """Each has its own."""
