@@ -227,6 +227,9 @@ class _FaultyListener:
     def finished(self, cluster: str, result: CallResult) -> None:
         self._faults.pass_on("finished", result.task_id, lambda: self._listener.finished(cluster, result))
 
+    def when_kept(self, deed: Callable[[], object]) -> None:
+        self._listener.when_kept(deed)
+
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._faults.pass_on("snapshot", "", lambda: self._listener.snapshot(snapshot))
 

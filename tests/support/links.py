@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
@@ -43,6 +44,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
+        self.kept_later: list[Callable[[], object]] = []
+        self.slow = False
+        """Results are kept only when a test says :meth:`keep`."""
+
+    def keep(self) -> None:
+        deeds, self.kept_later = self.kept_later, []
+        for deed in deeds:
+            deed()
 
     def link_up(self, info: LinkInfo) -> None:
         self.events.append(("link_up", info))
@@ -70,6 +79,11 @@ class Heard:
 
     def finished(self, cluster: str, result: CallResult) -> None:
         self.events.append(("finished", result.task_id, result.attempt, result))
+
+    def when_kept(self, deed: Callable[[], object]) -> None:
+        self.kept_later.append(deed)
+        if not self.slow:
+            self.keep()
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self.events.append(("snapshot", snapshot))

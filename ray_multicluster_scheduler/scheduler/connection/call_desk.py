@@ -158,7 +158,7 @@ class CallDesk:
                 self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))
             self._owed.settle(key)
             self._listener.finished(self._cluster, answer)
-        self._send(m.ACK, {"keys": keys}, lazy=True)
+        self._listener.when_kept(lambda: self._send(m.ACK, {"keys": keys}, lazy=True))
 
     def _send_again(self, keys: list[Key]) -> None:
         """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""

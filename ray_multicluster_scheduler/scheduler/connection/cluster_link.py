@@ -14,7 +14,7 @@ Promises of every link:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -188,6 +188,10 @@ class LinkListener(Protocol):
         """So much of its output was too much for the way here."""
 
     def finished(self, cluster: str, result: CallResult) -> None: ...
+
+    def when_kept(self, deed: Callable[[], object]) -> None:
+        """Do this, on the loop, when all that was told by ``finished`` before is kept for good; at once, if nothing is
+        kept longer than the process. Only then the other side may forget it."""
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None: ...
 

@@ -89,5 +89,8 @@ class ResultCollector:
             )
         )
 
+    def when_kept(self, deed: Callable[[], object]) -> None:
+        deed()  # answers live and die with the program
+
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._post(SnapshotTaken(snapshot))

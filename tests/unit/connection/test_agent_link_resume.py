@@ -231,3 +231,36 @@ async def test_a_call_of_the_process_before_is_lost_with_a_link_that_is_over(pla
     link.adopt(*T1)
     (result,) = plane.heard.results()
     assert (result.task_id, result.failure) == ("t1", FailureClass.CLUSTER)
+
+
+# ---- what must be kept before the agent may forget it
+
+
+async def test_an_answer_is_acknowledged_only_when_it_is_kept(plane: Plane) -> None:
+    plane.heard.slow = True
+    link, agent = await plane.pair()
+    link.submit([call("t1"), call("t2")])
+    agent.accept(T1, T2)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    await link.health(5)
+    assert agent.of(m.ACK) == []
+    plane.heard.keep()
+    assert (await agent.until(m.ACK)).head["keys"] == [["t1", 1]]
+
+
+async def test_an_answer_that_comes_again_before_it_is_kept_is_told_once(plane: Plane) -> None:
+    plane.heard.slow = True
+    link, agent = await plane.pair()
+    link.submit([call("t1")])
+    agent.accept(T1)
+    agent.finish(T1)
+    await plane.heard.until("finished")
+    await cut(plane, link, agent)
+    assert await come_back(plane, link, agent) == []
+    agent.finish(T1)
+    await eventually(lambda: len(plane.heard.kept_later) == 2)
+    assert agent.of(m.ACK) == []
+    plane.heard.keep()
+    await agent.until(m.ACK)
+    assert len(plane.heard.results()) == 1
