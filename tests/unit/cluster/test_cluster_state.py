@@ -260,3 +260,14 @@ def test_jobs_spread_and_count_apart() -> None:
     assert (view.running_jobs, view.in_flight, view.free["CPU"]) == (1, 1, 2)
     state.give_back("j", 12.0)
     assert state.view(12.0).running_jobs == 0
+
+
+def test_a_cluster_that_was_configured_anew_is_not_blamed_for_before() -> None:
+    state = ClusterState(ClusterMetadata("a", dashboard="http://a:1"), Settings(breaker_failures=1))
+    state.heard_snapshot(snapshot("a", 1.0, 4, 8), 1.0)
+    state.breaker.record_failure(2.0)
+    assert state.trouble(2.0) is not None
+    assert len(state.ledger.most_nodes) == 2
+    state.reconfigure(ClusterMetadata("a", dashboard="http://a:1", weight=2.0))
+    assert state.trouble(2.0) is None
+    assert (state.ledger.most_nodes, state.ledger.bygone_nodes) == ((), ())

@@ -311,3 +311,16 @@ class TestContent:
         assert set(driver.sent_to()) == {"t", "u"}
         driver.stopped("t")
         assert driver.machine.id_for_content("k") == "u"
+
+
+def test_nothing_of_one_that_was_waited_for_stays() -> None:
+    driver = ready(4)
+    driver.submit(task("first"))
+    for name in ("a", "b"):
+        driver.submit(task(name, after=("first",)))
+    waiting = driver.machine._core.prerequisites._waiting_for
+    assert set(waiting) == {"first"}
+    driver.cancel("a")
+    assert set(waiting) == {"first"}
+    driver.cancel("b")
+    assert waiting == {}

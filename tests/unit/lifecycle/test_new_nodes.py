@@ -9,7 +9,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, Remember, SetTimer
 from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import NEW_NODE_GRACE_S
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, task
 
@@ -269,3 +269,27 @@ def test_a_restarted_cluster_books_nothing_of_the_old_one_on_its_nodes() -> None
     assert held(driver) == {"j": [NEW_NODE]}
     driver.fail("j", "cluster")
     assert held(driver) == {}
+
+
+def test_the_row_of_one_that_was_booked_elsewhere_is_written_once() -> None:
+    driver = cloud()
+    driver.submit(task("t", cpus=8))
+    driver.accept("t")
+    driver.now += 100
+    driver.snapshot("cloud", HEAD, 8)
+    assert driver.said(Remember) == [Remember("t")]
+    driver.now += 1
+    driver.snapshot("cloud", HEAD, 8)
+    assert driver.said(Remember) == []
+
+
+def test_one_for_a_node_that_is_there_is_late_before_one_that_waits_for_a_new_node() -> None:
+    """There is one timer for both: it must ring for whoever is late first, not for whoever came first."""
+    driver = cloud(4, settings={"start_grace_s": 20})
+    driver.submit(task("large", cpus=8))
+    driver.accept("large")
+    driver.now += 1
+    driver.submit(task("small", cpus=4))
+    driver.accept("small")
+    due = [one.at for one in driver.said(SetTimer, ever=True) if one.key == "starts"]
+    assert due == [driver.now - 1 + NEW_NODE_GRACE_S, driver.now + 20]

@@ -418,3 +418,14 @@ def test_the_place_of_a_job_goes_to_no_task_that_was_sent_ahead() -> None:
     assert ahead(driver, ever=True) == ["t1"]
     driver.succeed("j1")
     assert driver.state("j2") is TaskState.DISPATCHING
+
+
+def test_why_one_was_taken_back_is_in_its_history() -> None:
+    driver = knowing(1)
+    driver.submit(work("runs"))
+    driver.submit(work("waits"))
+    driver.send(events.CordonChanged("a", True))
+    assert taken_back(driver) == ["waits"]
+    last = driver.machine.record("waits").history[-1]
+    assert (last.code, last.state) == ("TAKEN_BACK", TaskState.DISPATCHING)
+    assert "was taken back from a" in last.sentence

@@ -391,3 +391,47 @@ def test_taking_one_costs_the_same_in_a_long_queue() -> None:
         return count
 
     assert calls(50_000) < 1.5 * calls(1000)
+
+
+def test_nothing_of_what_has_left_stays() -> None:
+    queue = fill(task("a", 1), task("b", 1), task("c", 2, owner="ann"), job("d", priority=3), task("e", 1, tags=("x",)))
+    assert queue._levels
+    for name in "abcde":
+        queue.remove(name)
+    left = [queue._levels, queue._priorities, queue._groups, queue._group_of, queue._bays, queue._line]
+    assert not any(left)
+
+
+def test_of_two_in_one_bay_the_second_keeps_it() -> None:
+    queue = fill(task("a", 1), task("b", 2))
+    (bay,) = queue._bays
+    queue.remove("a")
+    assert dict(queue._bays) == {bay: 1}
+
+
+def test_an_owner_of_whom_nothing_waits_is_not_looked_at_when_its_limit_is_lifted() -> None:
+    queue = fair(ann=OwnerAccount(max_running=1), bob=OwnerAccount(max_running=1), eve=OwnerAccount())
+    held = Holding(0.5, 0.0)
+    for owner in ("ann", "bob", "eve"):
+        queue.take(owner, held, 0.0)
+    fill(task("a", owner="ann"), task("e", owner="eve"), queue=queue)
+    for owner in ("ann", "bob", "eve"):
+        queue.give_back(owner, held, 1.0)
+    assert queue.lifted == {"ann"}
+
+
+def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later_one_is_asked() -> None:
+    queue = fair()
+    queue.take("rich", Holding(0.5, 0.0), 0.0)
+    fill(task("r", owner="rich"), task("b", owner="bob"), task("a", owner="ann"), queue=queue)
+    asked: list[str] = []
+    first_of_owner = queue._first_of_owner
+
+    def watched(one: Any, rooms: Any) -> Any:
+        found = first_of_owner(one, rooms)
+        asked.append(found[1].shape.owner)
+        return found
+
+    queue._first_of_owner = watched  # type: ignore[method-assign]
+    assert head(queue) == "b"
+    assert sorted(asked) == ["ann", "bob"]
