@@ -1,0 +1,91 @@
+"""StateFolder: one control plane at a time has a folder; whoever comes second is told who has it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
+
+_LOCK = "control-plane.json"
+
+
+class StateFolder:
+    """Taken from when it is made until :meth:`leave`, or the end of the process, however that comes.
+
+    The system keeps the lock, not a file that could stay behind; the file only says who holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigurationError if somebody has it, or it cannot be used."""
+        self.path = path
+        try:
+            make_folder(path)
+            self._file = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The state folder {path} cannot be used: {error.strerror}.",
+                next_step="give another one with --state or RMCS_HOME",
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise _taken(path) from None
+        self.tell()
+
+    def tell(self, **about: Any) -> None:
+        """What others may want to know of who has it, such as its address."""
+        text = json.dumps({"pid": os.getpid(), **about}).encode()
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, text, 0)
+
+    def leave(self) -> None:
+        """Whoever wants it may have it. Idempotent."""
+        if self._file >= 0:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+def holder(path: Path) -> dict[str, Any] | None:
+    """What the control plane that has this folder says of itself; None if none has it."""
+    try:
+        file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(file)
+    finally:
+        os.close(file)
+    return None
+
+
+def _read(file: int) -> dict[str, Any]:
+    try:
+        said = json.loads(os.pread(file, 65536, 0) or b"{}")
+    except ValueError:  # it is being written just now
+        said = {}
+    return said if isinstance(said, dict) else {}
+
+
+def _taken(path: Path) -> ConfigurationError:
+    said = holder(path) or {}
+    who = f"process {said['pid']}" if "pid" in said else "another process"
+    where = f", {said['address']}" if "address" in said else ""
+    return ConfigurationError(
+        f"A control plane ({who}{where}) has the state folder {path} already.",
+        next_step="use that one (RMCS_ADDRESS), end it with `rmcs down`, or give another folder",
+    )

@@ -1,0 +1,68 @@
+"""StateFolder: one control plane at a time, whatever becomes of the one before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_second_one_is_told_who_has_it(tmp_path: Path) -> None:
+    with StateFolder(tmp_path / "state") as first:
+        assert holder(first.path) == {"pid": os.getpid()}
+        with pytest.raises(ConfigurationError, match=rf"A control plane \(process {os.getpid()}\) has"):
+            StateFolder(first.path)
+        first.tell(address="http://127.0.0.1:8123")
+        with pytest.raises(ConfigurationError, match=rf"\(process {os.getpid()}, http://127.0.0.1:8123\) has"):
+            StateFolder(first.path)
+        assert holder(first.path) == {"pid": os.getpid(), "address": "http://127.0.0.1:8123"}
+    assert holder(first.path) is None
+    first.leave()
+    with StateFolder(first.path):
+        assert holder(first.path) == {"pid": os.getpid()}
+
+
+def test_one_that_was_killed_leaves_it_to_the_next(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; "
+        "from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder; "
+        "folder = StateFolder(Path(sys.argv[1])); print('has it', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"has it\n"
+    with pytest.raises(ConfigurationError, match=f"process {process.pid}"):
+        StateFolder(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert holder(tmp_path) is None
+    StateFolder(tmp_path).leave()
+
+
+def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert holder(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]"])
+def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
+    folder = StateFolder(tmp_path)
+    (tmp_path / "control-plane.json").write_bytes(text)
+    with pytest.raises(ConfigurationError, match=r"A control plane \(another process\) has"):
+        StateFolder(tmp_path)
+    folder.leave()
+
+
+def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigurationError, match="The state folder .* cannot be used"):
+        StateFolder(tmp_path / "file")
