@@ -58,7 +58,7 @@ class Ledger:
         self._others = OthersUse()
         self._bygone: list[Resources] = []
         self._most_nodes: tuple[Resources, ...] = ()
-        self._session_since = -math.inf
+        self._known_since = self._session_since = -math.inf
         self._nodes_before = 0
 
     @property
@@ -80,12 +80,17 @@ class Ledger:
         """The sizes of its nodes when there were most of them: one that is away just now may come back."""
         return self._most_nodes
 
-    def nodes_of(self, task_id: str) -> int:
-        """How many nodes the session had, at the last look, in which the item got its place."""
+    def nodes_of(self, task_id: str) -> int | None:
+        """How many nodes the session had, at the last look, in which the item got its place; None if no snapshot shows
+        that, as with a place that is older than what we know of the cluster."""
+        if self._newest is None:
+            return None
         reservation = self._reservations.get(task_id)
-        if reservation is not None and reservation.since < self._session_since:
-            return self._nodes_before
-        return len(self._newest.nodes) if self._newest else 0
+        if reservation is None:
+            return max(self._nodes_before, len(self._newest.nodes))
+        if reservation.since < self._known_since:
+            return None
+        return self._nodes_before if reservation.since < self._session_since else len(self._newest.nodes)
 
     def on_new_nodes(self) -> Resources:
         """What waits on the cluster for a node that is not there yet."""
@@ -167,6 +172,8 @@ class Ledger:
             self._others = OthersUse()
             self._session_since, self._nodes_before = snapshot.taken_at, len(newest.nodes)
             newest = None
+        elif newest is None:
+            self._known_since = snapshot.taken_at
         if newest is None or snapshot.taken_at >= newest.taken_at:
             if newest is not None and NEW_NODE in self._ours:
                 self._book_on_fresh(newest, snapshot)

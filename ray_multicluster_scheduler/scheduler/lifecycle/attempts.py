@@ -180,10 +180,13 @@ class Attempts:
         self._scheduling.enqueue(record, codes.RETRY, f"waits to be placed for attempt {record.attempt + 1}", now)
 
     def _start(self, record: TaskRecord, at: float, node_id: str | None, now: float) -> None:
+        """It was seen to start. An actor stays where it is, also when it has to be made anew."""
         is_actor = record.task.serves
         self._begin(record)
         self._run(record, at, f"is ready on {record.cluster}" if is_actor else f"started on {record.cluster}", now)
-        state = self._core.registry.find(record.cluster)
+        actor, state = record.task.actor, self._core.registry.find(record.cluster)
+        if actor is not None and not actor.restart_elsewhere and record.cluster is not None:
+            record.pin(record.cluster)
         if state is None:
             return
         if node_id is not None and self._is_elsewhere(record.task, state, node_id, now):
@@ -203,12 +206,10 @@ class Attempts:
             record.ending = None
 
     def _ready(self, record: TaskRecord, state: ClusterState, now: float) -> None:
-        """The actor serves: it holds what it asked for, and stays where it is also when it has to be restarted."""
+        """The actor serves: it holds what it asked for."""
         state.actor_ready(record.task, now)
         self._core.touched.add(state.name)
         self._core.freed.add(state.name)
-        if record.task.actor is not None and not record.task.actor.restart_elsewhere:
-            record.pin(state.name)
 
     def _live(self, task_id: str, attempt: int) -> TaskRecord | None:
         record = self._core.records.get(task_id)
@@ -271,11 +272,11 @@ class Attempts:
             self._judge_cluster(record, FailureClass.CLUSTER, now)
 
     def _grace_s(self, record: TaskRecord, code: str) -> float:
-        """How long nodes of a cluster that restarted may still run an attempt of the session before."""
+        """How long nodes of a cluster that restarted may still run an attempt of the session before: not at all, if it
+        is known to have had one node only."""
         state = self._core.registry.find(record.cluster)
-        if code != codes.CLUSTER_RESTARTED or state is None:
-            return 0.0
-        return self._core.settings.node_grace_s if state.ledger.nodes_of(record.task.id) > 1 else 0.0
+        alone = state is not None and state.ledger.nodes_of(record.task.id) == 1
+        return self._core.settings.node_grace_s if code == codes.CLUSTER_RESTARTED and not alone else 0.0
 
     def _failed(
         self,

@@ -344,13 +344,15 @@ def test_what_may_be_divided_takes_what_a_fresh_node_has() -> None:
 
 def test_how_many_nodes_the_session_of_an_item_had() -> None:
     ledger = Ledger()
-    assert ledger.nodes_of("t") == 0
+    assert ledger.nodes_of("t") is None
+    reserve(ledger, "before", 2, at=9)
     ledger.observe(seen(10, n1=8, n2=8))
     reserve(ledger, "old", 2, at=11)
-    assert (ledger.nodes_of("old"), ledger.nodes_of("stranger")) == (2, 2)
+    assert (ledger.nodes_of("old"), ledger.nodes_of("stranger"), ledger.nodes_of("before")) == (2, 2, None)
     ledger.observe(seen(20, session="s2", n1=8))
     reserve(ledger, "new", 2, at=21)
-    assert (ledger.nodes_of("old"), ledger.nodes_of("new")) == (2, 1)
+    assert (ledger.nodes_of("old"), ledger.nodes_of("new"), ledger.nodes_of("before")) == (2, 1, None)
+    assert ledger.nodes_of("sent ahead") == 2  # nobody knows in which of the two
 
 
 def test_the_history_of_a_node_that_is_gone_is_forgotten() -> None:

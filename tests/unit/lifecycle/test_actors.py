@@ -212,3 +212,20 @@ def test_until_it_was_ready_it_is_tried_again_like_a_task() -> None:
     driver.fire("retry:x", after=2)
     driver.fail("x", "crash", "WorkerCrashedError")
     assert driver.state("x") is TaskState.FAILED
+
+
+def test_an_actor_that_gets_ready_while_its_cluster_is_not_configured_stays_there_too() -> None:
+    driver = ready(4, 4)
+    driver.submit(actor("c"))
+    driver.accept("c")
+    where = driver.sent_to()["c"]
+    metadata = driver.machine.registry.state(where).metadata
+    driver.send(events.ClusterChanged(where, None))
+    driver.start("c", "n1")
+    assert driver.machine.record("c").pinned == where
+    driver.send(events.ClusterChanged(where, metadata))
+    driver.fail("c", "crash")
+    driver.now += 60
+    for timer in [one for one in driver.machine.timers if one.startswith("retry")]:
+        driver.fire(timer)
+    assert set(driver.sent_to().values()) == {where}

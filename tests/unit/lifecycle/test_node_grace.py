@@ -82,10 +82,31 @@ def test_a_job_that_is_repeated_waits_too() -> None:
     assert dies(driver, "CLUSTER_RESTARTED", "j") == 90
 
 
-def test_a_cluster_that_was_removed_meanwhile_has_nothing_to_say() -> None:
-    driver = running(task("t"), 4, 4)
+def test_of_a_cluster_that_was_removed_meanwhile_nobody_knows_how_many_nodes_it_had() -> None:
+    driver = running(task("t"), 4, node_grace_s=90)
     driver.send(events.ClusterChanged("a", None))
-    assert dies(driver, "CLUSTER_RESTARTED") == 1
+    assert dies(driver, "CLUSTER_RESTARTED") == 90
+
+
+def test_nor_does_anybody_know_it_of_one_that_is_back_since_then() -> None:
+    driver = running(task("t"), 4, node_grace_s=90)
+    driver.send(events.ClusterChanged("a", None))
+    driver.send(events.ClusterChanged("a", cluster("a")))
+    driver.now += 1
+    driver.snapshot("a", 4, session_id="s2", source="http")
+    assert dies(driver, "CLUSTER_RESTARTED") == 90
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_nor_does_a_process_that_took_over_what_ran_there(seen: bool) -> None:
+    """The first snapshot that it sees may be of the new session, with the head alone."""
+    before = running(task("t"), 4, 4, node_grace_s=90)
+    driver = Driver(cluster("a"), node_grace_s=90)
+    driver.now = before.now + 5
+    driver.send(events.Restored((before.machine.row("t"),)))
+    if seen:
+        driver.snapshot("a", 4, session_id="s2", source="http")
+    assert dies(driver, "CLUSTER_RESTARTED") == 90
 
 
 def test_the_longer_of_the_two_waits_counts() -> None:
