@@ -84,14 +84,16 @@ def uncordon(name: Annotated[str, typer.Argument(metavar="NAME", help="The clust
     def told(items: Sequence[str]) -> str:
         return f"{named(items, 'is', 'are')} there" if items else "nothing is there"
 
-    order(name, {"uncordon": name}, "takes work again", told)
+    order(name, {"uncordon": name}, "is not cordoned any more", told)
 
 
 @app.command("declare-dead")
 def declare_dead(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
     reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Although it seems to be alive.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although it seems to be alive. Drain it too, or it is used again at once.")
+    ] = False,
 ) -> None:
     """Say that a cluster is dead.
 

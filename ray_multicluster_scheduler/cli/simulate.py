@@ -58,7 +58,7 @@ def simulate(
     """Run a workload on a simulated fleet, by the scheduler that runs in production, and print what came of it."""
     from ray_multicluster_scheduler.cli import simulate_variants as variants
 
-    _check(trace, synthetic, compare, record)
+    _check(trace, synthetic, compare, record, plot)
     base = variants.Variant.of("", policy or [], set_ or [], nodes or [], fleet)
     runs = [base.with_words(text) for text in compare or []] or [base]
     fleets = {one.label: one.build(clusters) for one in runs}
@@ -79,11 +79,15 @@ def simulate(
     _print(comparison, output, several=bool(compare))
 
 
-def _check(trace: Path | None, synthetic: str | None, compare: list[str] | None, record: Path | None) -> None:
+def _check(
+    trace: Path | None, synthetic: str | None, compare: list[str] | None, record: Path | None, plot: Path | None
+) -> None:
     if (trace is None) == (synthetic is None):
         raise typer.BadParameter("give either --trace or --synthetic: one of them says what is submitted.")
     if compare and record is not None:
         raise typer.BadParameter("--record writes the history of one run; leave --compare out.")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--plot: there is no folder {plot.absolute().parent}.")
 
 
 def _workload(trace: Path | None, synthetic: str | None, seed: int, fleet: SimulatedFleet) -> Workload:

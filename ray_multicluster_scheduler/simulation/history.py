@@ -180,11 +180,11 @@ def write_history(path: Path, history: Iterable[Line]) -> None:
 
 def read_history(path: Path) -> Iterator[Line]:
     """The lines that write_history wrote. Raises ConfigurationError that names the line of the file, OSError."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:
                 yield from_dict(json.loads(text))
-            except (ConfigurationError, ValueError) as problem:
+            except (ConfigurationError, ValueError, AttributeError) as problem:
                 raise ConfigurationError(
                     f"{path}, line {number}: {problem}", next_step="give a file that sim-test or simulate has written"
                 ) from problem

@@ -47,12 +47,22 @@ def parse_amounts(text: str, *, separator: str = ";") -> dict[str, float]:
     return parse_resources(given, what="the amounts")
 
 
+MOST_S = 366 * 86_400.0
+"""Longer than this nothing is simulated: clusters are looked at every few seconds, also when nothing happens."""
+
+
 def parse_time(text: object) -> float:
     """Seconds in ``90``, ``"15min"``, ``"2h"``. Raises ConfigurationError."""
     match = _TIME.fullmatch(str(text))
     if match is None:
         raise ConfigurationError(f"{text!r} is not a time.", next_step="give seconds, or 500ms, 90s, 15min, 24h, 2d")
-    return float(match.group(1)) * _SECONDS[match.group(2)]
+    time = float(match.group(1)) * _SECONDS[match.group(2)]
+    if time > MOST_S:
+        raise ConfigurationError(
+            f"{text!r} is more than a year: times count from the beginning of the run; is it a date?",
+            next_step="take the first one from all of them",
+        )
+    return time
 
 
 def _number(part: str, text: str) -> float:

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.simulation.node_text import parse_amounts, parse
 from ray_multicluster_scheduler.simulation.workload import KINDS, Item, Workload
 
 MOST_ITEMS = 10_000_000
+_SAMPLE = 1_000
 T = TypeVar("T")
 
 
@@ -100,6 +101,8 @@ class Synthetic:
             work += values["needs"].get("CPU", 0.0) * values["members"] * values["run_s"]
             made.append(values)
             _within(len(made))
+            if len(made) == _SAMPLE and work > 0:
+                _within(round(wanted / work * _SAMPLE))  # rather now than when all of them are made
         return made
 
 

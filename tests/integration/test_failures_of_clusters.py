@@ -18,6 +18,7 @@ import yaml
 from ray_multicluster_scheduler import (
     ActorDiedError,
     ClusterLostError,
+    SchedulerError,
     TaskState,
     UnifiedScheduler,
     WorkerCrashedError,
@@ -39,11 +40,11 @@ NOTHING: dict[str, Any] = {"resource_requirements": {"CPU": 0}}
 
 
 @contextmanager
-def impatient(fleet: LocalFleet, folder: Path) -> Iterator[UnifiedScheduler]:
+def impatient(fleet: LocalFleet, folder: Path, **settings: Any) -> Iterator[UnifiedScheduler]:
     """A scheduler for both clusters that gives up soon; its agents are there already."""
     whole = yaml.safe_load(Path(fleet.config_path).read_text())
     config = folder / "clusters.yaml"
-    config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK}}))
+    config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK, **settings}}))
     with UnifiedScheduler(config) as scheduler:
         get([scheduler.submit_task_async(len, ("",), preferred_cluster=name) for name in ("linux", "mac")], timeout=60)
         yield scheduler
@@ -78,6 +79,11 @@ def holder() -> type:
         def call(self) -> int:
             self.calls += 1
             return self.calls
+
+        def sleep(self) -> None:
+            import time
+
+            time.sleep(600)
 
     return Holder
 
@@ -124,6 +130,48 @@ def test_a_power_cut_with_a_task_an_actor_and_jobs_running(fleet: LocalFleet, tm
     assert lines(tmp_path / "done") == ["2"]
     assert lines(tmp_path / "once") == ["mac 1"]
     assert [line.split()[1] for line in lines(tmp_path / "again")] == ["1", "2"]
+
+
+def test_an_operator_who_knows_that_a_cluster_is_dead_need_not_wait(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Nobody here would give it up by itself before the test is over."""
+    with impatient(fleet, tmp_path, lease_s=300, lost_after_s=400) as scheduler:
+        task = scheduler.submit_task_async(worker(), (str(tmp_path),), **ON_MAC)
+        actor = scheduler.submit_actor(holder(), **NOTHING, **ON_MAC)
+        call = actor.sleep.remote()
+        job = scheduler.submit_job_async(job_script(tmp_path, "job"), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "ticks")) and bool(lines(tmp_path / "job")), 60)
+        with pytest.raises(SchedulerError, match="was not declared dead: its link is up"):
+            scheduler.declare_dead("mac")
+        fleet.kill("mac")
+        try:
+            until(lambda: _declared_dead(scheduler), 60)
+            with pytest.raises(ClusterLostError, match="declared"):
+                call.result(15)
+            with pytest.raises(ClusterLostError, match="an operator declared mac dead: burnt"):
+                job.result(15)
+            until(lambda: actor.state is TaskState.FAILED, 15)
+            until(lambda: (task.cluster, task.attempt, task.state) == ("linux", 2, TaskState.RUNNING), 30)
+            assert scheduler.drain("linux", timeout=0) is False
+            (tmp_path / "go").touch()
+            assert task.result(60) == ("linux", 2)
+            assert scheduler.drain("linux", timeout=30) is True
+        finally:
+            fleet.start("mac")
+        waiting = scheduler.submit_task_async(len, ("back",))
+        assert waiting.result(90) == 4
+        assert waiting.cluster == "mac", "it is heard of again, and linux is drained"
+        scheduler.uncordon("linux")
+        assert scheduler.submit_task(len, ("open",), preferred_cluster="linux", fallback="wait") == 4
+    assert lines(tmp_path / "done") == ["2"]
+    assert lines(tmp_path / "job") == ["mac 1"]
+
+
+def _declared_dead(scheduler: UnifiedScheduler) -> bool:
+    """It is believed when it has been silent for a moment."""
+    try:
+        return len(scheduler.declare_dead("mac", "burnt")) == 3
+    except SchedulerError:
+        return False
 
 
 def test_a_cluster_that_returns_after_its_work_was_moved(fleet: LocalFleet, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
         ),
         (["--synthetic", SMALL, "--compare", 'x: set:a="b'], "No closing quotation"),
         (["--synthetic", SMALL, "--compare", "x: policy:load", "--record", "h"], "leave --compare out"),
-        (["--synthetic", SMALL, "--plot", "/no/such/folder/x.html"], "/no/such/folder/x.html cannot be written"),
+        (["--synthetic", SMALL, "--plot", "/no/such/folder/x.html"], "--plot: there is no folder /no/such/folder"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_2(

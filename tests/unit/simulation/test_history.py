@@ -150,10 +150,14 @@ def test_a_file_comes_back_line_by_line(tmp_path: Path) -> None:
         ('{"line": "Fed", "at": 1, "event": {"event": "Sneezed"}}', "'Sneezed' is no event"),
         ('{"line": "Told", "at": 1, "instruction": {"instruction": "Fly"}}', "'Fly' is no instruction"),
         ("not even JSON", "Expecting value"),
+        ("[]", "has no attribute"),
+        (b"\xff\xfe\x00", "Expecting value"),
+        (b'{"line": "\xff"}', "codec can't decode"),
     ],
 )
-def test_what_is_no_history_is_refused_by_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_what_is_no_history_is_refused_by_line(tmp_path: Path, text: str | bytes, problem: str) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text('{"line": "Crashed", "at": 1}\n' + text + "\n")
+    data = text if isinstance(text, bytes) else text.encode()
+    file.write_bytes(b'{"line": "Crashed", "at": 1}\n' + data + b"\n")
     with pytest.raises(ConfigurationError, match=f"bad.jsonl, line 2: .*{problem}"):
         list(lines.read_history(file))

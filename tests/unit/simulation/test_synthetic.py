@@ -135,6 +135,12 @@ def test_what_is_wrong_is_a_sentence(text: str, said: str) -> None:
     assert caught.value.next_step
 
 
+@pytest.mark.parametrize("load", ["1000000", "1e9"])
+def test_a_load_of_more_items_than_are_made_is_refused_at_once(load: str) -> None:
+    with pytest.raises(ConfigurationError, match="A synthetic workload of .* items is not made"):
+        Synthetic.parse(f"load={load} over=24h").generate(1, fleet(exact("a", "{CPU:8}")))
+
+
 def test_no_load_at_all() -> None:
     with pytest.raises(ConfigurationError, match="load=0.0 is no load"):
         Synthetic.parse("load=0").generate(1, fleet(exact("a", "{CPU:1}")))

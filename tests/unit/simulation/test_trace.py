@@ -50,6 +50,8 @@ def test_what_is_written_is_read_again(path: Path) -> None:
         (HEAD + "0,CPU=1,1\n0,CPU=1\n", "line 3: has 2 cells, and the first line names 3 columns"),
         (HEAD + "soon,CPU=1,1\n", "line 2: column submit: 'soon' is not a time"),
         (HEAD + "0,CPU=1,-3\n", "line 2: column run: '-3' is not a time"),
+        (HEAD + "1731700000,CPU=1,60\n", "line 2: column submit: '1731700000' is more than a year: times count from"),
+        (HEAD + "0,CPU=1,1000000d\n", "line 2: column run: '1000000d' is more than a year"),
         (HEAD + "0,CPU,1\n", "line 2: column shape: 'CPU' is not name:amount"),
         (HEAD + "0,CPU=x,1\n", "line 2: column shape: 'CPU=x': 'x' is not a number"),
         (HEAD + "0,CPU=-1,1\n", "line 2: column shape: the amounts['CPU'] is -1.0"),

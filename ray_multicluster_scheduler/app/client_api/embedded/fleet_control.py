@@ -32,6 +32,8 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
             )
     items = items_on(runtime, cluster)
     runtime.manager.post(ClusterDeclaredDead(cluster, reason))
+    why = f": {reason}" if reason else ""
+    await runtime.links.close_link(cluster, f"an operator declared it dead{why}")  # calls of its actors end, too
     return items
 
 
