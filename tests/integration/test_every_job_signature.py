@@ -225,7 +225,7 @@ def test_ctrl_c_while_waiting_stops_what_runs(fleet: LocalFleet, tmp_path: Path)
 
 
 STUBBORN = """
-    import sys, time
+    import os, sys, time
     from ray_multicluster_scheduler import *
 
     def stubborn(path):
@@ -233,6 +233,7 @@ STUBBORN = """
 
         while True:
             try:
+                open(path + ".begun", "a").close()
                 time.sleep(0.1)
             except KeyboardInterrupt:
                 with open(path, "a") as file:
@@ -242,8 +243,8 @@ STUBBORN = """
     def main():
         initialize_scheduler_environment(sys.argv[1])
         handle = submit_task_async(stubborn, (sys.argv[2],))
-        while handle.state != "RUNNING":
-            time.sleep(0.05)
+        while handle.state != "RUNNING" or not os.path.exists(sys.argv[2] + ".begun"):
+            time.sleep(0.05)  # before its loop nothing would refuse
         print("READY", handle.id, flush=True)
         handle.result()
 
