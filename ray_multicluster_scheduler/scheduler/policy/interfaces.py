@@ -4,8 +4,9 @@ A policy that raises, or answers something else than it should, ends the item wi
 stops the scheduler. Users register their own by name, by entry point or in configuration (``settings.policies``).
 
 Built-in ones promise more, and so are asked less often. A filter with ``lasting = True`` says the same whatever of ours
-comes to the cluster or ends there; one with a method ``concerns(task)`` says yes everywhere unless that is true. A rank
-or score with a method ``trait(task)`` looks at nothing else of the item, and can be asked of every cluster.
+comes to the cluster or ends there, and whatever a snapshot shows of its nodes; one with a method ``concerns(task)``
+says yes everywhere unless that is true. A rank or score with a method ``trait(task)`` looks at nothing else of the
+item, and can be asked of every cluster.
 """
 
 from __future__ import annotations
