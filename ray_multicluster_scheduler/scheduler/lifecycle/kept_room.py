@@ -1,7 +1,7 @@
 """KeptRoom: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
 
-Wide is who needs more than some place of ours that ends would free: smaller items would take each such place before
-enough of them are free. What is kept is closed to others, but for the more urgent ones and for those that are expected
+Wide is who needs more than what some place of ours frees when it ends: smaller items would take that, and whatever is
+free beside it, before there is enough. What is kept is closed to others, but for the more urgent ones and for those that are expected
 to be over before the wide item could start.
 """
 
@@ -143,8 +143,11 @@ class KeptRoom:
         return state.name
 
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
-        """Is there a place of ours whose end would not make room for it, so that smaller ones could take it first?"""
-        nodes = state.ledger.nodes()
+        """Is there a place of ours whose end, by itself, would not make room for it?
+
+        What is free now does not count: smaller ones may have taken it by then.
+        """
+        nodes = [replace(node, free={}) if node.free else node for node in state.ledger.nodes()]
         distinct = {
             tuple((node_id, shape_of(amounts)) for node_id, amounts in sorted(reservation.parts.items()))
             for reservation in state.ledger.reservations.values()

@@ -146,3 +146,25 @@ def test_one_that_is_released_goes_before_its_like_and_may_use_room_that_is_kept
     driver.send(ReleaseRequested("old"))
     assert old.state is TaskState.DISPATCHING
     assert driver.state("young") is TaskState.QUEUED
+
+
+def test_one_small_item_is_enough_to_keep_room_for_one_that_needs_the_whole_node() -> None:
+    """Its end would have made room, had others not joined it: whether two ran when somebody looked was chance."""
+    driver = ready(8, reserve_after_s=5)
+    driver.submit(task("small1", 1))
+    driver.submit(task("wide", 8, submitted_at=driver.now))
+    driver.fire("keep", after=5)
+    driver.submit(task("small2", 1, submitted_at=driver.now))
+    assert driver.state("small2") is TaskState.QUEUED, "it would outlive the other, and a third would outlive it"
+    driver.succeed("small1")
+    assert driver.state("wide") is TaskState.DISPATCHING
+
+
+def test_room_is_not_kept_for_one_that_any_place_of_ours_makes_room_for() -> None:
+    driver = ready(6, reserve_after_s=5)
+    driver.submit(task("runs", 4))
+    driver.submit(task("next", 4, submitted_at=driver.now))
+    driver.fire("keep", after=5)
+    assert driver.submit(task("beside", 2, submitted_at=driver.now)).state is TaskState.DISPATCHING
+    driver.succeed("runs")
+    assert driver.state("next") is TaskState.DISPATCHING
