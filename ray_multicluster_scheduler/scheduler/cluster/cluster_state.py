@@ -126,11 +126,13 @@ class ClusterState:
         begun: bool = False,
     ) -> None:
         """Reserve room for it, on the ``nodes`` as the decision saw them, and count it. One that has ``begun`` does not
-        wait for a new node."""
+        wait for a new node, and is ready if it serves."""
         new_node = None if begun else self._new_node()
         parts = find_place(task, self.ledger.nodes() if nodes is None else nodes, new_node) or {}
         self.ledger.reserve(task.id, parts, now, spreads=may_spread(task))
         self.places.take(task, short=short and NEW_NODE not in parts)  # its place is not soon free
+        if begun and task.serves:
+            self.actor_ready(task, now)
 
     def give_back(self, task_id: str, now: float) -> None:
         """The attempt is over, or never began."""

@@ -147,7 +147,7 @@ class Book:
             cluster = self.clusters[event.cluster] = Cluster(event.metadata)
             for item in self.items.values():
                 if item.live and item.cluster == event.cluster:
-                    item.ahead, item.started = False, item.started and not item.task.serves
+                    item.ahead = False
                     item.node, item.certain = None, False
                     cluster.live[item.task.id] = item
         if event.cordoned is not None:

@@ -8,13 +8,14 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
+    ClusterChanged,
     HoldRequested,
     LinkDown,
     ReleaseRequested,
     Restored,
     Started,
 )
-from tests.unit.lifecycle.driver import Driver, cluster, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task
 
 
 def test_an_item_that_waits_for_one_silent_cluster_is_told_of_that_one() -> None:
@@ -168,3 +169,16 @@ def test_room_is_not_kept_for_one_that_any_place_of_ours_makes_room_for() -> Non
     assert driver.submit(task("beside", 2, submitted_at=driver.now)).state is TaskState.DISPATCHING
     driver.succeed("runs")
     assert driver.state("next") is TaskState.DISPATCHING
+
+
+def test_an_actor_that_is_ready_is_so_too_when_its_cluster_is_configured_again() -> None:
+    """It was booked with what it had needed to start, for good, and in serial mode nothing else went there."""
+    driver = ready(4, execution_mode="serial")
+    driver.submit(actor("serves", placement={"CPU": 4.0}))
+    driver.start("serves")
+    driver.send(ClusterChanged("a", None))
+    driver.send(ClusterChanged("a", cluster("a")))
+    driver.link_up("a", 4)
+    view = driver.machine.view("a", driver.now)
+    assert (view.in_flight, view.ready_actors) == (1, 1)
+    assert driver.submit(task("beside", 4, submitted_at=driver.now)).state is TaskState.DISPATCHING
