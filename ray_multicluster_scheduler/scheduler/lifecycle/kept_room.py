@@ -1,8 +1,8 @@
 """KeptRoom: nothing starves. A wide item that has waited ``reserve_after_s`` gets a place kept for it.
 
 Wide is who needs more than what some place of ours frees when it ends: smaller items would take that, and whatever is
-free beside it, before there is enough. What is kept is closed to others, but for the more urgent ones and for those that are expected
-to be over before the wide item could start.
+free beside it, before there is enough. What is kept is closed to others, but for the more urgent ones and for those
+that are expected to be over before the wide item could start.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 
 
@@ -24,7 +24,7 @@ class ActorVerbs(ABC):
 
     config: FleetConfig
     _lock: threading.Lock
-    _runtime: Runtime | None
+    _runtime: ControlPlane | None
     _actors: Actors | None = None
 
     def submit_actor(
@@ -71,16 +71,21 @@ class ActorVerbs(ABC):
     def list_actors(self) -> list[dict[str, Any]]:
         """Every actor of this program that was not forgotten, oldest first."""
         runtime = self._runtime
-        return [] if runtime is None else explanation.actor_rows(runtime)
+        return [] if runtime is None else runtime.actor_rows()
 
     @abstractmethod
-    def _started(self) -> tuple[Runtime, Submission]:
+    def _started(self) -> tuple[ControlPlane, Submission]:
         """The scheduler that these verbs are part of has it."""
 
     def _with_actors(self) -> Actors:
         runtime, submission = self._started()
         with self._lock:
             if self._actors is None:
-                new_id, homes = submission.new_id, runtime.preparation.homes
+                if not isinstance(runtime, Runtime):
+                    raise SchedulerError(
+                        "Actors cannot be used through a service yet.",
+                        next_step="use an embedded scheduler for them: UnifiedScheduler(config=…)",
+                    )
+                new_id, homes = submission.new_id, runtime.homes
                 self._actors = Actors(runtime, ActorSubmission(self.config.settings, runtime.clock, homes, new_id))
             return self._actors

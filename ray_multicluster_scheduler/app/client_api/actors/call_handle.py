@@ -18,6 +18,7 @@ class _OfCall(Handle):
 
     __slots__ = ()
     _item: CallItem
+    _runtime: Runtime
 
     def cancel(self, *, force: bool = False) -> None:
         """One that has not been sent yet never is; of one that was, Ray is asked (a method that runs goes on unless it

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 
 _numbers = itertools.count(1)
 
@@ -29,7 +29,7 @@ class ObjectHandle(Handle):
 
     __slots__ = ("actors", "digest", "modules")
 
-    def __init__(self, data: bytes, modules: set[str], actors: tuple[Any, ...], runtime: Runtime) -> None:
+    def __init__(self, data: bytes, modules: set[str], actors: tuple[Any, ...], runtime: ControlPlane) -> None:
         """``modules`` and ``actors`` are what whoever loads it needs."""
         promise = Promise(f"object-{runtime.control_plane}-{next(_numbers)}")
         done = Complete(promise.id, TaskState.SUCCEEDED, 0, None, message="it was put")

@@ -6,8 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 
-from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
@@ -39,10 +38,10 @@ class ClusterVerbs(ABC):
         patience = _patience(timeout)
         runtime = self._cordon(cluster, "drain", cordoned=True)
         deadline = time.monotonic() + patience
-        while not runtime.ask(lambda: fleet_control.is_drained(runtime, cluster)):
+        while not (drained := runtime.is_drained(cluster)):
             if time.monotonic() >= deadline:
                 return False
-            if not runtime.ask(lambda: runtime.machine.registry.state(cluster).cordoned):
+            if drained is None:
                 raise SchedulerError(
                     f"Cluster {cluster!r} was not drained: somebody opened it for new work again.",
                     cluster=cluster,
@@ -63,17 +62,17 @@ class ClusterVerbs(ABC):
         """
         name, why = _name(cluster, "declare_dead"), explained_by(reason)
         runtime, _ = self._started()
-        return runtime.run(fleet_control.declare_dead(runtime, name, why, force=force))
+        return runtime.declare_dead(name, why, force=force)
 
-    def _cordon(self, cluster: str, verb: str, *, cordoned: bool) -> Runtime:
+    def _cordon(self, cluster: str, verb: str, *, cordoned: bool) -> ControlPlane:
         name = _name(cluster, verb)
         runtime, _ = self._started()
-        runtime.machine.registry.get(name)  # raises for a name that nobody has
+        runtime.check_cluster(name)
         runtime.tell(CordonChanged(name, cordoned))
         return runtime
 
     @abstractmethod
-    def _started(self) -> tuple[Runtime, Submission]:
+    def _started(self) -> tuple[ControlPlane, Submission]:
         """The scheduler that these verbs are part of has it."""
 
 

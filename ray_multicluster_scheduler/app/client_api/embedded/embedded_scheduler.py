@@ -14,7 +14,8 @@ from ray_multicluster_scheduler.app.client_api.actors import call_handle
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -48,7 +49,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
             raise ConfigurationError("Both config and clusters were given.", next_step="give one of them")
         self.config: FleetConfig = load_config(clusters if clusters is not None else config)
         self._lock = threading.Lock()
-        self._runtime: Runtime | None = None
+        self._runtime: ControlPlane | None = None
         self._submission: Submission | None = None
         self._control_plane: str | None = None
 
@@ -140,7 +141,6 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
         handle._runtime.settled(handle.id)
-        handle._runtime.ask(lambda: None)  # the turn that accepted it may also have refused it: let it end
         if handle.done() and handle.attempt == 0 and (error := handle.exception()) is not None:
             raise error
         return handle.id
@@ -160,8 +160,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         runtime, submission = self._started()
         task = self._planned(submission, kind, {**options, "resource_requirements": resource_requirements})
         try:
-            runtime.run(runtime.health.check_all())
-            return runtime.ask(lambda: runtime.machine.plan(task, runtime.clock.now()))
+            return runtime.plan(task)
         finally:
             runtime.shelf.release(task.function_digest)
             runtime.shelf.release(task.arguments_digest)
@@ -204,12 +203,11 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         if actor is not None:
             ActorHandle.kill(actor)
             return
-        if runtime.method_calls.was_issued(item):
+        if isinstance(runtime, Runtime) and runtime.is_call(item):
             call_handle.cancel_by_id(runtime, item, force=force)
             return
-        item = explanation.whole_id(runtime, item)
-        if runtime.item(item) is None:
-            explanation.explain_item(runtime, item)  # raises for an id that was never issued
+        item = runtime.whole_id(item)
+        runtime.check_known(item)
         runtime.cancel(item, "cancelled by the caller", force=force)
 
     def explain(self, item_id: str | Handle | ActorHandle) -> dict[str, Any]:
@@ -220,30 +218,27 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         if isinstance(item_id, ActorHandle):
             return ActorHandle.explain(item_id)
         item_id = item_id_of(item_id, "explain")
-        runtime = self._that_knows(item_id)
-        if runtime.method_calls.was_issued(item_id):
-            return call_handle.explain_by_id(runtime, item_id)
-        return explanation.explain_item(runtime, item_id)
+        return self._that_knows(item_id).explain(item_id)
 
     # Jobs -----------------------------------------------------------------------------------------------
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         """What is known of a job. Raises UnknownItemError."""
-        return explanation.job_info(self._that_knows(job_id), job_id)
+        return self._that_knows(job_id).job_info(job_id)
 
     def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
         """Every job of this control plane, oldest first; of one status if asked."""
         runtime = self._runtime
-        rows = [] if runtime is None else explanation.job_rows(runtime)
+        rows = [] if runtime is None else runtime.job_rows()
         return [row for row in rows if status in (None, row["status"])]
 
     def job_logs(self, job_id: str) -> str:
         """Output of a job's newest attempt; empty while it waits. Raises ClusterConnectionError."""
-        return job_logs.whole(self._that_knows(job_id), job_id)
+        return self._that_knows(job_id).job_log(job_id)
 
     def follow_job_logs(self, job_id: str) -> Iterator[str]:
         """A job's output as it comes, until the job is over."""
-        return job_logs.follow(self._that_knows(job_id), job_id)
+        return self._that_knows(job_id).follow_job_log(job_id)
 
     def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
         """Wait until one of these is over, or the time is."""
@@ -254,16 +249,13 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
         """One row per cluster; ``refresh`` asks every cluster first, side by side."""
         runtime, _ = self._started()
-        if refresh:
-            runtime.run(runtime.health.check_all())
-        return explanation.cluster_rows(runtime)
+        return runtime.cluster_rows(None if refresh else ())
 
     def cluster_info(self, name: str) -> dict[str, Any]:
         """One cluster, asked now. Raises ConfigurationError for an unknown name."""
         runtime, _ = self._started()
-        runtime.machine.registry.get(name)
-        runtime.run(runtime.health.check(name))
-        return next(row for row in self.list_clusters() if row["name"] == name)
+        runtime.check_cluster(name)
+        return next(row for row in runtime.cluster_rows([name]) if row["name"] == name)
 
     def fleet_resources(self) -> dict[str, dict[str, float]]:
         """Total and free over all clusters that answer now."""
@@ -276,9 +268,9 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
 
     def nodes(self) -> list[dict[str, Any]]:
         """Every node of the clusters that answer now, in Ray's words, with its cluster."""
-        up = {row["name"] for row in self.list_clusters(refresh=True) if row["state"] in explanation.ANSWERING}
+        up = [row["name"] for row in self.list_clusters(refresh=True) if row["state"] in explanation.ANSWERING]
         runtime, _ = self._started()
-        return runtime.ask(lambda: explanation.node_rows(runtime, up))
+        return runtime.node_rows(up)
 
     def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
         """For everything that is submitted from now on, above each cluster's and below each item's own.
@@ -312,12 +304,8 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         runtime = self._runtime
         if runtime is None:
             return
-        if drain:
-            shutdown_story.drain(runtime)
-        runtime.refuse()
-        shutdown_story.cancel_all(runtime)
         try:
-            runtime.close()
+            runtime.shutdown(drain=drain)
         finally:
             with self._lock:
                 if self._runtime is runtime:
@@ -343,14 +331,14 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
             raise UnknownItemError(f"There is no item {item_id!r} in progress here.", task_id=item_id)
         return JobHandle(item, runtime) if item.task.kind == "job" else TaskHandle(item, runtime)
 
-    def _that_knows(self, item_id: str) -> Runtime:
+    def _that_knows(self, item_id: str) -> ControlPlane:
         """Only one that runs can know an item: none is started to find out that it does not."""
         runtime = self._runtime
         if runtime is None:
             raise explanation.unknown_item(item_id)
         return runtime
 
-    def _started(self) -> tuple[Runtime, Submission]:
+    def _started(self) -> tuple[ControlPlane, Submission]:
         if program.exiting():
             raise SchedulerError(
                 "The interpreter is shutting down, so nothing can be submitted any more.",
@@ -366,7 +354,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
                     self._runtime.shelf,
                     self._runtime.clock,
                     self._control_plane,
-                    self._runtime.preparation.homes,
+                    self._runtime.homes,
                 )
                 program.started(self)
             return self._runtime, self._submission

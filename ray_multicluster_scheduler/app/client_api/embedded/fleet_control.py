@@ -44,9 +44,9 @@ def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
     return items
 
 
-def is_drained(runtime: Runtime, cluster: str) -> bool:
-    """Is it closed for new work, and nothing of ours there? Raises ConfigurationError."""
-    return runtime.machine.registry.state(cluster).cordoned and not items_on(runtime, cluster)
+def is_drained(runtime: Runtime, cluster: str) -> bool | None:
+    """Is nothing of ours there any more? None if it is open for new work. Raises ConfigurationError."""
+    return not items_on(runtime, cluster) if runtime.machine.registry.state(cluster).cordoned else None
 
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:

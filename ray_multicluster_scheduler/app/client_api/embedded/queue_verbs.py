@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
@@ -58,34 +57,34 @@ class QueueVerbs(ABC):
         runtime.tell(QueueResumed(what, name))
 
     @abstractmethod
-    def _started(self) -> tuple[Runtime, Submission]:
+    def _started(self) -> tuple[ControlPlane, Submission]:
         """The scheduler that these verbs are part of has it."""
 
     @abstractmethod
-    def _that_knows(self, item_id: str) -> Runtime:
+    def _that_knows(self, item_id: str) -> ControlPlane:
         """So has it this. Raises UnknownItemError."""
 
-    def _item(self, item: Item, verb: str) -> tuple[Runtime, str]:
+    def _item(self, item: Item, verb: str) -> tuple[ControlPlane, str]:
         task_id = item_id_of(item, verb)
         if isinstance(item, Handle):
             return item._runtime, task_id
         if isinstance(item, ActorHandle):
             return item._rmcs_runtime, task_id
         runtime = self._that_knows(task_id)
-        if runtime.method_calls.was_issued(task_id):
+        if runtime.is_call(task_id):
             raise ConfigurationError(
                 f"{task_id} is a call of an actor's method, which waits with its actor and not in a queue.",
                 task_id=task_id,
                 next_step=f"use {verb} with items: tasks, actors and jobs",
             )
-        task_id = explanation.whole_id(runtime, task_id)
+        task_id = runtime.whole_id(task_id)
         if runtime.settled(task_id) is None:
-            runtime.ask(lambda: explanation.find_record(runtime, task_id))  # raises for an id that was never issued
+            runtime.check_known(task_id)
         return runtime, task_id
 
     def _queue(
         self, cluster: str | None, owner: str | None, verb: str
-    ) -> tuple[Runtime, Literal["cluster", "owner"], str]:
+    ) -> tuple[ControlPlane, Literal["cluster", "owner"], str]:
         if (cluster is None) == (owner is None):
             given = "neither a cluster nor an owner" if cluster is None else "both a cluster and an owner"
             raise ConfigurationError(f"{verb} was given {given}.", next_step='name one: cluster="…" or owner="…"')
@@ -94,6 +93,6 @@ class QueueVerbs(ABC):
                 raise ConfigurationError(f"{key} is {name!r}.", next_step=f"give the {key}'s name as text")
         runtime, _ = self._started()
         if cluster is not None:
-            runtime.machine.registry.get(cluster)  # raises for a name that nobody has
+            runtime.check_cluster(cluster)
             return runtime, "cluster", cluster
         return runtime, "owner", str(owner)

@@ -7,7 +7,7 @@ import platform
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +16,14 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
@@ -49,11 +51,13 @@ KEPT_EXPIRED = 100_000
 ACCEPT_TIMEOUT_S = 30.0
 
 
-class Runtime(LoopThread):
+class Runtime(LoopThread, ControlPlane):
     """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
 
     It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
     """
+
+    output: OutputStore
 
     def __init__(self, config: FleetConfig, control_plane: str, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.config, self.control_plane = config, control_plane
@@ -141,8 +145,8 @@ class Runtime(LoopThread):
     def settled(self, task_id: str) -> Item | None:
         """The same, once the brain knows of it, too."""
         item = self.item(task_id)
-        if item is not None:
-            item.wait_accepted(ACCEPT_TIMEOUT_S)
+        if item is not None and not item.accepted and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_its_loop:
+            self.ask(lambda: None)  # the turn that accepted it may also have refused it: let it end
         return item
 
     def record(self, task_id: str) -> TaskRecord | None:
@@ -178,6 +182,76 @@ class Runtime(LoopThread):
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
         item.watch(lambda _: self._call_back(work))
+
+    # What is known, and the fleet: ControlPlane says what each of these does ------------------------------
+
+    def check_known(self, task_id: str) -> None:
+        if self.settled(task_id) is None:
+            self.ask(lambda: explanation.find_record(self, task_id))
+
+    def whole_id(self, task_id: str) -> str:
+        return explanation.whole_id(self, task_id)
+
+    def is_call(self, item_id: str) -> bool:
+        return self.method_calls.was_issued(item_id)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        if self.is_call(task_id):
+            from ray_multicluster_scheduler.app.client_api.actors import call_handle  # noqa: PLC0415 - it imports this
+
+            return call_handle.explain_by_id(self, task_id)
+        return explanation.explain_item(self, task_id)
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        self.run(self.health.check_all())
+        return self.ask(lambda: self.machine.plan(task, self.clock.now()))
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        return explanation.job_info(self, job_id)
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        return explanation.job_rows(self)
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        return explanation.actor_rows(self)
+
+    def job_log(self, job_id: str) -> str:
+        return job_logs.whole(self, job_id)
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        return job_logs.follow(self, job_id)
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return self.preparation.homes
+
+    def check_cluster(self, name: str) -> None:
+        self.machine.registry.get(name)
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        if refresh is None:
+            self.run(self.health.check_all())
+        for name in refresh or ():
+            self.run(self.health.check(name))
+        return explanation.cluster_rows(self)
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        return self.ask(lambda: explanation.node_rows(self, clusters))
+
+    def is_drained(self, cluster: str) -> bool | None:
+        return self.ask(lambda: fleet_control.is_drained(self, cluster))
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        return self.run(fleet_control.declare_dead(self, cluster, reason, force=force))
+
+    # The end ------------------------------------------------------------------------------------------------
+
+    def shutdown(self, *, drain: bool) -> None:
+        if drain:
+            shutdown_story.drain(self)
+        self.refuse()
+        shutdown_story.cancel_all(self)
+        self.close()
 
     def refuse(self, why: str = "was shut down") -> None:
         """From now on nothing new is taken."""

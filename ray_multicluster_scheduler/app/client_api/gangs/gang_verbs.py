@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_verbs import ActorVerbs
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission
@@ -47,11 +48,13 @@ class GangVerbs(ActorVerbs):
         """The same without waiting: of functions one handle, whose result is the list; of classes the actors' handles,
         which take calls at once. Raises ConfigurationError, TaskSubmissionError for what is wrong at once."""
         runtime, submission = self._started()
-        described = GangSubmission(self.config.settings, runtime.clock, runtime.preparation.homes, submission.new_id)
+        described = GangSubmission(self.config.settings, runtime.clock, runtime.homes, submission.new_id)
         new = described.describe(members, strategy, tags, options)
-        item = runtime.submit(new.shelved(runtime.shelf), new.arguments)
         gang = new.task.gang
         if gang is not None and gang.of == "actor":
+            self._with_actors()  # raises where there are none
+        item = runtime.submit(new.shelved(runtime.shelf), new.arguments)
+        if gang is not None and gang.of == "actor" and isinstance(runtime, Runtime):
             return handles_of(item, runtime, [part.methods for part in new.parts])
         handle = TaskHandle(item, runtime)
         runtime.let_catch_up()

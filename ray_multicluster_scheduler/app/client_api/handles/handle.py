@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, job_logs
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
@@ -19,7 +18,7 @@ from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 
 
 RESULT = "result-"
@@ -39,7 +38,7 @@ class Handle:
     part: int | None = None
     """Which part of the item's value it stands for, if not for all of it."""
 
-    def __init__(self, item: Promise, runtime: Runtime) -> None:
+    def __init__(self, item: Promise, runtime: ControlPlane) -> None:
         self._item = item
         self._runtime = runtime
 
@@ -92,7 +91,7 @@ class Handle:
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history."""
-        return explanation.explain_item(self._runtime, self._item.id)
+        return self._runtime.explain(self._item.id)
 
     def _value(self, outcome: Outcome) -> Any:
         return value_of(outcome)
@@ -210,7 +209,7 @@ class PartHandle(TaskHandle):
 
     part: int
 
-    def __init__(self, item: Promise, runtime: Runtime, part: int, of: int) -> None:
+    def __init__(self, item: Promise, runtime: ControlPlane, part: int, of: int) -> None:
         super().__init__(item, runtime)
         self.part, self._of = part, of
 
@@ -246,12 +245,12 @@ class JobHandle(QueuedHandle):
     def logs(self) -> str:
         """Output of its newest attempt, as the cluster has it. Raises ClusterConnectionError; SchedulerError after
         the scheduler's end."""
-        return job_logs.whole(self._runtime, self.id)
+        return self._runtime.job_log(self.id)
 
     def follow_logs(self) -> Iterator[str]:
         """Its output as it comes, over all attempts, until it is over."""
         self._check_that_it_can_end()
-        return job_logs.follow(self._runtime, self.id)
+        return self._runtime.follow_job_log(self.id)
 
     def _value(self, outcome: Outcome) -> Any:
         error = error_of(outcome)
