@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, up
 
 app = typer.Typer(
     name="rmcs",
@@ -17,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("up")(up.up)
+app.command("down")(up.down)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)

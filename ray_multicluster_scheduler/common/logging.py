@@ -40,6 +40,11 @@ def configure(level: int | str = logging.INFO, *, json: bool = False, stream: Te
     root.propagate = False  # else a program that configured the root logger would show each line twice
 
 
+def is_configured() -> bool:
+    """Has somebody asked for our log already?"""
+    return any(isinstance(handler, _OurHandler) for handler in logging.getLogger(ROOT).handlers)
+
+
 class _OurHandler(logging.StreamHandler[TextIO]):
     """Known by its class, so that a second ``configure`` finds it and leaves other people's handlers alone."""
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+RESULT = "result-"
+"""What the name of a value begins with that is the value of an item; what was put goes by its digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectArgument:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
@@ -35,6 +36,9 @@ class ControlPlane(ABC):
     shelf: PayloadShelf
     output: Output
     closed: bool
+    settings: Settings
+    lives_on: bool = False
+    """Does what was accepted go on after the end of this program?"""
 
     # ---- items
 

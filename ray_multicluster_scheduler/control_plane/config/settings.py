@@ -92,6 +92,11 @@ class Settings(Strict):
     agent_listen: str = "auto"
     agent_advertise: str = "auto"
     agent_idle_s: Seconds = 300.0
+    keep_history_s: Seconds = 30 * 86_400.0
+    keep_history_items: Count = 1_000_000
+    keep_payloads_s: Seconds = 7 * 86_400.0
+    max_payload_bytes: Annotated[int, Field(ge=1)] = 2**30
+    payload_quota_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

@@ -24,10 +24,10 @@ class BlobRoom:
         self._doomed: set[str] = set()
         self.lock = threading.Lock()
 
-    def reserve(self, blobs: Mapping[str, int]) -> None:
+    def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
         """Room for all of them, or for none."""
         for size in blobs.values():
-            if size > self._most_bytes:
+            if size > self._most_bytes and not owed:
                 raise TaskSubmissionError(
                     f"A payload of {size:,} bytes is larger than the control plane takes ({self._most_bytes:,}).",
                     next_step="put the data where the clusters can read it and pass its path, or raise "
@@ -35,7 +35,8 @@ class BlobRoom:
                 )
         with self.lock:
             new = {digest: size for digest, size in blobs.items() if not self._is_here(digest)}
-            if self._kept_bytes + sum(self._coming.values()) + sum(new.values()) > self._quota_bytes:
+            wanted = self._kept_bytes + sum(self._coming.values()) + sum(new.values())
+            if wanted > self._quota_bytes and not owed:
                 raise StoreFullError(
                     f"Payloads and results take {self._kept_bytes:,} of {self._quota_bytes:,} bytes.",
                     next_step="wait until older items are forgotten, shorten retention, or raise payload_quota_bytes",

@@ -101,8 +101,9 @@ class Store(Protocol):
 
     # ---- blobs
 
-    def reserve(self, blobs: Mapping[str, int]) -> None:
-        """Keep room for these, by digest and size, which are about to be written with a change.
+    def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
+        """Keep room for these, by digest and size, which are about to be written with a change. What is ``owed`` to
+        somebody, as the value of work that is done, is taken beyond all limits.
 
         Raises TaskSubmissionError for one that is too large, StoreFullError if there is no room for all of them.
         """
@@ -110,7 +111,7 @@ class Store(Protocol):
     def hold(self, digests: Iterable[str]) -> list[str]:
         """Let nobody drop these before the change that names them is written. Returns those that are not here."""
 
-    def put_blob(self, data: bytes) -> str:
+    def put_blob(self, data: bytes, *, owed: bool = False) -> str:
         """Keep it, durable when this returns, for a change that will name it. Returns its digest. A small one may as
         well be written with that change. Raises as :meth:`reserve` does, and at once while there is trouble."""
 

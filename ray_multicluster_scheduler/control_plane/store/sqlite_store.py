@@ -190,17 +190,17 @@ class SqliteStore:
 
     # ---- blobs
 
-    def reserve(self, blobs: Mapping[str, int]) -> None:
-        self._room.reserve(blobs)
+    def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
+        self._room.reserve(blobs, owed=owed)
 
     def hold(self, digests: Iterable[str]) -> list[str]:
         return self._room.hold(digests)
 
-    def put_blob(self, data: bytes) -> str:
+    def put_blob(self, data: bytes, *, owed: bool = False) -> str:
         if self.trouble is not None:
             raise StoreFullError(f"A payload cannot be written now. {self.trouble}", next_step="submit it again later")
         digest = digest_of(data)
-        self._room.reserve({digest: len(data)})
+        self._room.reserve({digest: len(data)}, owed=owed)
         if len(data) <= SMALL_BYTES:
             self.write(Change(blobs={digest: data})).result()
             return digest

@@ -11,7 +11,7 @@ from typing import Any, Self
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
 
-_LOCK = "control-plane.json"
+_LOCK = "server.json"
 
 
 class StateFolder:

@@ -149,6 +149,13 @@ class AgentLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def park(self) -> None:
+        """Hang up, and say nothing to anybody: what runs over there is for the next process."""
+        self.closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     # The connection -----------------------------------------------------------------------------------
 
     def welcome(self) -> dict[str, Any]:

@@ -104,6 +104,16 @@ class RayClientPool:
             await port.close()
         self._ports.clear()
 
+    async def park(self) -> None:
+        """Close the port and forget the links, without a word: the agents go on, and dial until their leases end."""
+        for task in [*self._starting.values(), *self._farewells]:
+            task.cancel()
+        await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
+        await asyncio.gather(*(link.park() for link in self._links.values()))
+        for port in self._ports.values():
+            await port.close()
+        self._ports.clear()
+
     async def _start(self, cluster: str) -> AgentLink:
         before = self._links.get(cluster)
         if before is not None:
@@ -140,9 +150,10 @@ class RayClientPool:
 
     async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
         """Wait for the agents of the process before ours, where they dial. One whose port somebody else has by now ends
-        by its lease, and what it ran is lost then."""
+        by its lease, and what it ran is lost then. Before anything is awaited here, all their links exist."""
         if identity is not None:
             self._identity = identity_from(identity)
+        expected = []
         for one in agents:
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port)
@@ -150,6 +161,8 @@ class RayClientPool:
             link = self._new_link(one.cluster, one.agent, of_before=True)
             port.expect_back(one.cluster, one.agent, link, one.secret)
             self._keep(link, port)
+            expected.append((one, port))
+        for one, port in expected:
             try:
                 await port.start()
             except ConfigurationError as error:

@@ -130,6 +130,17 @@ class TaskLifecycleManager:
         if self._inbox:  # else the turn that says so may be over
             self._caught_up.wait(_PAUSE_S)
 
+    def flush_soon(self) -> None:
+        """On the loop: let the log be written although no event may come."""
+        if not self._scheduled and not self._broken:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def halt(self) -> None:
+        """Nothing is driven any more, and nobody is told: the next process goes on from what is written."""
+        self._broken = True
+        self.stop_timers()
+
     def stop_timers(self) -> None:
         """The control plane ends."""
         for handle in self._timers.values():
@@ -187,6 +198,8 @@ class TaskLifecycleManager:
                 note(instruction)
             else:
                 seen.append(instruction)
+                if type(instruction) is Complete:
+                    self.log.completed(instruction)
         if entries:
             self.log.append(entries)
         if seen:

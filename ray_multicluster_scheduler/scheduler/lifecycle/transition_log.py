@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 
 
 class TransitionLog(Protocol):
@@ -21,6 +21,9 @@ class TransitionLog(Protocol):
 
     def remember_fleet(self) -> None:
         """Write what people said of clusters and owners."""
+
+    def completed(self, completion: Complete) -> None:
+        """Write how an item ended: its last word to whoever asks."""
 
     def then(self, deed: Callable[[], object]) -> None:
         """Do this when all that came before it is durable, and in the order in which it was said; maybe at once."""
@@ -56,6 +59,9 @@ class MemoryTransitionLog:
 
     def remember_fleet(self) -> None:
         """Nor this."""
+
+    def completed(self, completion: Complete) -> None:
+        """Whoever wants to know holds a handle."""
 
     def then(self, deed: Callable[[], object]) -> None:
         deed()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError, StoreError
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
     Call,
@@ -198,7 +198,7 @@ class Dispatcher:
         calls = []
         for order in orders:
             task = self._describe(order.task_id)
-            if self._preparation.needs_upload(task, order.cluster):
+            if self._preparation.needs_upload(task, order.cluster) or not self._shelf.is_at_hand(task):
                 self._preparing.add((order.task_id, order.attempt))
                 self._spawn(self._prepare_and_send(order, task))
             else:
@@ -208,6 +208,23 @@ class Dispatcher:
             link.submit(calls)
 
     async def _prepare_and_send(self, order: Dispatch, task: TaskDescription) -> None:
+        try:
+            async with self._shelf.at_hand(task):
+                await self._prepare(order, task)
+        except StoreError as error:
+            key = (order.task_id, order.attempt)
+            self._settle(key)
+            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PAYLOAD_LOST", str(error)))
+
+    def _settle(self, key: tuple[str, int]) -> tuple[bool, bool]:
+        """It is prepared, or cannot be: was it cancelled meanwhile, or given a place?"""
+        said = key in self._cancelled, key in self._placed
+        self._preparing.discard(key)
+        self._cancelled.discard(key)
+        self._placed.discard(key)
+        return said
+
+    async def _prepare(self, order: Dispatch, task: TaskDescription) -> None:
         key = (order.task_id, order.attempt)
         try:
             prepared = await self._preparation.task(task, order.cluster, order.attempt)
@@ -219,11 +236,7 @@ class Dispatcher:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error)))
             raise
         finally:
-            cancelled = key in self._cancelled
-            placed = key in self._placed
-            self._preparing.discard(key)
-            self._cancelled.discard(key)
-            self._placed.discard(key)
+            cancelled, placed = self._settle(key)
         link = self._links.existing(order.cluster)
         if cancelled:
             self._post(AttemptFinished(*key, "cancelled"))

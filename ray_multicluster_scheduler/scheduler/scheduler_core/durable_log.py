@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.store import Change, Outcome, Store, StoredItem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of
 
 Deed = Callable[[], object]
 
@@ -40,7 +42,11 @@ class DurableLog:
         self._fresh: dict[str, None] = {}
         self._touched: dict[str, None] = {}
         self._fleet_touched = False
+        self._completions: dict[str, Complete] = {}
+        """Of what the machine still knows: its row may have to be written again."""
         self._deeds: list[Deed] = []
+        self.attached: dict[str, tuple[str, ...]] = {}
+        """After :meth:`restored`: the names of the values attached to what is not over."""
         self._written: deque[tuple[Future[int] | None, list[Deed]]] = deque()
 
     # ---- before an item is submitted
@@ -59,7 +65,7 @@ class DurableLog:
                 task_id=task.id,
                 next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
             ) from error
-        named = [one for one in (*task.payloads, *objects) if one is not None and one not in blobs]
+        named = [one for one in (*task.payloads, *_digests(objects)) if one is not None and one not in blobs]
         missing = self._store.hold(named)
         if missing:
             raise TaskSubmissionError(
@@ -71,9 +77,17 @@ class DurableLog:
         self._accepted[task.id] = (description, tuple(objects))
         self._change.blobs.update(blobs)
 
-    def ended(self, outcome: Outcome) -> None:
-        """Before its end is told to the machine: how an attempt ended."""
+    def take_back(self, task_id: str) -> None:
+        """It was accepted and is not submitted: another one stands for it."""
+        self._accepted.pop(task_id, None)
+
+    def ended(self, outcome: Outcome, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Before its end is told to the machine: how an attempt ended, with its value if that is small. There is always
+        room for what has been done already."""
         self._change.outcomes.append(outcome)
+        if blobs:
+            self._store.reserve({digest: len(data) for digest, data in blobs.items()}, owed=True)
+            self._change.blobs.update(blobs)
 
     # ---- what the lifecycle manager says
 
@@ -91,6 +105,10 @@ class DurableLog:
 
     def remember_fleet(self) -> None:
         self._fleet_touched = True
+
+    def completed(self, completion: Complete) -> None:
+        self._completions[completion.task_id] = completion
+        self._touched[completion.task_id] = None
 
     def then(self, deed: Deed) -> None:
         self._deeds.append(deed)
@@ -119,6 +137,7 @@ class DurableLog:
 
     def forget(self, task_id: str) -> None:
         """The store forgets by its own rules."""
+        self._completions.pop(task_id, None)
 
     def restored(self) -> Restored:
         """All of which something is still to be done, and what that waits for, for a machine that goes on from it."""
@@ -133,6 +152,12 @@ class DurableLog:
     # ---- inside
 
     def _row(self, stored: StoredItem) -> ItemRow:
+        completion = completion_of(stored)
+        if completion is not None:
+            self._completions[stored.new.id] = completion
+        _, objects = stored_rows.task_of(stored)
+        if objects:
+            self.attached[stored.new.id] = objects
         decisions = self._store.decisions(stored.new.id)
         return stored_rows.item_row(stored, self._store.steps(stored.new.id), decisions[-1] if decisions else None)
 
@@ -140,10 +165,10 @@ class DurableLog:
         change = self._change
         for task_id in self._touched:
             row = self._machine.row(task_id)
-            change.now[task_id] = stored_rows.item_now(row)
+            change.now[task_id] = stored_rows.item_now(row, self._completions.get(task_id))
             if task_id in self._fresh:
                 description, objects = self._accepted.pop(task_id)
-                change.new.append(stored_rows.new_item(row.task, row.number, description, objects))
+                change.new.append(stored_rows.new_item(row.task, row.number, description, _digests(objects)))
         if self._touched:
             change.next_fence = self._machine.next_fence
         if self._fleet_touched:
@@ -167,3 +192,8 @@ class DurableLog:
             self._written.popleft()
             for deed in deeds:
                 deed()
+
+
+def _digests(objects: Sequence[str]) -> list[str]:
+    """Those that are not the values of other items, which are where those are."""
+    return [name for name in objects if not name.startswith(RESULT)]

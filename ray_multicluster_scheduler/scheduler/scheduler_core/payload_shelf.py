@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.model import TaskDescription
 
 
 class PayloadShelf:
@@ -53,6 +55,15 @@ class PayloadShelf:
             with self._lock:
                 for name in self._attached.pop(task_id, ()):
                     self._release(name)
+
+    def is_at_hand(self, task: TaskDescription) -> bool:
+        """Can its payloads be had at once?"""
+        return True
+
+    @asynccontextmanager
+    async def at_hand(self, task: TaskDescription) -> AsyncIterator[None]:
+        """Its payloads can be had at once inside of this."""
+        yield
 
     def __len__(self) -> int:
         return len(self._blobs)

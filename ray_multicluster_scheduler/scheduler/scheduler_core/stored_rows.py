@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     StoredItem,
 )
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -36,6 +36,8 @@ _COLUMNS = frozenset(
     {"task", "number", "history", "priority", "attempt", "cluster", "fence", "finished_at", "decision"}
 )
 """What the store has a place for; all other fields of a row are its ``rest``."""
+COMPLETION = "completion"
+"""Where the brain's last word of an item is: beside its row, of which it is no part."""
 _TASK = tuple(one.name for one in fields(TaskDescription))
 _REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
 _REST_SET = frozenset(_REST)
@@ -67,14 +69,16 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
     )
 
 
-def item_now(row: ItemRow) -> ItemNow:
-    """What may change of it."""
+def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
+    """What may change of it, and how it ended if it is over."""
     rest = {name: value for name in _REST if (value := getattr(row, name))}
     if row.ending is not None:
         rest["ending"] = asdict(row.ending)
     for name in ("queued_at", "started_at", "retry_at"):  # 0 is a time
         if getattr(row, name) is not None:
             rest[name] = getattr(row, name)
+    if completion is not None:
+        rest[COMPLETION] = asdict(completion)
     owed = not row.state.terminal or bool(row.given_up)
     return ItemNow(
         row.task.id,

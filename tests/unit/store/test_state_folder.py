@@ -56,7 +56,7 @@ def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]"])
 def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
     folder = StateFolder(tmp_path)
-    (tmp_path / "control-plane.json").write_bytes(text)
+    (tmp_path / "server.json").write_bytes(text)
     with pytest.raises(ConfigurationError, match=r"A control plane \(another process\) has"):
         StateFolder(tmp_path)
     folder.leave()

@@ -16,13 +16,11 @@ from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.control_plane.config import FleetConfig
 
 
 class ActorVerbs(ABC):
     """Makes, finds, kills and lists actors. Safe from any thread."""
 
-    config: FleetConfig
     _lock: threading.Lock
     _runtime: ControlPlane | None
     _actors: Actors | None = None
@@ -87,5 +85,5 @@ class ActorVerbs(ABC):
                         next_step="use an embedded scheduler for them: UnifiedScheduler(config=…)",
                     )
                 new_id, homes = submission.new_id, runtime.homes
-                self._actors = Actors(runtime, ActorSubmission(self.config.settings, runtime.clock, homes, new_id))
+                self._actors = Actors(runtime, ActorSubmission(runtime.settings, runtime.clock, homes, new_id))
             return self._actors

@@ -12,8 +12,8 @@ from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import (
     values_of,
 )
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
-from ray_multicluster_scheduler.app.client_api.handles.handle import RESULT
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
+from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 

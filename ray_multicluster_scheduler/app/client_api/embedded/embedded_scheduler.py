@@ -5,6 +5,7 @@ Users import it from ``unified_scheduler``, which stays light; this module loads
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -27,9 +28,17 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_fo
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
+from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, load_config
+from ray_multicluster_scheduler.control_plane.config import (
+    ClusterConfig,
+    ConfigArgument,
+    FleetConfig,
+    Settings,
+    load_config,
+)
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 
 H = TypeVar("H", bound=Handle)
@@ -38,20 +47,43 @@ H = TypeVar("H", bound=Handle)
 class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
-    Embedded: the control plane lives in this process, and what was submitted lives and dies with it. Raises
-    ConfigurationError when the configuration is missing or wrong; nothing is contacted before it is needed.
+    Embedded: the control plane lives in this process, and what was submitted lives and dies with it. With the address
+    of a service (given, in ``RMCS_ADDRESS``, or of one that runs here) what was submitted is the service's, and goes on
+    when the program has ended. Raises ConfigurationError when the configuration is missing or wrong; nothing is
+    contacted before it is needed.
     """
 
     def __init__(
-        self, config: ConfigArgument = None, *, clusters: Sequence[ClusterConfig | Mapping[str, Any]] | None = None
+        self,
+        config: ConfigArgument = None,
+        *,
+        clusters: Sequence[ClusterConfig | Mapping[str, Any]] | None = None,
+        address: str | None = None,
     ) -> None:
-        if config is not None and clusters is not None:
-            raise ConfigurationError("Both config and clusters were given.", next_step="give one of them")
-        self.config: FleetConfig = load_config(clusters if clusters is not None else config)
+        given = [name for name, one in (("config", config), ("clusters", clusters), ("address", address)) if one]
+        if len(given) > 1:
+            raise ConfigurationError(f"Both {given[0]} and {given[1]} were given.", next_step="give one of them")
+        own = config is not None or clusters is not None
+        self.address = None if own else find_service(address, os.environ)
+        self._config = load_config(clusters if clusters is not None else config) if self.address is None else None
         self._lock = threading.Lock()
         self._runtime: ControlPlane | None = None
         self._submission: Submission | None = None
         self._control_plane: str | None = None
+
+    @property
+    def config(self) -> FleetConfig:
+        """What this scheduler was made from. Raises ConfigurationError where a service has it."""
+        if self._config is None:
+            raise ConfigurationError(
+                f"The configuration is that of the service {self.address}.", next_step="look at it there"
+            )
+        return self._config
+
+    @property
+    def settings(self) -> Settings:
+        """Those of this scheduler, or of its service."""
+        return self._config.settings if self._config is not None else self._started()[0].settings
 
     # Verbs ----------------------------------------------------------------------------------------------
 
@@ -287,7 +319,7 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
                 one.model_copy(update={"runtime_env": merge_runtime_env(one.runtime_env, env)})
                 for one in self.config.clusters
             ]
-            self.config = self.config.model_copy(update={"clusters": tuple(clusters)})
+            self._config = self.config.model_copy(update={"clusters": tuple(clusters)})
 
     # The program ----------------------------------------------------------------------------------------
 
@@ -316,7 +348,13 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.shutdown(drain=kind is None)
+        self.leave(drain=kind is None)
+
+    def leave(self, *, drain: bool) -> None:
+        """The program has no more to say. What dies with it is ended as by :meth:`shutdown`; what a service has
+        accepted goes on."""
+        runtime = self._runtime
+        self.shutdown(drain=drain and not (runtime is not None and runtime.lives_on))
 
     # Inside ---------------------------------------------------------------------------------------------
 
@@ -348,9 +386,12 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
             if self._runtime is None or self._submission is None:
                 # A new id each time: an id that was issued before must never be issued again.
                 self._control_plane = new_control_plane_id()
-                self._runtime = Runtime(self.config, self._control_plane)
+                if self.address is None:
+                    self._runtime = Runtime(self.config, self._control_plane)
+                else:
+                    self._runtime = RemoteRuntime(self.address, self._control_plane)
                 self._submission = Submission(
-                    self.config.settings,
+                    self._runtime.settings,
                     self._runtime.shelf,
                     self._runtime.clock,
                     self._control_plane,

@@ -194,17 +194,17 @@ def unknown_item(task_id: str) -> UnknownItemError:
 def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
     """A job's face. Raises UnknownItemError."""
     runtime.settled(job_id)
-    return runtime.ask(lambda: _job_row(runtime, job_id))
+    return runtime.ask(lambda: job_row(runtime, job_id))
 
 
 def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every job that was not forgotten, oldest first."""
     return runtime.ask(
-        lambda: [_job_row(runtime, one.task.id) for one in runtime.machine.records() if one.task.kind == "job"]
+        lambda: [job_row(runtime, one.task.id) for one in runtime.machine.records() if one.task.kind == "job"]
     )
 
 
-def _job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
+def job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
     record = find_record(runtime, job_id)
     if record is None:
         state, _, sentence = _unrecorded(runtime, job_id)

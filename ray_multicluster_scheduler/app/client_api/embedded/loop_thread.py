@@ -60,8 +60,14 @@ class LoopThread:
             future.cancel()
             self._asked.discard(future)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop beside all else. Raises SchedulerError when the scheduler is shut down."""
+        return self._schedule(work)
+
     def ask(self, look: Callable[[], T]) -> T:
         """Read what the loop writes: on the loop while there is one, then as it was left."""
+        if self.on_its_loop:
+            return look()
         answer: Future[T] = Future()
 
         def on_the_loop() -> None:  # no coroutine: one that Ctrl+C keeps from the loop would be complained about

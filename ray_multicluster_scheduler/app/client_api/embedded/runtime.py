@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import Argume
 from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.keeping import Keeping, NothingKept
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
@@ -35,16 +36,13 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
-from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
-from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
@@ -59,9 +57,17 @@ class Runtime(LoopThread, ControlPlane):
 
     output: OutputStore
 
-    def __init__(self, config: FleetConfig, control_plane: str, *, kept_finished: int = KEPT_FINISHED) -> None:
-        self.config, self.control_plane = config, control_plane
-        self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), OutputStore()
+    def __init__(
+        self,
+        config: FleetConfig,
+        control_plane: str,
+        *,
+        kept_finished: int = KEPT_FINISHED,
+        keeping: Keeping | None = None,
+    ) -> None:
+        self.config, self.settings, self.control_plane = config, config.settings, control_plane
+        self._keeping: Keeping = keeping or NothingKept()
+        self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, OutputStore()
         self._kept_finished = kept_finished
         self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
@@ -253,6 +259,11 @@ class Runtime(LoopThread, ControlPlane):
         shutdown_story.cancel_all(self)
         self.close()
 
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing new is taken any more."""
+        return self._refusal
+
     def refuse(self, why: str = "was shut down") -> None:
         """From now on nothing new is taken."""
         with self._lock:
@@ -301,9 +312,9 @@ class Runtime(LoopThread, ControlPlane):
     def _call_back(self, work: Callable[[], object]) -> None:
         if not self.in_another_process:
             with suppress(RuntimeError):  # after the end there is no pool any more, nor in the child of a fork
-                self._callbacks.submit(_guarded, work)
+                self._callbacks.submit(guarded, work)
                 return
-        threading.Thread(target=_guarded, args=(work,), name="rmcs-callback").start()
+        threading.Thread(target=guarded, args=(work,), name="rmcs-callback").start()
 
     # On the loop ----------------------------------------------------------------------------------------
 
@@ -323,14 +334,27 @@ class Runtime(LoopThread, ControlPlane):
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
         )
-        self.manager = TaskLifecycleManager(self.machine, MemoryTransitionLog(), self.clock, self)
+        log = self._keeping.log(
+            self.machine,
+            lambda deed: self.soon(self.manager.guarded, deed),
+            lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
+        )
+        self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache()
         post = self._post
         self.incomplete = IncompleteItems(self.shelf, post, self.soon)
-        self.collector = ResultCollector(post, self.output)
+        self.collector = self._keeping.collector(post, self.output, self.manager.flush_soon)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
-            clusters, settings, self.clients, self.collector, self.clock, self.control_plane, self.packages
+            clusters,
+            settings,
+            self.clients,
+            self.collector,
+            self.clock,
+            self.control_plane,
+            self.packages,
+            self._keeping.memory,
+            self._keeping.life,
         )
         self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
         self.preparation.update(clusters)
@@ -457,7 +481,8 @@ class Runtime(LoopThread, ControlPlane):
             self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
 
 
-def _guarded(work: Callable[[], object]) -> None:
+def guarded(work: Callable[[], object]) -> None:
+    """User code: an error in it is shown as that of any thread, and others go on."""
     try:
         work()
     except BaseException as error:  # noqa: BLE001 - user code: shown as an error of any thread is, and others go on

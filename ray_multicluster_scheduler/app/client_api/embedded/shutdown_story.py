@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 
 _SAY_AGAIN_S = 10.0
@@ -72,7 +73,7 @@ def cancel_all(runtime: Runtime) -> None:
         wait_for(actors, len(actors), STOP_PATIENCE_S)
 
 
-def stop(runtime: Runtime, items: Iterable[Item], why: str) -> None:
+def stop(runtime: ControlPlane, items: Iterable[Item], why: str) -> None:
     """Cancel these and say what became of them; Ctrl+C while waiting forces."""
     chosen = [item for item in items if not item.done()]
     before = {item.id: (item.state, item.cluster) for item in chosen}

@@ -39,7 +39,7 @@ class CallOptions:
             return self.given  # Ray looks at them, call by call
         from ray_multicluster_scheduler.control_plane.config import Settings  # noqa: PLC0415 - heavy, and outside only
 
-        settings = Settings() if scheduler is None else scheduler.config.settings
+        settings = Settings() if scheduler is None else scheduler.settings
         return common_fields(self.given, ItemOptions, settings, self._tags)
 
     def over(self, fn: RemoteFunction) -> CallOptions:

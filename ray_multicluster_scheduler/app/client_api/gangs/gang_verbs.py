@@ -48,7 +48,7 @@ class GangVerbs(ActorVerbs):
         """The same without waiting: of functions one handle, whose result is the list; of classes the actors' handles,
         which take calls at once. Raises ConfigurationError, TaskSubmissionError for what is wrong at once."""
         runtime, submission = self._started()
-        described = GangSubmission(self.config.settings, runtime.clock, runtime.homes, submission.new_id)
+        described = GangSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
         new = described.describe(members, strategy, tags, options)
         gang = new.task.gang
         if gang is not None and gang.of == "actor":

@@ -14,15 +14,12 @@ from ray_multicluster_scheduler.app.client_api.options import explained_by, item
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-
-
-RESULT = "result-"
-"""What the name of an object begins with that is the value of an item."""
 
 
 class Handle:

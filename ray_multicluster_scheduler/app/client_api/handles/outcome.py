@@ -14,6 +14,8 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 _NONE = pickle.dumps(None)
+VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
+"""The code of a result whose value was kept for a while, and is not any more."""
 
 
 def value_of(outcome: Outcome) -> Any:
@@ -34,8 +36,15 @@ def value_of(outcome: Outcome) -> Any:
 
 
 def payload_of(outcome: Outcome) -> bytes:
-    """The pickled value of one that succeeded."""
+    """The pickled value of one that succeeded. Raises ResultLostError."""
     result = outcome.result
+    if result is not None and result.code == VALUE_FORGOTTEN:
+        raise errors.ResultLostError(
+            f"The value of {result.task_id} was forgotten: it ended too long ago.",
+            task_id=result.task_id,
+            cluster=outcome.completion.cluster,
+            next_step="fetch values sooner, or let the service keep them longer (keep_payloads_s)",
+        )
     return _NONE if result is None or result.payload is None else result.payload
 
 

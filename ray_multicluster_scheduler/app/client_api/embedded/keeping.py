@@ -1,0 +1,58 @@
+"""What of a control plane outlives its process, and where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog, TransitionLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
+
+
+class Keeping(Protocol):
+    """Makes the parts of a control plane that keep something; each once."""
+
+    shelf: PayloadShelf
+    memory: LinkMemory
+    life: int
+    """Counts the processes that this control plane has had."""
+
+    def log(
+        self,
+        machine: SchedulerMachine,
+        soon: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+    ) -> TransitionLog:
+        """``soon`` does something on the loop; ``fail`` hears that nothing can be kept any more."""
+
+    def collector(
+        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+    ) -> ResultCollector:
+        """``flush`` has the log written that was made before."""
+
+
+class NothingKept:
+    """All of it lives and dies with the program."""
+
+    def __init__(self) -> None:
+        self.shelf = PayloadShelf()
+        self.memory: LinkMemory = NoMemory()
+        self.life = 1
+
+    def log(
+        self,
+        machine: SchedulerMachine,
+        soon: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+    ) -> TransitionLog:
+        return MemoryTransitionLog()
+
+    def collector(
+        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+    ) -> ResultCollector:
+        return ResultCollector(post, output)

@@ -1,0 +1,1 @@
+"""The same verbs against a service: what was submitted outlives the program."""

@@ -1,0 +1,41 @@
+"""Where the service is that a program is to use, if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+
+_log = get_logger(__name__)
+ADDRESS = "RMCS_ADDRESS"
+
+
+def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
+    """The one that was named, else that of ``RMCS_ADDRESS``, else the one that runs here; None: there is none.
+
+    Raises ConfigurationError for what is no address.
+    """
+    if address is not None:
+        return _checked(address, "address")
+    if environ.get(ADDRESS):
+        return _checked(environ[ADDRESS], ADDRESS)
+    said = holder(rmcs_home(environ))
+    found = None if said is None else said.get("address")
+    if found is None:
+        return None
+    _log.info("the service that runs here is used: %s", found)
+    return _checked(str(found), "server.json")
+
+
+def _checked(address: object, key: str) -> str:
+    text = str(address).strip().rstrip("/")
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    if not isinstance(address, str) or parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ConfigurationError(
+            f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
+        )
+    return parts.geturl()

@@ -1,0 +1,105 @@
+"""Inbound: one long poll for all that a program waits for; it goes on where it stopped when the service is back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
+
+_log = get_logger(__name__)
+POLL_S = 25.0
+
+
+class Inbound:
+    """Lives on the loop. ``watched`` are the items that are not over; ``ended`` and ``unknown`` are told of each."""
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        name: str,
+        watched: Callable[[], Iterable[Item]],
+        find: Callable[[str], Item | None],
+        ended: Callable[[Item, Outcome], object],
+        unknown: Callable[[Item, SchedulerError], object],
+    ) -> None:
+        self._client, self._name = client, name
+        self._watched, self._find, self._ended, self._unknown = watched, find, ended, unknown
+        self._add: dict[str, None] = {}
+        self._heard: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """There is something to wait for."""
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.get_running_loop().create_task(self._poll_all())
+
+    def add(self, item: Item) -> None:
+        """The service does not know that we wait for this one."""
+        self._add[item.id] = None
+        self._wake.set()
+        self.begin()
+
+    async def _poll_all(self) -> None:
+        while self._heard or any(True for _ in self._watched()):
+            add, heard = list(self._add), list(self._heard)
+            said = {"client": self._name, "add": add, "heard": heard, "timeout": POLL_S}
+            self._wake.clear()
+            asking = asyncio.ensure_future(
+                self._client.ask("POST", "/api/v1/wait", said, patience=None, timeout=POLL_S + 30)
+            )
+            woken = asyncio.ensure_future(self._wake.wait())
+            await asyncio.wait([asking, woken], return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
+            if not asking.done():  # somebody waits for one more: ask anew
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                continue
+            try:
+                answer = asking.result()
+            except SchedulerError as error:
+                _log.warning("the service cannot tell what is new: %s", error)
+                await asyncio.sleep(1.0)
+                continue
+            for item_id in add:
+                self._add.pop(item_id, None)
+            for item_id in heard:
+                self._heard.pop(item_id, None)
+            if not answer["known"] and not add:
+                self._add.update((item.id, None) for item in self._watched() if item.accepted)
+            await self._hear(answer)
+
+    async def _hear(self, answer: Mapping[str, Any]) -> None:
+        for status in answer["items"]:
+            item = self._find(status["id"])
+            if "outcome" in status:
+                if item is not None and item.outcome is None:
+                    try:
+                        await self._end(item, status)
+                    except SchedulerError as error:
+                        _log.warning("how %s ended cannot be fetched yet: %s", item.id, error)
+                        await asyncio.sleep(1.0)
+                        continue
+                self._heard[status["id"]] = None
+            elif item is not None and "number" in status:
+                step = wire.step_from_wire(status)
+                if item.transition is None or item.transition.number < step.number:
+                    item.moved(step)
+        for item_id, problem in answer["problems"].items():
+            item = self._find(item_id)
+            self._heard[item_id] = None
+            if item is not None:
+                self._unknown(item, wire.problem_from_wire(problem))
+
+    async def _end(self, item: Item, status: Mapping[str, Any]) -> None:
+        said = status["outcome"]
+        fetched = {digest: await self._client.fetch(f"/api/v1/blobs/{digest}") for digest in wire.named_payloads(said)}
+        if "number" in status:
+            item.transition = wire.step_from_wire(status)
+        self._ended(item, wire.outcome_from_wire(said, fetched))

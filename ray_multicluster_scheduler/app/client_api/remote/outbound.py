@@ -1,0 +1,108 @@
+"""Outbound: what a program submits, on its way to the service: many at a time, never lost, never twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.common.exception import SchedulerError
+
+MOST_ITEMS = 500
+MOST_BYTES = 8 * 2**20
+
+
+@dataclass(slots=True)
+class Parcel:
+    """An item, and all that the service needs to take it."""
+
+    item: Item
+    document: Mapping[str, Any]
+    blobs: Mapping[str, bytes]
+    sent_with: set[str] = field(default_factory=set)
+
+
+class Outbound:
+    """Lives on the loop. ``accepted`` and ``refused`` are told of each, in their order."""
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        name: str,
+        accepted: Callable[[Parcel, Mapping[str, Any]], object],
+        refused: Callable[[Parcel, SchedulerError], object],
+    ) -> None:
+        self._client, self._name = client, name
+        self._accepted, self._refused = accepted, refused
+        self._waiting: deque[Parcel] = deque()
+        self._there: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+
+    def put(self, parcel: Parcel) -> None:
+        self._waiting.append(parcel)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)  # what comes at the same moment goes along
+            batch = self._next_batch()
+            try:
+                await self._upload_large(batch)
+                answers = await self._send(batch)
+            except SchedulerError as error:
+                for parcel in batch:
+                    self._refused(parcel, error)
+                continue
+            again = []
+            for parcel, answer in zip(batch, answers, strict=True):
+                problem = answer.get("problem")
+                missing = wire.missing_blobs(problem) if problem else ()
+                if missing and not set(missing) <= parcel.sent_with and set(missing) <= set(parcel.blobs):
+                    self._there.difference_update(missing)  # the service forgot them meanwhile
+                    again.append(parcel)
+                elif problem:
+                    self._refused(parcel, wire.problem_from_wire(problem))
+                else:
+                    self._accepted(parcel, answer)
+            self._waiting.extendleft(reversed(again))
+
+    def _next_batch(self) -> list[Parcel]:
+        batch: list[Parcel] = []
+        size = 0
+        while self._waiting and len(batch) < MOST_ITEMS and size < MOST_BYTES:
+            batch.append(self._waiting.popleft())
+            size += sum(len(data) for data in batch[-1].blobs.values() if len(data) <= wire.INLINE_BYTES) + 1000
+        return batch
+
+    async def _upload_large(self, batch: list[Parcel]) -> None:
+        for parcel in batch:
+            for digest, data in parcel.blobs.items():
+                if len(data) > wire.INLINE_BYTES and digest not in self._there:
+                    await self._client.ask("PUT", f"/api/v1/blobs/{digest}", data=data, patience=None, timeout=3600.0)
+                    self._there.add(digest)
+                    parcel.sent_with.add(digest)
+
+    async def _send(self, batch: list[Parcel]) -> list[dict[str, Any]]:
+        blobs: dict[str, bytes] = {}
+        for parcel in batch:
+            for digest, data in parcel.blobs.items():
+                if len(data) <= wire.INLINE_BYTES and digest not in self._there:
+                    blobs[digest] = data
+                    parcel.sent_with.add(digest)
+        said = {
+            "client": self._name,
+            "items": [parcel.document for parcel in batch],
+            "blobs": wire.bytes_to_wire(blobs),
+        }
+        answer = await self._client.ask("POST", "/api/v1/items/batch", said, patience=None)
+        self._there.update(blobs)
+        if len(self._there) > 100_000:
+            self._there.clear()
+        answers: list[dict[str, Any]] = answer["items"]
+        return answers

@@ -1,0 +1,434 @@
+"""RemoteRuntime: a control plane that runs elsewhere, as one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from ray_multicluster_scheduler.app.client_api import program
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import guarded
+from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
+from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, Parcel
+from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    SchedulerError,
+    TaskSubmissionError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model import JobDescription, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.object_argument import RESULT
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+
+_log = get_logger(__name__)
+ACCEPT_TIMEOUT_S = 60.0
+_INTERRUPTED = "the program that submitted it was interrupted"
+
+
+class RemoteOutput:
+    """What tasks print, read from the service when somebody asks."""
+
+    def __init__(self, runtime: RemoteRuntime) -> None:
+        self._runtime = runtime
+
+    def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
+        if not attempt:
+            return ""
+        which = f"?attempt={attempt}" + ("" if stream is None else f"&stream={quote(stream)}")
+        return self._runtime.fetch_text(f"/api/v1/items/{quote(task_id, safe='')}/logs{which}")
+
+    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
+        return self._runtime.follow_text(f"/api/v1/items/{quote(task_id, safe='')}/logs?follow=true")
+
+
+class RemoteRuntime(LoopThread, ControlPlane):
+    """A thread that speaks with the service: it hands over what is submitted, and hears what becomes of it.
+
+    What was accepted goes on when the program ends. Raises SchedulerError if nobody answers.
+    """
+
+    lives_on = True
+
+    def __init__(self, address: str, control_plane: str) -> None:
+        self.address, self.control_plane = address, control_plane
+        self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
+        self._lock = threading.Lock()
+        self._live: dict[str, Item] = {}
+        self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
+        self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
+        self._closing = threading.Lock()
+        self.closed = False
+        super().__init__()
+        try:
+            self.run(self._connect())
+        except BaseException:
+            self._end()
+            raise
+
+    async def _connect(self) -> None:
+        self._client = ServiceClient(self.address)
+        try:
+            self._fleet = await self._client.ask("GET", "/api/v1/fleet", patience=2.0)
+        except BaseException:
+            await self._client.close()
+            raise
+        self.settings = Settings.model_validate(self._fleet["settings"])
+        self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self._inbound = Inbound(
+            self._client,
+            self.control_plane,
+            lambda: list(self._live.values()),
+            self._live.get,
+            self._item_over,
+            lambda item, error: self._fail(item, error),  # noqa: PLW0108 - mypy knows no other way
+        )
+
+    # ---- items
+
+    def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
+        objects, blobs = _objects(arguments, self, task.id)
+        blobs |= {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
+        for digest in task.payloads:
+            self.shelf.release(digest)
+        item = Item(task)
+        self.check_process()
+        with self._lock:
+            if self.closed:
+                raise shut_down()
+            known = self._live.get(task.id) or self._ended.get(task.id)
+            if known is not None and known.task.kind == task.kind:
+                return known
+            self._live[task.id] = item
+        document = {"task": _document(task), "objects": objects}
+        self.soon(self._outbound.put, Parcel(item, document, blobs))
+        if task.idempotency_key is None and task.content_key is None:
+            return item
+        # It may be another one again, whose id is not known before the service has answered.
+        wait_for_acceptance(item)
+        first = item.transition.task_id if item.transition is not None else item.id
+        if first == item.id:
+            return item
+        with self._lock:
+            self._live.pop(item.id, None)
+        found = self.item(first)
+        return item if found is None else found
+
+    def let_catch_up(self) -> None:
+        """The service says itself when it has enough."""
+
+    def item(self, task_id: str) -> Item | None:
+        known = self._live.get(task_id) or self._ended.get(task_id)
+        if known is not None or self.loop_over:
+            return known
+        try:
+            status = self._ask("GET", _path(task_id))
+        except UnknownItemError:
+            return None
+        if status["state"] == "EXPIRED":
+            return None
+        return self._adopt(status)
+
+    def _adopt(self, status: Mapping[str, Any]) -> Item:
+        """One that somebody else has submitted, or this program before it was started again."""
+        kind, name = status["kind"], status["name"]
+        job = JobDescription(entrypoint=name) if kind == "job" else None
+        fresh = Item(TaskDescription(id=status["id"], kind="job" if job else "task", name=name, job=job))
+        fresh.transition = wire.step_from_wire(status)
+        with self._lock:
+            item = self._live.get(fresh.id) or self._ended.get(fresh.id)
+            if item is None:
+                item = self._live[fresh.id] = fresh
+                self.soon(self._inbound.add, item)
+        return item
+
+    def settled(self, task_id: str) -> Item | None:
+        item = self.item(task_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        return item
+
+    def check_known(self, task_id: str) -> None:
+        if self.settled(task_id) is None:
+            self._ask("GET", _path(task_id))
+
+    def whole_id(self, task_id: str) -> str:
+        gang_id, _, at = task_id.rpartition(".")
+        if at.isdecimal() and gang_id and self.item(task_id) is None and self.item(gang_id) is not None:
+            return gang_id
+        return task_id
+
+    def is_call(self, item_id: str) -> bool:
+        return False
+
+    def unfinished(self) -> list[Item]:
+        with self._lock:
+            return list(self._live.values())
+
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
+        self.check_process()
+        with self.gate:
+            self.check_open()
+            self.leave(self._cancel(task_id, reason, force))
+
+    async def _cancel(self, task_id: str, reason: str, force: bool) -> None:
+        item = self._live.get(task_id)
+        if item is not None and not item.accepted:  # it is on its way, and must be there first
+            await self._until_accepted(item)
+        await self._client.ask("POST", _path(task_id, "cancel"), {"reason": reason, "force": force})
+
+    async def _until_accepted(self, item: Item) -> None:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        tell = lambda _: loop.call_soon_threadsafe(done.set)  # noqa: E731 - to be taken away again below
+        item.watch_steps(tell)
+        try:
+            while not item.accepted:
+                await done.wait()
+                done.clear()
+        finally:
+            item.unwatch_steps(tell)
+
+    def tell(self, event: events.Event) -> None:
+        match event:
+            case events.HoldRequested(task_id, reason):
+                self._order(task_id, "hold", {"reason": reason})
+            case events.ReleaseRequested(task_id):
+                self._order(task_id, "release", {})
+            case events.PriorityChanged(task_id, priority):
+                self._order(task_id, "priority", {"priority": priority})
+            case events.QueuePaused(what, name, reason):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
+            case events.QueueResumed(what, name):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
+            case events.CordonChanged(cluster, cordoned):
+                verb = "cordon" if cordoned else "uncordon"
+                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
+            case _:
+                raise TypeError(f"a service cannot be told of {event!r}")
+
+    def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
+        item = self._live.get(task_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        self._ask("POST", _path(task_id, verb), said)
+
+    def when_done(self, item: Promise, work: Callable[[], object]) -> None:
+        item.watch(lambda _: self._call_back(work))
+
+    def _call_back(self, work: Callable[[], object]) -> None:
+        try:
+            self._callbacks.submit(guarded, work)
+        except RuntimeError:  # after the end there is no pool any more
+            threading.Thread(target=guarded, args=(work,), name="rmcs-callback").start()
+
+    # ---- what is known
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        item = self._live.get(task_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        return Explanation(**self._ask("GET", _path(task_id, "explain")))
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": _document(task)}))
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        item = self._live.get(job_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
+        return answer
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/jobs")["jobs"]
+        return rows
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        return []
+
+    def job_log(self, job_id: str) -> str:
+        self.settled(job_id)
+        return self.fetch_text(_path(job_id, "logs"))
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        self.settled(job_id)
+        return self.follow_text(f"{_path(job_id, 'logs')}?follow=true")
+
+    def fetch_text(self, path: str) -> str:
+        return self.run(self._client.fetch(path)).decode(errors="replace")
+
+    def follow_text(self, path: str) -> Iterator[str]:
+        """Pieces as they come. They are fetched when they are asked for."""
+        stream = self._client.stream(path)
+        assert isinstance(stream, AsyncGenerator)
+
+        async def one_more() -> str | None:
+            return await anext(stream, None)
+
+        try:
+            while (piece := self.run(one_more())) is not None:
+                yield piece
+        finally:
+            self.leave(stream.aclose())
+
+    # ---- the fleet
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return list(dict.fromkeys([str(Path.home()), *self._fleet["homes"]]))
+
+    def check_cluster(self, name: str) -> None:
+        known = self._fleet["clusters"]
+        if name not in known:
+            raise ConfigurationError(
+                f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
+            )
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        for name in refresh or ():
+            self._ask("GET", f"/api/v1/clusters/{quote(name, safe='')}")
+        rows: list[dict[str, Any]] = self._ask("GET", f"/api/v1/clusters?refresh={str(refresh is None).lower()}")[
+            "clusters"
+        ]
+        return rows
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        rows = self._ask("GET", "/api/v1/nodes")["nodes"]
+        return [row for row in rows if row["Cluster"] in clusters]
+
+    def is_drained(self, cluster: str) -> bool | None:
+        drained: bool | None = self._ask("GET", f"/api/v1/clusters/{quote(cluster, safe='')}/drained")["drained"]
+        return drained
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        said = {"reason": reason, "force": force}
+        items: list[str] = self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead", said)["items"]
+        return items
+
+    # ---- the end
+
+    def shutdown(self, *, drain: bool) -> None:
+        """What was accepted goes on; with ``drain`` it is waited for, after an interrupt it is cancelled."""
+        items = self.unfinished()
+        if program.interrupted():
+            shutdown_story.stop(self, items, _INTERRUPTED)
+        elif drain:
+            wait_for(items, len(items))
+        else:
+            for item in items:
+                item.wait_accepted(ACCEPT_TIMEOUT_S)
+        with self._closing:
+            if self.loop_over:
+                return
+            self.closed = True
+            self.give_up()
+            try:
+                self.run(self._client.close())
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        self.end_loop()
+        self._callbacks.shutdown(wait=False)
+
+    # ---- on the loop
+
+    def _was_accepted(self, parcel: Parcel, answer: Mapping[str, Any]) -> None:
+        item = parcel.item
+        if item.transition is None:
+            item.moved(wire.step_from_wire(answer))
+        self._inbound.begin()
+
+    def _was_refused(self, parcel: Parcel, error: SchedulerError) -> None:
+        self._fail(parcel.item, error)
+
+    def _fail(self, item: Item, error: SchedulerError) -> None:
+        done = Complete(
+            item.id,
+            TaskState.FAILED,
+            item.attempt,
+            error.cluster,
+            type(error).__name__,
+            error.message,
+            error.next_step or "",
+        )
+        self._item_over(item, Outcome(done, None))
+
+    def _item_over(self, item: Item, outcome: Outcome) -> None:
+        with self._lock:
+            self._live.pop(item.id, None)
+            self._ended[item.id] = item
+        item.ended(outcome)
+
+    def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        return self.run(self._client.ask(method, path, said))
+
+
+def wait_for_acceptance(item: Item) -> None:
+    """Raises SchedulerError if the service does not answer for long."""
+    if not item.accepted and not item.wait_accepted(ACCEPT_TIMEOUT_S):
+        raise SchedulerError(
+            f"The service has not accepted {item.id} within {ACCEPT_TIMEOUT_S:g} s.",
+            task_id=item.id,
+            next_step="see whether it runs; as long as this program does, it is tried again",
+        )
+
+
+def _path(item_id: str, verb: str = "") -> str:
+    return f"/api/v1/items/{quote(item_id, safe='')}" + (f"/{verb}" if verb else "")
+
+
+def _document(task: TaskDescription) -> dict[str, Any]:
+    """Without what is as it always is."""
+    return {name: value for name, value in task.to_dict().items() if value not in _EMPTY}
+
+
+_EMPTY: tuple[Any, ...] = (None, (), {}, [])
+
+
+def _objects(arguments: Arguments | None, runtime: RemoteRuntime, task_id: str) -> tuple[list[str], dict[str, bytes]]:
+    """The names of the values among the arguments, and those that the service has to be given. Raises
+    TaskSubmissionError for what it cannot have."""
+    names: list[str] = []
+    blobs: dict[str, bytes] = {}
+    for source in () if arguments is None else arguments.sources:
+        if isinstance(source, ObjectHandle):
+            outcome = source._item.outcome
+            assert outcome is not None
+            name, data = source._blob(outcome)
+            names.append(name)
+            blobs[name] = data
+        elif source._runtime is not runtime:
+            raise TaskSubmissionError(
+                f"{task_id} was given {source.id}, which another scheduler has.",
+                task_id=task_id,
+                next_step="wait for its result and pass that",
+            )
+        else:
+            names.append(f"{RESULT}{source._item.id}")
+    if arguments is not None and arguments.actors:
+        raise TaskSubmissionError(
+            f"{task_id} was given an actor, and actors cannot be used through a service yet.", task_id=task_id
+        )
+    return names, blobs

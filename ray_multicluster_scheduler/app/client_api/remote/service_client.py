@@ -1,0 +1,137 @@
+"""ServiceClient: HTTP to one service. What can be repeated safely is repeated until the service is back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
+
+_log = get_logger(__name__)
+PATIENCE_S = 30.0
+"""So long a question that can be asked again is asked again, before its caller is told that nobody answers."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_CONNECT_S = 5.0
+_BUSY = frozenset({502, 503, 504})
+
+
+class ServiceGone(SchedulerError):
+    """Nobody answers."""
+
+
+class ServiceClient:
+    """Lives on one loop. Everything that is asked may be asked twice: ids are made by the caller."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
+            connector=aiohttp.TCPConnector(limit=32),
+            trust_env=False,
+        )
+        self._silent = False
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        said: Mapping[str, Any] | None = None,
+        *,
+        patience: float | None = PATIENCE_S,
+        timeout: float = 60.0,
+        data: bytes | None = None,
+    ) -> Any:
+        """The answer as JSON. ``patience`` None: until there is one.
+
+        Raises ServiceGone, and the SchedulerError that the service answers with.
+        """
+        body = data if data is not None else (None if said is None else json.dumps(said).encode())
+        status, answer = await self._try(method, path, body, patience, timeout)
+        if status >= 400:
+            raise _problem(self.address, status, answer)
+        return json.loads(answer) if answer else None
+
+    async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
+        """The answer as it is. Raises as :meth:`ask` does."""
+        status, answer = await self._try("GET", path, None, patience, 600.0)
+        if status >= 400:
+            raise _problem(self.address, status, answer)
+        return answer
+
+    async def stream(self, path: str) -> AsyncIterator[str]:
+        """Text as it comes."""
+        try:
+            async with self._session.get(
+                f"{self.address}{path}", timeout=aiohttp.ClientTimeout(total=None)
+            ) as response:
+                if response.status >= 400:
+                    raise _problem(self.address, response.status, await response.read())
+                async for piece in response.content.iter_any():
+                    yield piece.decode(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._gone(error) from error
+
+    async def _try(
+        self, method: str, path: str, body: bytes | None, patience: float | None, timeout: float
+    ) -> tuple[int, bytes]:
+        deadline = None if patience is None else time.monotonic() + patience
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                limit = aiohttp.ClientTimeout(total=timeout, connect=_CONNECT_S)
+                headers = {"Content-Type": "application/json"} if body is not None else {}
+                async with self._session.request(
+                    method, f"{self.address}{path}", data=body, headers=headers, timeout=limit
+                ) as response:
+                    answer = await response.read()
+                    if response.status not in _BUSY or deadline is not None:
+                        self._heard()
+                        return response.status, answer
+                    problem: Exception = _problem(self.address, response.status, answer)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                problem = error
+            if deadline is not None and time.monotonic() + pause > deadline:
+                raise self._gone(problem) from problem
+            self._say(problem)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _say(self, problem: Exception) -> None:
+        if not self._silent:
+            _log.warning("the service %s does not answer (%s); it is asked again", self.address, problem)
+        self._silent = True
+
+    def _heard(self) -> None:
+        if self._silent:
+            _log.warning("the service %s answers again", self.address)
+        self._silent = False
+
+    def _gone(self, problem: Exception) -> ServiceGone:
+        said = str(problem) or type(problem).__name__
+        return ServiceGone(
+            f"The service {self.address} does not answer: {said}.",
+            next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
+        )
+
+
+def _problem(address: str, status: int, answer: bytes) -> SchedulerError:
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and "message" in said:
+        return wire.problem_from_wire(said)
+    return SchedulerError(
+        f"{address} answered {status}: {answer[:200].decode(errors='replace')}",
+        next_step="see whether that is the address of a service",
+    )

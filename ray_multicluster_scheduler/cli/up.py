@@ -1,0 +1,80 @@
+"""`rmcs up` and `rmcs down`: a service that many programs share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+STOP_PATIENCE_S = 30.0
+
+
+def up(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="The folder of its record; default: $RMCS_HOME.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Where to listen; on this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    drain: Annotated[
+        float | None,
+        typer.Option("--drain", min=0, help="When it is stopped, first wait so many seconds for what is not over."),
+    ] = None,
+) -> None:
+    """Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`).
+
+    What was accepted is in the state folder before the caller has an answer. When the service is stopped or killed,
+    running work goes on, and the next start on the same folder takes it up.
+    """
+    from ray_multicluster_scheduler.common.logging import configure, is_configured
+    from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
+    from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+
+    if not is_configured():
+        configure("INFO")
+    serve(
+        load_config(config),
+        state or rmcs_home(),
+        host,
+        port,
+        drain_s=drain,
+        say=lambda text: typer.echo(text, err=True),
+    )
+
+
+def down(
+    state: Annotated[
+        Path | None, typer.Option("--state", help="The folder of its record; default: $RMCS_HOME.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds for its end.")] = (
+        STOP_PATIENCE_S
+    ),
+) -> None:
+    """Stop the service of a state folder. What runs goes on, and the next `rmcs up` takes it up."""
+    from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+    from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+
+    folder = state or rmcs_home()
+    said = holder(folder)
+    if said is None:
+        raise ConfigurationError(f"No service runs on {folder}.", next_step="name its folder with --state or RMCS_HOME")
+    if "pid" not in said:
+        raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
+    os.kill(int(said["pid"]), signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while (now := holder(folder)) is not None and now.get("pid") == said["pid"]:
+        if time.monotonic() > deadline:
+            raise SchedulerError(
+                f"The service (process {said['pid']}) was told to stop and is still there after {timeout:g} s.",
+                next_step="wait longer, or look at its log",
+            )
+        time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
+    typer.echo(f"rmcs: the service (process {said['pid']}) has stopped", err=True)

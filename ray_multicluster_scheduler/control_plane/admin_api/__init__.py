@@ -1,0 +1,1 @@
+"""The service: one control plane that many programs share, over HTTP."""

@@ -1,0 +1,131 @@
+"""Mailboxes: what happens to items, for clients that wait for many of them with one question at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+
+KEPT_S = 120.0
+"""A mailbox that nobody asks for so long is dropped; whoever comes back after that names all his items again."""
+MOST_AT_ONCE = 500
+MOST_BYTES = 4 * 2**20
+STEPS_LATER_S = 0.2
+"""Steps are told together, and not before; an end is told at once."""
+
+
+class Mailbox:
+    """Of one client. An item stays in it until the client says that it has heard of its end. Lives on the loop."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+        self._news: dict[str, None] = {}
+        self._ends: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self.asked_at = 0.0
+        self.asking = 0
+
+    def watch(self, item: Item) -> None:
+        if item.id in self._items:
+            return
+        self._items[item.id] = item
+        item.watch_steps(self._hear)
+        self._hear(item)
+
+    def drop(self, item_ids: Iterable[str]) -> None:
+        for item_id in item_ids:
+            item = self._items.pop(item_id, None)
+            if item is not None:
+                item.unwatch_steps(self._hear)
+                self._ends.pop(item_id, None)
+                self._news.pop(item_id, None)
+
+    def drop_all(self) -> None:
+        self.drop(list(self._items))
+
+    async def news(self, timeout: float) -> list[dict[str, Any]]:
+        """What is new of any of them, or nothing after so long. An end is told again until it is dropped."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while not self._ends:
+            if self._news:
+                deadline = min(deadline, loop.time() + STEPS_LATER_S)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._wake.wait()
+            except TimeoutError:
+                break
+        return self._take()
+
+    def _hear(self, item: Item) -> None:
+        if item.id in self._items:
+            if item.outcome is not None:
+                self._ends[item.id] = None
+                self._news.pop(item.id, None)
+            else:
+                self._news[item.id] = None
+            self._wake.set()
+
+    def _take(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        size = 0
+        for item_id in [*self._ends, *self._news]:
+            if len(told) >= MOST_AT_ONCE or size > MOST_BYTES:
+                break
+            status = wire.status_to_wire(self._items[item_id])
+            size += len((status.get("outcome", {}).get("result") or {}).get("payload", ""))
+            told.append(status)
+            self._news.pop(item_id, None)
+        return told
+
+
+class Mailboxes:
+    """One for each client that waits."""
+
+    def __init__(self, runtime: ServiceRuntime) -> None:
+        self._runtime = runtime
+        self._boxes: dict[str, Mailbox] = {}
+
+    def box(self, client: str) -> tuple[Mailbox, bool]:
+        """The client's, and whether it was there already."""
+        self._sweep()
+        known = client in self._boxes
+        box = self._boxes.setdefault(client, Mailbox())
+        box.asked_at = asyncio.get_running_loop().time()
+        return box, known
+
+    async def ask(self, client: str, add: Iterable[str], heard: Iterable[str], timeout: float) -> dict[str, Any]:
+        """What is new for a client. Unknown items are answered at once, each with why."""
+        box, known = self.box(client)
+        box.drop(heard)
+        problems = {}
+        for item_id in add:
+            try:
+                item = await self._runtime.look(item_id)
+            except SchedulerError as error:
+                problems[item_id] = wire.problem_to_wire(error)
+                continue
+            if item is None:
+                problems[item_id] = {"error": "UnknownItemError", "message": f"{item_id} was forgotten long ago."}
+            else:
+                box.watch(item)
+        box.asking += 1
+        try:
+            items = await box.news(0.0 if problems else timeout)
+        finally:
+            box.asking -= 1
+            box.asked_at = asyncio.get_running_loop().time()
+        return {"known": known, "items": items, "problems": problems}
+
+    def _sweep(self) -> None:
+        before = asyncio.get_running_loop().time() - KEPT_S
+        for client, box in list(self._boxes.items()):
+            if box.asked_at < before and not box.asking:
+                box.drop_all()
+                del self._boxes[client]

@@ -1,0 +1,38 @@
+"""Errors as answers: an RFC 9457 problem document, with our own words for what happened and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs
+
+_STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
+    (errors.UnknownItemError, 404),
+    (MissingBlobs, 424),
+    (errors.TaskSubmissionError, 422),
+    (errors.ConfigurationError, 422),
+    (errors.StoreFullError, 507),
+    (errors.QueueFullError, 429),
+    (errors.ClusterConnectionError, 502),
+    (errors.StoreError, 503),
+)
+
+
+def document(error: errors.SchedulerError) -> dict[str, Any]:
+    status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
+    said = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
+    said.update(wire.problem_to_wire(error))
+    if isinstance(error, MissingBlobs):
+        said.update(error="TaskSubmissionError", missing=error.missing)
+    return said
+
+
+async def answer(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.SchedulerError)
+    said = document(error)
+    return JSONResponse(said, status_code=int(said["status"]), media_type="application/problem+json")

@@ -1,0 +1,46 @@
+"""Retention: old items are forgotten, their payloads first."""
+
+from __future__ import annotations
+
+import threading
+
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import StoreError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.store import Store
+
+_log = get_logger(__name__)
+EVERY_S = 300.0
+
+
+class Retention:
+    """A thread that tidies up now and then."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Clock, every_s: float = EVERY_S) -> None:
+        self._store, self._settings, self._clock, self._every_s = store, settings, clock, every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmcs-retention", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits for what it is doing."""
+        self._over.set()
+        self._thread.join()
+
+    def tidy(self) -> int:
+        """Once; returns how many items were forgotten. Raises StoreError."""
+        now, settings = self._clock.now(), self._settings
+        self._store.strip(now - settings.keep_payloads_s)
+        forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items)
+        self._store.drop_blobs()
+        return forgotten
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self.tidy()
+            except StoreError as error:  # it is tried again; whoever submits is told what is wrong with the store
+                _log.warning("old items cannot be forgotten now: %s", error)

@@ -1,0 +1,67 @@
+"""What every handler needs: the control plane, and a body that is what it should be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+
+MOST_BYTES = 64 * 2**20
+
+
+def runtime_of(request: Request) -> ServiceRuntime:
+    runtime: ServiceRuntime = request.app.state.runtime
+    return runtime
+
+
+def mailboxes_of(request: Request) -> Mailboxes:
+    mailboxes: Mailboxes = request.app.state.mailboxes
+    return mailboxes
+
+
+async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
+    """Raises TaskSubmissionError for a body that is too large, before all of it was read."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise TaskSubmissionError(
+                f"What was sent is larger than {most:,} bytes.",
+                next_step="send less at once; large payloads go one by one to /api/v1/blobs",
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def json_of(request: Request) -> dict[str, Any]:
+    """Raises ConfigurationError for what is not a JSON object."""
+    body = await bytes_of(request)
+    try:
+        said = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
+    if not isinstance(said, dict):
+        raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
+    return said
+
+
+def texts(said: dict[str, Any], key: str) -> list[str]:
+    """A list of texts. Raises ConfigurationError."""
+    value = said.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as a list of texts")
+    return value
+
+
+def seconds(said: dict[str, Any], key: str, default: float, most: float) -> float:
+    """A time. Raises ConfigurationError."""
+    value = said.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give seconds, 0 or more")
+    return min(float(value), most)

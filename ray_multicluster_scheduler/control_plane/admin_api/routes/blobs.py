@@ -1,0 +1,43 @@
+"""Payloads that are too large to travel with what names them, and values of items."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
+
+router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
+_BYTES = "application/octet-stream"
+
+
+@router.put("/{digest}")
+async def put(request: Request, digest: str) -> dict[str, Any]:
+    """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
+    runtime = runtime_of(request)
+    data = await bytes_of(request, runtime.config.settings.max_payload_bytes)
+    found = await asyncio.to_thread(digest_of, data)
+    if found != digest:
+        raise ConfigurationError(f"The payload is called {digest}, and is {found}.", next_step="send it again")
+    await asyncio.to_thread(runtime.store.put_blob, data)
+    return {"digest": digest, "bytes": len(data)}
+
+
+@router.get("/{digest}")
+async def get(request: Request, digest: str) -> Response:
+    """The payload as it was put."""
+    runtime = runtime_of(request)
+    data = await asyncio.to_thread(runtime.store.blob, digest)
+    if data is None:
+        raise UnknownItemError(f"There is no payload {digest} here (any more).")
+    return Response(data, media_type=_BYTES)
+
+
+def result_lost(item_id: str) -> ResultLostError:
+    return ResultLostError(
+        f"The value of {item_id} was forgotten.", task_id=item_id, next_step="fetch values sooner, or keep them longer"
+    )

@@ -1,0 +1,140 @@
+"""Clusters, jobs, actors, owners, and what a client needs to know of the control plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ray_multicluster_scheduler import __version__
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
+from ray_multicluster_scheduler.app.client_api.options import explained_by
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import json_of, runtime_of
+from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
+
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+
+
+@router.get("/fleet")
+async def fleet(request: Request) -> Response:
+    """What a client has to know to submit: settings, clusters, home directories."""
+    runtime = runtime_of(request)
+    return JSONResponse(
+        {
+            "version": __version__,
+            "control_plane": runtime.control_plane,
+            "settings": runtime.config.settings.model_dump(mode="json"),
+            "clusters": [one.name for one in runtime.config.clusters],
+            "homes": list(runtime.homes),
+        }
+    )
+
+
+@router.get("/clusters")
+async def clusters(request: Request, refresh: bool = False) -> Response:
+    """One row per cluster; ``refresh`` asks every one of them first."""
+    runtime = runtime_of(request)
+    if refresh:
+        await runtime.health.check_all()
+    return JSONResponse({"clusters": explanation.cluster_rows(runtime)})
+
+
+@router.get("/nodes")
+async def nodes(request: Request) -> Response:
+    """The nodes of all clusters as they were last seen, in Ray's words."""
+    runtime = runtime_of(request)
+    return JSONResponse({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
+
+
+@router.get("/clusters/{name}")
+async def cluster(request: Request, name: str) -> Response:
+    """One cluster, asked now."""
+    runtime = runtime_of(request)
+    runtime.check_cluster(name)
+    await runtime.health.check(name)
+    rows = explanation.cluster_rows(runtime)
+    row = next(row for row in rows if row["name"] == name)
+    return JSONResponse({**row, "drained": fleet_control.is_drained(runtime, name)})
+
+
+@router.get("/clusters/{name}/drained")
+async def drained(request: Request, name: str) -> dict[str, Any]:
+    """Is nothing of ours there any more? None if it is open for new work."""
+    return {"drained": fleet_control.is_drained(runtime_of(request), name)}
+
+
+@router.post("/clusters/{name}/cordon")
+async def cordon(request: Request, name: str) -> dict[str, Any]:
+    """Close it for new work."""
+    return {"items": fleet_control.cordon(runtime_of(request), name, cordoned=True)}
+
+
+@router.post("/clusters/{name}/uncordon")
+async def uncordon(request: Request, name: str) -> dict[str, Any]:
+    """Open it again."""
+    return {"items": fleet_control.cordon(runtime_of(request), name, cordoned=False)}
+
+
+@router.post("/clusters/{name}/declare-dead")
+async def declare_dead(request: Request, name: str) -> dict[str, Any]:
+    """Settle all that was there now: ``{"reason": "…", "force": false}``."""
+    said, runtime = await json_of(request), runtime_of(request)
+    reason = explained_by(said.get("reason", ""))
+    return {"items": await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)}
+
+
+@router.post("/queue/{what}/{name}/pause")
+async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
+    """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
+    said, runtime = await json_of(request), runtime_of(request)
+    match what:
+        case "cluster":
+            runtime.check_cluster(name)
+            runtime.tell(QueuePaused("cluster", name, explained_by(said.get("reason", ""))))
+        case "owner":
+            runtime.tell(QueuePaused("owner", name, explained_by(said.get("reason", ""))))
+        case _:
+            raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    return {what: name}
+
+
+@router.post("/queue/{what}/{name}/resume")
+async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
+    """The end of pause."""
+    runtime = runtime_of(request)
+    match what:
+        case "cluster":
+            runtime.check_cluster(name)
+            runtime.tell(QueueResumed("cluster", name))
+        case "owner":
+            runtime.tell(QueueResumed("owner", name))
+        case _:
+            raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    return {what: name}
+
+
+@router.post("/plan")
+async def plan(request: Request) -> Response:
+    """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
+    said, runtime = await json_of(request), runtime_of(request)
+    try:
+        task = TaskDescription.from_dict(said["task"])
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"The task cannot be read: {error!r}.", next_step="see docs/service.md") from error
+    await runtime.health.check_all()
+    return JSONResponse(runtime.machine.plan(task, runtime.clock.now()).to_dict())
+
+
+@router.get("/jobs")
+async def jobs(request: Request) -> Response:
+    """Every job that is remembered, oldest first."""
+    return JSONResponse({"jobs": await runtime_of(request).all_jobs()})
+
+
+@router.get("/jobs/{job_id}")
+async def job(request: Request, job_id: str) -> Response:
+    """A job in Ray's words."""
+    return JSONResponse(await runtime_of(request).job(job_id))

@@ -1,0 +1,264 @@
+"""Tasks, jobs and gangs: submit, look, wait, end, explain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+
+from ray_multicluster_scheduler.app.client_api.embedded import job_logs
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+    json_of,
+    mailboxes_of,
+    runtime_of,
+    seconds,
+    texts,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.store import StoredItem
+from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
+
+router = APIRouter(prefix="/api/v1", tags=["items"])
+MOST_ITEMS = 10_000
+LONGEST_WAIT_S = 60.0
+
+
+@router.post("/items")
+async def submit(request: Request) -> Response:
+    """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable."""
+    said = await json_of(request)
+    answers = await _take(request, {**said, "items": [{"task": said.get("task"), "objects": said.get("objects", [])}]})
+    status = int(answers[0].get("problem", {}).get("status", 200))
+    return JSONResponse(answers[0].get("problem", answers[0]), status_code=status)
+
+
+@router.post("/items/batch")
+async def submit_batch(request: Request) -> Response:
+    """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
+    the answers are in the order of the items, and what was accepted is durable."""
+    return JSONResponse({"items": await _take(request, await json_of(request))})
+
+
+async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
+    entries = said.get("items")
+    if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
+        raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
+    try:
+        blobs = wire.bytes_from_wire(said.get("blobs") or {})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
+    wanted: list[Wanted | SchedulerError] = []
+    for entry in entries:
+        try:
+            wanted.append(_wanted(entry))
+        except SchedulerError as error:
+            wanted.append(error)
+    runtime = runtime_of(request)
+    taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
+    answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
+    client = said.get("client")
+    if isinstance(client, str) and client:
+        box, _ = mailboxes_of(request).box(client)
+        for one in answers:
+            if isinstance(one, Item):
+                box.watch(one)
+    return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
+
+
+def _short(item: Item) -> dict[str, Any]:
+    return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
+
+
+def _wanted(entry: object) -> Wanted:
+    """Raises ConfigurationError."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
+        raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
+    try:
+        task = TaskDescription.from_dict(entry["task"])
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"The task cannot be read: {error}.", next_step="see docs/service.md") from error
+    _check_types(task)
+    return Wanted(task, tuple(texts(dict(entry), "objects")))
+
+
+def _check_types(task: TaskDescription) -> None:
+    """What the brain takes for granted. Raises ConfigurationError."""
+    for key in ("id", "kind", "name", "owner"):
+        if not isinstance(getattr(task, key), str):
+            raise ConfigurationError(f"{key} is {getattr(task, key)!r}.", next_step=f"give {key} as text")
+    if not task.id or len(task.id) > 256:
+        raise ConfigurationError(f"id is {task.id[:300]!r}.", next_step="give 1 to 256 characters")
+    if task.kind not in ("task", "actor", "job", "gang"):
+        raise ConfigurationError(f"kind is {task.kind!r}.", next_step="give task, actor, job or gang")
+    if task.kind == "task" and not (task.function_digest and task.arguments_digest):
+        raise ConfigurationError(f"task {task.id} has no payload.", task_id=task.id)
+    numbers = [*task.requirements.values(), task.priority, task.submitted_at]
+    if any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in numbers):
+        raise ConfigurationError(f"A number of {task.id} is none.", next_step="give numbers as numbers")
+
+
+@router.get("/items/{item_id}")
+async def get(request: Request, item_id: str) -> dict[str, Any]:
+    """An item as it is now, with its outcome if it is over."""
+    item = await runtime_of(request).look(item_id)
+    if item is None:
+        return {"id": item_id, "state": "EXPIRED"}
+    return {**wire.status_to_wire(item), "kind": item.task.kind, "name": item.task.name, "owner": item.task.owner}
+
+
+@router.get("/items")
+async def list_items(
+    request: Request,
+    state: str | None = None,
+    kind: str | None = None,
+    owner: str | None = None,
+    cluster: str | None = None,
+    after: int | None = None,
+    limit: int = 100,
+) -> dict[str, Any]:
+    """Newest first, in pages: ask again with the ``after`` of the answer for more."""
+    try:
+        states = tuple(TaskState(one) for one in state.split(",")) if state else ()
+    except ValueError as error:
+        raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
+    query = Query(states, kind, owner, cluster, after, min(max(limit, 1), 1000))
+    page = await asyncio.to_thread(runtime_of(request).store.items, query)
+    return {"items": [_row(one) for one in page.items], "after": page.after}
+
+
+def _row(stored: StoredItem) -> dict[str, Any]:
+    new, now = stored.new, stored.now
+    return {
+        "id": new.id,
+        "kind": new.kind,
+        "name": new.name,
+        "owner": new.owner,
+        "state": str(now.state),
+        "attempt": now.attempt,
+        "cluster": now.cluster,
+        "priority": now.priority,
+        "submitted_at": new.submitted_at,
+        "finished_at": now.finished_at,
+    }
+
+
+@router.post("/wait")
+async def wait(request: Request) -> dict[str, Any]:
+    """Long poll for many items: ``{"client": "any name", "add": [ids], "heard": [ids], "timeout": 25}``.
+
+    Answers with what is new of the client's items: all that are over, until they are ``heard``, and where the others
+    are. ``known`` is false when there is no mailbox of that client (any more): all ids are to be named again then.
+    """
+    said = await json_of(request)
+    client = said.get("client")
+    if not isinstance(client, str) or not client:
+        raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
+    timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
+    return await mailboxes_of(request).ask(client, texts(said, "add"), texts(said, "heard"), timeout)
+
+
+@router.post("/items/{item_id}/cancel")
+async def cancel(request: Request, item_id: str) -> dict[str, Any]:
+    """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
+    said, runtime = await json_of(request), runtime_of(request)
+    item = await _there(runtime, item_id)
+    if item is not None and not item.done():
+        reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
+        runtime.cancel(item.id, reason, force=said.get("force") is True)
+    return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
+
+
+@router.post("/items/{item_id}/hold")
+async def hold(request: Request, item_id: str) -> dict[str, Any]:
+    """Let it not start before it is released."""
+    said, runtime = await json_of(request), runtime_of(request)
+    if await _there(runtime, item_id) is not None:
+        runtime.tell(HoldRequested(item_id, explained_by(said.get("reason", ""))))
+    return {"id": item_id}
+
+
+@router.post("/items/{item_id}/release")
+async def release(request: Request, item_id: str) -> dict[str, Any]:
+    """The end of hold."""
+    runtime = runtime_of(request)
+    if await _there(runtime, item_id) is not None:
+        runtime.tell(ReleaseRequested(item_id))
+    return {"id": item_id}
+
+
+@router.post("/items/{item_id}/priority")
+async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
+    """``{"priority": 5}``: from now on it waits with this."""
+    said, runtime = await json_of(request), runtime_of(request)
+    priority = priority_of(said.get("priority"))
+    if await _there(runtime, item_id) is not None:
+        runtime.tell(PriorityChanged(item_id, priority))
+    return {"id": item_id, "priority": priority}
+
+
+async def _there(runtime: ServiceRuntime, item_id: str) -> Item | None:
+    """Raises UnknownItemError."""
+    return await runtime.look(item_id)
+
+
+@router.get("/items/{item_id}/explain")
+async def explain(request: Request, item_id: str) -> Response:
+    """Why it is where it is."""
+    return JSONResponse(await runtime_of(request).explained(item_id))
+
+
+@router.get("/items/{item_id}/result")
+async def result(request: Request, item_id: str) -> Response:
+    """The pickled value of one that succeeded, or the pickled exception of user code."""
+    item = await runtime_of(request).look(item_id)
+    if item is None:
+        raise result_lost(item_id)
+    if item.outcome is None:
+        raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
+    told = item.outcome.result
+    if told is None or told.payload is None:
+        if told is not None and told.code == VALUE_FORGOTTEN:
+            raise result_lost(item_id)
+        return Response(status_code=204)
+    return Response(told.payload, media_type="application/octet-stream")
+
+
+@router.get("/items/{item_id}/logs")
+async def logs(
+    request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
+) -> Response:
+    """What an attempt printed, the newest one by default; with ``follow`` as it comes, until the item is over."""
+    runtime = runtime_of(request)
+    item = await runtime.look(item_id)
+    if item is None:
+        raise result_lost(item_id)
+    if item.task.kind == "job":
+        if follow:
+            return StreamingResponse(_pieces(job_logs.follow(runtime, item_id)), media_type="text/plain")
+        return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
+    if follow:
+        pieces = runtime.output.follow(item_id, lambda: (max(item.attempt, 1), item.done()))
+        return StreamingResponse(_pieces(pieces), media_type="text/plain")
+    return PlainTextResponse(runtime.output.text(item_id, attempt or item.attempt, stream))
+
+
+async def _pieces(pieces: Any) -> AsyncIterator[bytes]:
+    """What an iterator that blocks yields."""
+    end = object()
+    try:
+        while (piece := await asyncio.to_thread(next, pieces, end)) is not end:
+            yield str(piece).encode()
+    finally:
+        pieces.close()

@@ -1,0 +1,28 @@
+"""Is it alive, and can it be used?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
+
+router = APIRouter(tags=["probes"])
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, Any]:
+    """It answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(request: Request, response: Response) -> dict[str, Any]:
+    """It can accept work; 503 with the reason if not."""
+    runtime = runtime_of(request)
+    trouble = runtime.store.trouble or runtime.refusal
+    if trouble is not None:
+        response.status_code = 503
+        return {"status": "not ready", "reason": trouble}
+    return {"status": "ready"}

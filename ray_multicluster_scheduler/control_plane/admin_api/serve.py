@@ -1,0 +1,184 @@
+"""serve(): a service from its start to its end, in the foreground of one process."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.store import SqliteStore
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
+
+_log = get_logger(__name__)
+HOST, PORT = "127.0.0.1", 8000
+CLOSE_PATIENCE_S = 5
+
+
+def serve(
+    config: FleetConfig,
+    folder: Path,
+    host: str = HOST,
+    port: int = PORT,
+    *,
+    drain_s: float | None = None,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Until SIGTERM or SIGINT. Then everything is left running where it is, for the next process to go on with; with
+    ``drain_s`` it first waits so long for what is not over.
+
+    Raises ConfigurationError for a folder that another one has, StoreError for a store that cannot be used.
+    """
+    _check_host(host)
+    with StateFolder(folder) as state:
+        listener = _listen(host, port)
+        with listener:
+            store = SqliteStore(
+                folder,
+                most_blob_bytes=config.settings.max_payload_bytes,
+                quota_bytes=config.settings.payload_quota_bytes,
+            )
+            try:
+                store.sweep_files()
+                runtime = ServiceRuntime(config, store)
+                address = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+                try:
+                    _serve(runtime, listener, state, address, drain_s, say)
+                finally:
+                    runtime.park()
+            finally:
+                store.close()
+
+
+def _serve(
+    runtime: ServiceRuntime,
+    listener: socket.socket,
+    state: StateFolder,
+    address: str,
+    drain_s: float | None,
+    say: Callable[[str], object],
+) -> None:
+    stop = _Stop()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(runtime),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=CLOSE_PATIENCE_S,
+            timeout_keep_alive=75,
+        )
+    )
+    retention = Retention(runtime.store, runtime.config.settings, runtime.clock)
+    with stop:
+        serving = runtime.start(server.serve(sockets=[listener]))
+        retention.start()
+        try:
+            state.tell(address=address, control_plane=runtime.control_plane)
+            say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
+            stop.wait()
+            if drain_s is not None:
+                _drain(runtime, drain_s, stop, say)
+        finally:
+            retention.stop()
+            server.should_exit = True
+            serving.result()
+    left = len(runtime.unfinished())
+    say(
+        f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
+        + (", which the next start takes up" if left else "")
+    )
+
+
+def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:
+    runtime.refuse("is draining and takes nothing new")
+    waiting = runtime.unfinished()
+    if not waiting:
+        return
+    say(f"rmcs: draining: {len(waiting)} items are not over; at most {limit_s:g} s (again to stop at once)")
+    stop.clear()
+    over = threading.Event()
+
+    def look(_: object) -> None:
+        if all(item.done() for item in waiting):
+            over.set()
+            stop.set()
+
+    for item in waiting:
+        item.watch(look)
+    stop.wait(limit_s)
+
+
+class _Stop:
+    """Set by SIGTERM and SIGINT while it is entered."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._before: dict[int, object] = {}
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._asked.wait(timeout)
+
+    def set(self) -> None:
+        self._asked.set()
+
+    def clear(self) -> None:
+        self._asked.clear()
+
+    def __enter__(self) -> _Stop:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._asked.set()
+
+
+def _check_host(host: str) -> None:
+    """Only who is on this machine may run code through us, as long as there are no tokens."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigurationError(
+            f"The service cannot listen on {host}: whoever reaches it can run code on your clusters.",
+            next_step="use --host 127.0.0.1, and an ssh tunnel from elsewhere",
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"The service cannot listen on {_shown(host)}:{port}: {error.strerror}.",
+            next_step="give another --port (0 takes a free one)",
+        ) from error
+    return listener
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

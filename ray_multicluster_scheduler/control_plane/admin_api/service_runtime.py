@@ -1,0 +1,392 @@
+"""ServiceRuntime: the control plane of a service. Its loop is also the loop of the HTTP face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    SchedulerError,
+    StoreFullError,
+    TaskSubmissionError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.object_argument import RESULT
+from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
+from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
+from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsReady
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of, result_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import item_row, task_of
+
+_FORGOTTEN = "it ended long ago and was forgotten"
+
+
+class Wanted(NamedTuple):
+    """An item to be taken. ``objects`` name the values that stand among its arguments, in their order."""
+
+    task: TaskDescription
+    objects: Sequence[str] = ()
+
+
+class MissingBlobs(TaskSubmissionError):
+    """The submission names payloads that are not here."""
+
+    def __init__(self, missing: Sequence[str], task_id: str) -> None:
+        super().__init__(
+            f"Payloads of {task_id} are not here: {', '.join(missing)}.",
+            task_id=task_id,
+            next_step="send them, then submit it again",
+        )
+        self.missing = list(missing)
+
+
+class ServiceRuntime(Runtime):
+    """What it has accepted is in the store. The coroutines here are for its own loop; the rest is as in Runtime."""
+
+    def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
+        self.store = store
+        self._stored = StoreKeeping(store)
+        super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
+
+    # ---- going on where the process before stopped
+
+    async def _build(self) -> None:
+        await super()._build()
+        log = self._stored.durable_log
+        restored = await asyncio.to_thread(log.restored)
+        agents = await asyncio.to_thread(self._stored.agents.agents)
+        identity = await asyncio.to_thread(self._stored.agents.identity)
+        waiting = []
+        for row in restored.items:
+            if row.state.terminal:
+                continue
+            item = Item(row.task)
+            item.transition = row.history[-1]
+            self._live[item.id] = item
+            if row.task.idempotency_key is not None:
+                self._keys[row.task.owner, row.task.idempotency_key] = item.id
+            if row.task.content_key is not None and row.ending is None:
+                self._contents[row.task.content_key] = item.id
+            if item.id in log.attached:
+                waiting.append(row)
+        self.manager.post(restored)
+        for row in waiting:
+            arguments = await self._arguments(log.attached[row.task.id], {}, row.task.id)
+            watch = self.incomplete.expect(row.task.id, arguments)
+            if watch is not None:
+                watch.begin()
+            elif row.waits_for:
+                self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
+        log.attached.clear()
+        await self.links.take_back([one for one in agents if one.cluster in self._names()], identity)
+
+    def _names(self) -> set[str]:
+        return set(self.machine.registry.names())
+
+    # ---- taking items
+
+    async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
+        """Accept these, each by itself. What is returned is durable: each is an item, maybe one that was accepted long
+        ago, or why it was refused."""
+        if self.store.trouble is not None:
+            raise StoreFullError(
+                f"Nothing can be accepted now. {self.store.trouble}", next_step="submit it again when there is room"
+            )
+        answers: list[Item | SchedulerError] = []
+        for one in wanted:
+            try:
+                answers.append(await self._take_one(one, blobs))
+            except SchedulerError as error:
+                answers.append(error)
+        last = next((one for one in reversed(answers) if isinstance(one, Item) and not one.accepted), None)
+        if last is not None:  # they are written in their order
+            await _accepted(last)
+        return answers
+
+    async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
+        task = wanted.task
+        known = self.item(task.id) or await self._find(task)
+        if known is not None:
+            if known.task.kind != task.kind:
+                raise ConfigurationError(
+                    f"{task.kind} {task.name} was given an id or a key that a {known.task.kind} has.",
+                    task_id=task.id,
+                    next_step="use another submission_id or idempotency_key",
+                )
+            return known
+        if task.kind == "actor" or task.serves:
+            raise SchedulerError("Actors cannot be used through a service yet.", task_id=task.id)
+        task = await self._without_what_is_over(task)
+        own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
+        missing = self.store.hold(
+            [one for one in (*task.payloads, *_puts(wanted.objects)) if one is not None and one not in own]
+        )
+        if missing:
+            raise MissingBlobs(missing, task.id)
+        arguments = await self._arguments(wanted.objects, own, task.id) if wanted.objects else None
+        again = self.item(task.id)
+        if again is not None:  # somebody else brought it while we looked
+            return again
+        log = self._stored.durable_log
+        log.accept(task, own, wanted.objects)
+        for digest, data in own.items():
+            self.shelf.hold(digest, data)
+        item: Item | None = None
+        try:
+            item = self.submit(task, arguments)
+        finally:
+            if item is None or item.id != task.id:
+                log.take_back(task.id)
+        return item
+
+    async def _find(self, task: TaskDescription) -> Item | None:
+        """One that was accepted before, by id or key, and is over."""
+        by_key = task.id
+        if task.idempotency_key is not None:
+            live = self._keys.get((task.owner, task.idempotency_key))
+            if live is not None and (item := self.item(live)) is not None:
+                return item
+            by_key = self.store.by_key(task.owner, task.idempotency_key) or task.id
+        stored = self.store.item(by_key)
+        if stored is not None:
+            return await asyncio.to_thread(self._item_of, stored)
+        if self.store.expired(by_key):
+            raise UnknownItemError(
+                f"{task.kind} {by_key} was accepted before, ended long ago and was forgotten.",
+                task_id=by_key,
+                next_step="use another id",
+            )
+        return None
+
+    async def _without_what_is_over(self, task: TaskDescription) -> TaskDescription:
+        """The brain need not know of those before it that succeeded long ago."""
+        if not task.after:
+            return task
+        gone = set()
+        for one in task.after:
+            stored = None if self.record(one) is not None else self.store.item(one)
+            if stored is not None and stored.now.state is TaskState.SUCCEEDED:
+                gone.add(one)
+        return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
+
+    async def _arguments(self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str) -> Arguments:
+        """Handles that stand for these values. Raises TaskSubmissionError for one that nobody knows."""
+        sources: list[Handle] = []
+        for name in names:
+            if not name.startswith(RESULT):
+                sources.append(await self._value(name, blobs.get(name), task_id))
+                continue
+            item_id = name.removeprefix(RESULT)
+            item = self.item(item_id)
+            if item is None:
+                stored = await asyncio.to_thread(self.store.item, item_id)
+                if stored is None:
+                    raise TaskSubmissionError(
+                        f"{task_id} was given the value of {item_id}, which is not known here.",
+                        task_id=task_id,
+                        next_step="submit that one first, to the same service",
+                    )
+                item = await asyncio.to_thread(self._item_of, stored)
+            sources.append(JobHandle(item, self) if item.task.kind == "job" else TaskHandle(item, self))
+        return Arguments(b"", sources=tuple(sources))
+
+    async def _value(self, digest: str, data: bytes | None, task_id: str) -> Handle:
+        if data is None:
+            data = await asyncio.to_thread(self.store.blob, digest)
+        if data is None:
+            raise MissingBlobs([digest], task_id)
+        return _Put(digest, data, self)
+
+    # ---- what is known
+
+    async def look(self, item_id: str) -> Item | None:
+        """An item, wherever it is: in progress, or in the store. Raises UnknownItemError; None: EXPIRED."""
+        item = self.item(item_id)
+        if item is not None:
+            return item
+        stored = await asyncio.to_thread(self.store.item, item_id)
+        if stored is not None:
+            return await asyncio.to_thread(self._item_of, stored)
+        if await asyncio.to_thread(self.store.expired, item_id):
+            return None
+        raise explanation.unknown_item(item_id)
+
+    def _item_of(self, stored: StoredItem) -> Item:
+        """One that is over, from what was written; not on the loop, it may have a large value."""
+        task, _ = task_of(stored)
+        item = Item(task)
+        steps = self.store.steps(task.id)
+        if steps:
+            item.transition = item_row(stored, steps, None).history[-1]
+        completion = completion_of(stored)
+        if completion is None:  # it goes on, and somebody forgot it here: that must not be
+            raise SchedulerError(f"{task.id} is not over, and yet unknown to the brain.", task_id=task.id)
+        Promise.ended(item, Outcome(completion, self._result(stored, completion)))
+        return item
+
+    def _result(self, stored: StoredItem, completion: Complete) -> CallResult | None:
+        outcome = self.store.outcome(stored.new.id)
+        if outcome is None or outcome.attempt != completion.attempt:
+            return None
+        payload = None if outcome.digest is None else self.store.blob(outcome.digest)
+        result = result_of(outcome, payload)
+        return replace(result, code=VALUE_FORGOTTEN) if outcome.digest is not None and payload is None else result
+
+    async def explained(self, item_id: str) -> dict[str, Any]:
+        """Why it is where it is, or how it ended. Raises UnknownItemError."""
+        if self.item(item_id) is not None or self.record(item_id) is not None:
+            return explanation.story(self, item_id)
+        stored = await asyncio.to_thread(self.store.item, item_id)
+        if stored is None:
+            gang_id, _, at = item_id.rpartition(".")
+            if at.isdecimal() and gang_id and await asyncio.to_thread(self.store.item, gang_id) is not None:
+                return await self.explained(gang_id)
+            if await asyncio.to_thread(self.store.expired, item_id):
+                return {
+                    "id": item_id,
+                    "state": EXPIRED,
+                    "code": EXPIRED,
+                    "sentence": _FORGOTTEN,
+                }
+            raise explanation.unknown_item(item_id)
+        return await asyncio.to_thread(self._stored_story, stored)
+
+    def _stored_story(self, stored: StoredItem) -> dict[str, Any]:
+        steps, decisions = self.store.steps(stored.new.id), self.store.decisions(stored.new.id)
+        row = item_row(stored, steps, decisions[-1] if decisions else None)
+        last, completion = row.history[-1], completion_of(stored)
+        fences = dict(enumerate((*row.earlier_fences, row.fence or 0), start=1))
+        return {
+            "id": stored.new.id,
+            "kind": stored.new.kind,
+            "name": stored.new.name,
+            "owner": stored.new.owner,
+            "priority": row.priority,
+            "state": str(row.state),
+            "cluster": row.cluster,
+            "attempt": row.attempt,
+            "code": last.code,
+            "sentence": (completion.message if completion else "") or last.sentence,
+            "attempts": [one.to_dict() for one in attempts_of(row.history, fences)],
+            "decision": None if row.decision is None else row.decision.to_dict(),
+            "history": [step.to_dict() for step in row.history],
+        }
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """A job's face. Raises UnknownItemError."""
+        if self.item(job_id) is not None or self.record(job_id) is not None:
+            return explanation.job_row(self, job_id)
+        stored = await asyncio.to_thread(self.store.item, job_id)
+        if stored is None:
+            if await asyncio.to_thread(self.store.expired, job_id):
+                return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
+            raise explanation.unknown_item(job_id)
+        return await asyncio.to_thread(self.stored_job, stored)
+
+    def stored_job(self, stored: StoredItem) -> dict[str, Any]:
+        """The same of one that is over."""
+        task, _ = task_of(stored)
+        if task.job is None:
+            raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
+        row = item_row(stored, self.store.steps(task.id), None)
+        return {
+            "job_id": task.id,
+            "status": JOB_STATUS[row.state],
+            "entrypoint": task.job.entrypoint,
+            "metadata": dict(task.job.metadata),
+            "cluster": row.cluster,
+            "attempt": row.attempt,
+            "ray_submission_id": self.jobs.ray_id(task.id, row.attempt) if row.attempt else None,
+            "message": row.history[-1].sentence,
+            "submitted_at": task.submitted_at,
+            "started_at": row.started_at,
+            "finished_at": row.finished_at,
+        }
+
+    async def all_jobs(self) -> list[dict[str, Any]]:
+        """Every job that is remembered, oldest first."""
+        rows: list[dict[str, Any]] = []
+        after: int | None = None
+        while True:
+            query = Query(kind="job", after=after, limit=1000)
+            page = await asyncio.to_thread(self.store.items, query)
+            rows += [await self.job(one.new.id) for one in page.items]
+            after = page.after
+            if after is None:
+                return rows[::-1]
+
+    # ---- the end
+
+    def park(self) -> None:
+        """Stop here, and leave everything running where it is: the next process goes on. Idempotent."""
+        with self._closing:
+            if self.loop_over:
+                return
+            self.closed = True
+            self.refuse("is being stopped")
+            try:
+                self.run(self._park())
+            finally:
+                self._end()
+
+    async def _park(self) -> None:
+        self.manager.halt()
+        await self.questions.close()
+        await self.connections.close()
+        await self.dispatcher.close()
+        await self.jobs.close()
+        await self.links.park()
+        await self.clients.close()
+        await asyncio.to_thread(self.packages.close)
+
+
+class _Put(Handle):
+    """A value that a program has put."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, digest: str, data: bytes, runtime: Runtime) -> None:
+        promise = Promise(digest)
+        done = Complete(digest, TaskState.SUCCEEDED, 0, None, message="it was put")
+        promise.ended(Outcome(done, CallResult(digest, 0, "succeeded", data)))
+        super().__init__(promise, runtime)
+        self._digest = digest
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        return self._digest, (outcome.result.payload or b"") if outcome.result else b""
+
+
+def _puts(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith(RESULT)]
+
+
+async def _accepted(item: Item) -> None:
+    """Until it is durable."""
+    done = asyncio.get_running_loop().create_future()
+
+    def tell(_: Item) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    item.watch_steps(tell)
+    try:
+        if not item.accepted:
+            await done
+    finally:
+        item.unwatch_steps(tell)

@@ -1,0 +1,43 @@
+"""StoreKeeping: a control plane whose work outlives its process keeps everything in one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_shelf import StoredShelf
+
+
+class StoreKeeping:
+    """See :class:`Keeping`."""
+
+    durable_log: DurableLog
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.shelf: PayloadShelf = StoredShelf(store)
+        self.agents = StoredMemory(store)
+        self.memory: LinkMemory = self.agents
+        self.life = store.epoch
+
+    def log(
+        self,
+        machine: SchedulerMachine,
+        soon: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+    ) -> DurableLog:
+        self.durable_log = DurableLog(self._store, machine, soon, fail)
+        return self.durable_log
+
+    def collector(
+        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+    ) -> KeepingCollector:
+        return KeepingCollector(post, output, self._store, self.durable_log, flush)

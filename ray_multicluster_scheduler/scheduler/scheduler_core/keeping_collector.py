@@ -1,0 +1,93 @@
+"""KeepingCollector: what came back is in the store before anybody is told of it, and before its agent forgets it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
+
+_log = get_logger(__name__)
+_AGAIN_S = 1.0
+_SMALL_BYTES = 32 * 1024
+"""So much is written together with the news; more is written before it, beside the loop."""
+
+
+class KeepingCollector(ResultCollector):
+    """Everything is told in the order in which it came: what comes after a large value waits until that is written."""
+
+    def __init__(
+        self,
+        post: Callable[[Event], None],
+        output: OutputStore,
+        store: Store,
+        log: DurableLog,
+        flush: Callable[[], object],
+    ) -> None:
+        super().__init__(post, output)
+        self._store, self._log, self._flush = store, log, flush
+        self._line: deque[tuple[asyncio.Task[None] | None, Callable[[], object]]] = deque()
+
+    def finished(self, cluster: str, result: CallResult) -> None:
+        if result.of_actor is not None:
+            super().finished(cluster, result)
+            return
+        payload = result.payload
+        if payload is not None and len(payload) > _SMALL_BYTES:
+            task = asyncio.get_running_loop().create_task(self._write(result.task_id, payload))
+            task.add_done_callback(lambda _: self._go_on())
+            self._line.append((task, lambda: self._finish(cluster, result)))
+        else:
+            self._in_turn(lambda: self._finish(cluster, result))
+
+    def when_kept(self, deed: Callable[[], object]) -> None:
+        self._in_turn(lambda: self._say_when_kept(deed))
+
+    def _finish(self, cluster: str, result: CallResult) -> None:
+        outcome, payload = outcome_of(result), result.payload
+        small = {outcome.digest: payload} if outcome.digest and payload and len(payload) <= _SMALL_BYTES else {}
+        self._log.ended(outcome, small)
+        super().finished(cluster, result)
+
+    def _say_when_kept(self, deed: Callable[[], object]) -> None:
+        self._log.then(deed)
+        self._flush()
+
+    def _in_turn(self, deed: Callable[[], object]) -> None:
+        if self._line:
+            self._line.append((None, deed))
+        else:
+            deed()
+
+    def _go_on(self) -> None:
+        while self._line:
+            task, deed = self._line[0]
+            if task is not None and not task.done():
+                return
+            self._line.popleft()
+            deed()
+
+    async def _write(self, task_id: str, payload: bytes) -> None:
+        """However long it takes: its agent keeps it until then."""
+        said = False
+        while True:
+            try:
+                await asyncio.to_thread(self._store.put_blob, payload, owed=True)
+                return
+            except StoreFullError as error:
+                if not said:
+                    _log.warning("the value of %s cannot be written yet: %s", task_id, error)
+                said = True
+                await asyncio.sleep(_AGAIN_S)
+            except StoreError as error:  # nothing is written any more: whoever drives the machine hears of it, too
+                _log.error("the value of %s cannot be written: %s", task_id, error)
+                return
