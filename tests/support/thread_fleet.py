@@ -106,7 +106,8 @@ class ThreadFleet:
     def __init__(self, settings: Settings | None = None, *, native: bool = False, **slots: int) -> None:
         self.native = native
         self.callbacks = ThreadPoolExecutor(2)
-        self.config = SimpleNamespace(settings=settings or Settings())
+        self.settings = settings or Settings()
+        self.config = SimpleNamespace(settings=self.settings)
         self.gate = threading.Event()
         self.gate.set()
         self.handles: list[ThreadHandle] = []

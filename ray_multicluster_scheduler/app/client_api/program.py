@@ -79,7 +79,7 @@ def _in_the_child_of_a_fork() -> None:
 def _shut_down_all(*, drain: bool) -> None:
     with ExitStack() as all_of_them:  # an error or an interrupt at one does not spare the others
         for scheduler in list(_running):
-            all_of_them.callback(scheduler.leave, drain=drain)
+            all_of_them.callback(scheduler._leave, drain=drain)
 
 
 def _before_threads_end(work: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ class Mailbox:
         self._ends: dict[str, None] = {}
         self._wake = asyncio.Event()
         self.asked_at = 0.0
+        self.closed = False
         self.asking = 0
 
     def watch(self, item: Item) -> None:
@@ -48,11 +49,16 @@ class Mailbox:
     def drop_all(self) -> None:
         self.drop(list(self._items))
 
+    def close(self) -> None:
+        """Whoever waits is answered with what there is."""
+        self.closed = True
+        self._wake.set()
+
     async def news(self, timeout: float) -> list[dict[str, Any]]:
         """What is new of any of them, or nothing after so long. An end is told again until it is dropped."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while not self._ends:
+        while not self._ends and not self.closed:
             if self._news:
                 deadline = min(deadline, loop.time() + STEPS_LATER_S)
             self._wake.clear()
@@ -91,6 +97,7 @@ class Mailboxes:
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
         self._boxes: dict[str, Mailbox] = {}
+        self._closed = False
 
     def box(self, client: str) -> tuple[Mailbox, bool]:
         """The client's, and whether it was there already."""
@@ -98,6 +105,8 @@ class Mailboxes:
         known = client in self._boxes
         box = self._boxes.setdefault(client, Mailbox())
         box.asked_at = asyncio.get_running_loop().time()
+        if self._closed:
+            box.close()
         return box, known
 
     async def ask(self, client: str, add: Iterable[str], heard: Iterable[str], timeout: float) -> dict[str, Any]:
@@ -122,6 +131,12 @@ class Mailboxes:
             box.asking -= 1
             box.asked_at = asyncio.get_running_loop().time()
         return {"known": known, "items": items, "problems": problems}
+
+    def close(self) -> None:
+        """The service ends: nobody is kept waiting."""
+        self._closed = True
+        for box in self._boxes.values():
+            box.close()
 
     def _sweep(self) -> None:
         before = asyncio.get_running_loop().time() - KEPT_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.logging import ROOT, get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -24,7 +25,7 @@ from ray_multicluster_scheduler.control_plane.store.state_folder import StateFol
 
 _log = get_logger(__name__)
 HOST, PORT = "127.0.0.1", 8000
-CLOSE_PATIENCE_S = 5
+CLOSE_PATIENCE_S = 2
 
 
 def serve(
@@ -42,6 +43,7 @@ def serve(
     Raises ConfigurationError for a folder that another one has, StoreError for a store that cannot be used.
     """
     _check_host(host)
+    _log_as_we_do("uvicorn.error")
     with StateFolder(folder) as state:
         listener = _listen(host, port)
         with listener:
@@ -71,9 +73,10 @@ def _serve(
     say: Callable[[str], object],
 ) -> None:
     stop = _Stop()
+    app = create_app(runtime)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(runtime),
+            app,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -93,6 +96,7 @@ def _serve(
                 _drain(runtime, drain_s, stop, say)
         finally:
             retention.stop()
+            runtime.soon(app.state.mailboxes.close)
             server.should_exit = True
             serving.result()
     left = len(runtime.unfinished())
@@ -149,6 +153,13 @@ class _Stop:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._asked.set()
+
+
+def _log_as_we_do(name: str) -> None:
+    """What the HTTP server has to complain about goes where our own log goes."""
+    theirs = logging.getLogger(name)
+    theirs.parent, theirs.propagate = logging.getLogger(ROOT), True
+    theirs.setLevel(logging.WARNING)
 
 
 def _check_host(host: str) -> None:

@@ -199,7 +199,7 @@ class TaskLifecycleManager:
             else:
                 seen.append(instruction)
                 if type(instruction) is Complete:
-                    self.log.completed(instruction)
+                    self.log.over(instruction)
         if entries:
             self.log.append(entries)
         if seen:

@@ -22,7 +22,7 @@ class TransitionLog(Protocol):
     def remember_fleet(self) -> None:
         """Write what people said of clusters and owners."""
 
-    def completed(self, completion: Complete) -> None:
+    def over(self, completion: Complete) -> None:
         """Write how an item ended: its last word to whoever asks."""
 
     def then(self, deed: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ class MemoryTransitionLog:
     def remember_fleet(self) -> None:
         """Nor this."""
 
-    def completed(self, completion: Complete) -> None:
+    def over(self, completion: Complete) -> None:
         """Whoever wants to know holds a handle."""
 
     def then(self, deed: Callable[[], object]) -> None:

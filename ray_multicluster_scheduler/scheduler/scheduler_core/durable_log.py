@@ -106,7 +106,7 @@ class DurableLog:
     def remember_fleet(self) -> None:
         self._fleet_touched = True
 
-    def completed(self, completion: Complete) -> None:
+    def over(self, completion: Complete) -> None:
         self._completions[completion.task_id] = completion
         self._touched[completion.task_id] = None
 

@@ -152,7 +152,7 @@ def test_at_its_end_a_program_still_has_thread_pools() -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         class Scheduler:
-            def shutdown(self, drain):
+            def _leave(self, drain):
                 print(ThreadPoolExecutor(1).submit(lambda: "drained").result())
 
         program.started(Scheduler())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import program
@@ -18,13 +18,14 @@ from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHa
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
+from ray_multicluster_scheduler.app.client_api.embedded.job_verbs import JobVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, wait_for
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
@@ -44,7 +45,7 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runti
 H = TypeVar("H", bound=Handle)
 
 
-class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
+class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
     Embedded: the control plane lives in this process, and what was submitted lives and dies with it. With the address
@@ -252,30 +253,6 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         item_id = item_id_of(item_id, "explain")
         return self._that_knows(item_id).explain(item_id)
 
-    # Jobs -----------------------------------------------------------------------------------------------
-
-    def job_info(self, job_id: str) -> dict[str, Any]:
-        """What is known of a job. Raises UnknownItemError."""
-        return self._that_knows(job_id).job_info(job_id)
-
-    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
-        """Every job of this control plane, oldest first; of one status if asked."""
-        runtime = self._runtime
-        rows = [] if runtime is None else runtime.job_rows()
-        return [row for row in rows if status in (None, row["status"])]
-
-    def job_logs(self, job_id: str) -> str:
-        """Output of a job's newest attempt; empty while it waits. Raises ClusterConnectionError."""
-        return self._that_knows(job_id).job_log(job_id)
-
-    def follow_job_logs(self, job_id: str) -> Iterator[str]:
-        """A job's output as it comes, until the job is over."""
-        return self._that_knows(job_id).follow_job_log(job_id)
-
-    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
-        """Wait until one of these is over, or the time is."""
-        wait_for([self.handle(job_id)._item for job_id in job_ids], 1, timeout)
-
     # The fleet ------------------------------------------------------------------------------------------
 
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
@@ -348,9 +325,9 @@ class UnifiedScheduler(GangVerbs, QueueVerbs, ClusterVerbs):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.leave(drain=kind is None)
+        self._leave(drain=kind is None)
 
-    def leave(self, *, drain: bool) -> None:
+    def _leave(self, *, drain: bool) -> None:
         """The program has no more to say. What dies with it is ended as by :meth:`shutdown`; what a service has
         accepted goes on."""
         runtime = self._runtime

@@ -7,24 +7,24 @@ import platform
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, shutdown_story
+from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.keeping import Keeping, NothingKept
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
+from ray_multicluster_scheduler.app.client_api.embedded.known import Known
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
+from ray_multicluster_scheduler.app.client_api.embedded.waits_for_actors import refuse_to_wait_for_actors
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
@@ -49,7 +49,7 @@ KEPT_EXPIRED = 100_000
 ACCEPT_TIMEOUT_S = 30.0
 
 
-class Runtime(LoopThread, ControlPlane):
+class Runtime(Known):
     """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
 
     It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
@@ -68,7 +68,7 @@ class Runtime(LoopThread, ControlPlane):
         self.config, self.settings, self.control_plane = config, config.settings, control_plane
         self._keeping: Keeping = keeping or NothingKept()
         self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, OutputStore()
-        self._kept_finished = kept_finished
+        self._kept_finished, self.closed = kept_finished, False
         self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
@@ -78,9 +78,8 @@ class Runtime(LoopThread, ControlPlane):
         self._refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
-        self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
+        self._callbacks = Callbacks()
         self._closing = threading.Lock()
-        self.closed = False
         super().__init__()
         try:
             self.run(self._build())
@@ -100,7 +99,7 @@ class Runtime(LoopThread, ControlPlane):
         taken = False
         watch = None
         try:
-            self._refuse_to_wait_for_actors(task)
+            refuse_to_wait_for_actors(self, task)
             with self._lock:
                 if self._refusal is not None:
                     raise shut_down(self._refusal)
@@ -122,18 +121,6 @@ class Runtime(LoopThread, ControlPlane):
         finally:
             if not taken:
                 self._release(task)
-
-    def _refuse_to_wait_for_actors(self, task: TaskDescription) -> None:
-        """An actor succeeds only when it leaves by itself, which most never do."""
-        for one in task.after:
-            known = self.item(one) or self.item(one.rpartition(".")[0])  # the latter for a member of a gang
-            if known is not None and known.task.serves:
-                what = "an actor" if known.task.gang is None else "a gang of actors"
-                raise ConfigurationError(
-                    f"after names {one}, which is {what}: that is not over when it is ready, but when it has left.",
-                    task_id=task.id,
-                    next_step="wait for the actor with ready(), or give the handle of a call as an argument",
-                )
 
     def _release(self, task: TaskDescription) -> None:
         for digest in task.payloads:
@@ -187,68 +174,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
-        item.watch(lambda _: self._call_back(work))
-
-    # What is known, and the fleet: ControlPlane says what each of these does ------------------------------
-
-    def check_known(self, task_id: str) -> None:
-        if self.settled(task_id) is None:
-            self.ask(lambda: explanation.find_record(self, task_id))
-
-    def whole_id(self, task_id: str) -> str:
-        return explanation.whole_id(self, task_id)
-
-    def is_call(self, item_id: str) -> bool:
-        return self.method_calls.was_issued(item_id)
-
-    def explain(self, task_id: str) -> dict[str, Any]:
-        if self.is_call(task_id):
-            from ray_multicluster_scheduler.app.client_api.actors import call_handle  # noqa: PLC0415 - it imports this
-
-            return call_handle.explain_by_id(self, task_id)
-        return explanation.explain_item(self, task_id)
-
-    def plan(self, task: TaskDescription) -> SchedulingDecision:
-        self.run(self.health.check_all())
-        return self.ask(lambda: self.machine.plan(task, self.clock.now()))
-
-    def job_info(self, job_id: str) -> dict[str, Any]:
-        return explanation.job_info(self, job_id)
-
-    def job_rows(self) -> list[dict[str, Any]]:
-        return explanation.job_rows(self)
-
-    def actor_rows(self) -> list[dict[str, Any]]:
-        return explanation.actor_rows(self)
-
-    def job_log(self, job_id: str) -> str:
-        return job_logs.whole(self, job_id)
-
-    def follow_job_log(self, job_id: str) -> Iterator[str]:
-        return job_logs.follow(self, job_id)
-
-    @property
-    def homes(self) -> Sequence[str]:
-        return self.preparation.homes
-
-    def check_cluster(self, name: str) -> None:
-        self.machine.registry.get(name)
-
-    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
-        if refresh is None:
-            self.run(self.health.check_all())
-        for name in refresh or ():
-            self.run(self.health.check(name))
-        return explanation.cluster_rows(self)
-
-    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
-        return self.ask(lambda: explanation.node_rows(self, clusters))
-
-    def is_drained(self, cluster: str) -> bool | None:
-        return self.ask(lambda: fleet_control.is_drained(self, cluster))
-
-    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
-        return self.run(fleet_control.declare_dead(self, cluster, reason, force=force))
+        item.watch(lambda _: self._callbacks.run(work))
 
     # The end ------------------------------------------------------------------------------------------------
 
@@ -284,7 +210,7 @@ class Runtime(LoopThread, ControlPlane):
 
     def _end(self) -> None:
         self.end_loop()
-        self._callbacks.shutdown(wait=False)
+        self._callbacks.close()
 
     def _first(self, task: TaskDescription) -> Item | None:
         """Under the lock: the item that was submitted before with the same key or id, if any."""
@@ -308,13 +234,6 @@ class Runtime(LoopThread, ControlPlane):
         """Under the lock: the next one with the same content runs by itself."""
         if task.content_key is not None and self._contents.get(task.content_key) == task.id:
             del self._contents[task.content_key]
-
-    def _call_back(self, work: Callable[[], object]) -> None:
-        if not self.in_another_process:
-            with suppress(RuntimeError):  # after the end there is no pool any more, nor in the child of a fork
-                self._callbacks.submit(guarded, work)
-                return
-        threading.Thread(target=guarded, args=(work,), name="rmcs-callback").start()
 
     # On the loop ----------------------------------------------------------------------------------------
 
@@ -479,12 +398,3 @@ class Runtime(LoopThread, ControlPlane):
         for item in self.unfinished():
             message = f"{item.id} did not end by itself: {why}."
             self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
-
-
-def guarded(work: Callable[[], object]) -> None:
-    """User code: an error in it is shown as that of any thread, and others go on."""
-    try:
-        work()
-    except BaseException as error:  # noqa: BLE001 - user code: shown as an error of any thread is, and others go on
-        report = (type(error), error, error.__traceback__, threading.current_thread())
-        threading.excepthook(threading.ExceptHookArgs(report))

@@ -119,7 +119,10 @@ class Handle:
             )
 
     def _still_going(self, timeout: float | None) -> TaskTimeoutError:
-        story = self.explain()  # state and reason of one moment
+        try:
+            story = self.explain()  # state and reason of one moment
+        except SchedulerError as error:  # whoever knows does not answer
+            story = {"state": str(self.state), "cluster": self.cluster, "sentence": f"as last heard; {error.message}"}
         return TaskTimeoutError(
             f"{self.id} is not over after {timeout:g} s; it is {story['state']}: {story.get('sentence') or ''}",
             task_id=self.id,

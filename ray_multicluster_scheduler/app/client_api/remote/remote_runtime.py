@@ -5,33 +5,36 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread, shut_down
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import guarded
-from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, Parcel
+from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
+    ACCEPT_TIMEOUT_S,
+    RemoteKnown,
+    RemoteOutput,
+    document_of,
+    path_of,
+    wait_for_acceptance,
+)
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
     SchedulerError,
     TaskSubmissionError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model import JobDescription, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -42,27 +45,10 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 
 _log = get_logger(__name__)
-ACCEPT_TIMEOUT_S = 60.0
 _INTERRUPTED = "the program that submitted it was interrupted"
 
 
-class RemoteOutput:
-    """What tasks print, read from the service when somebody asks."""
-
-    def __init__(self, runtime: RemoteRuntime) -> None:
-        self._runtime = runtime
-
-    def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
-        if not attempt:
-            return ""
-        which = f"?attempt={attempt}" + ("" if stream is None else f"&stream={quote(stream)}")
-        return self._runtime.fetch_text(f"/api/v1/items/{quote(task_id, safe='')}/logs{which}")
-
-    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
-        return self._runtime.follow_text(f"/api/v1/items/{quote(task_id, safe='')}/logs?follow=true")
-
-
-class RemoteRuntime(LoopThread, ControlPlane):
+class RemoteRuntime(RemoteKnown):
     """A thread that speaks with the service: it hands over what is submitted, and hears what becomes of it.
 
     What was accepted goes on when the program ends. Raises SchedulerError if nobody answers.
@@ -76,7 +62,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
-        self._callbacks = ThreadPoolExecutor(2, thread_name_prefix="rmcs-callback")
+        self._callbacks = Callbacks()
         self._closing = threading.Lock()
         self.closed = False
         super().__init__()
@@ -120,7 +106,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
             if known is not None and known.task.kind == task.kind:
                 return known
             self._live[task.id] = item
-        document = {"task": _document(task), "objects": objects}
+        document = {"task": document_of(task), "objects": objects}
         self.soon(self._outbound.put, Parcel(item, document, blobs))
         if task.idempotency_key is None and task.content_key is None:
             return item
@@ -142,7 +128,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         if known is not None or self.loop_over:
             return known
         try:
-            status = self._ask("GET", _path(task_id))
+            status = self._ask("GET", path_of(task_id))
         except UnknownItemError:
             return None
         if status["state"] == "EXPIRED":
@@ -170,7 +156,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def check_known(self, task_id: str) -> None:
         if self.settled(task_id) is None:
-            self._ask("GET", _path(task_id))
+            self._ask("GET", path_of(task_id))
 
     def whole_id(self, task_id: str) -> str:
         gang_id, _, at = task_id.rpartition(".")
@@ -195,7 +181,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
         item = self._live.get(task_id)
         if item is not None and not item.accepted:  # it is on its way, and must be there first
             await self._until_accepted(item)
-        await self._client.ask("POST", _path(task_id, "cancel"), {"reason": reason, "force": force})
+        await self._client.ask("POST", path_of(task_id, "cancel"), {"reason": reason, "force": force})
 
     async def _until_accepted(self, item: Item) -> None:
         done = asyncio.Event()
@@ -231,100 +217,10 @@ class RemoteRuntime(LoopThread, ControlPlane):
         item = self._live.get(task_id)
         if item is not None:
             wait_for_acceptance(item)
-        self._ask("POST", _path(task_id, verb), said)
+        self._ask("POST", path_of(task_id, verb), said)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
-        item.watch(lambda _: self._call_back(work))
-
-    def _call_back(self, work: Callable[[], object]) -> None:
-        try:
-            self._callbacks.submit(guarded, work)
-        except RuntimeError:  # after the end there is no pool any more
-            threading.Thread(target=guarded, args=(work,), name="rmcs-callback").start()
-
-    # ---- what is known
-
-    def explain(self, task_id: str) -> dict[str, Any]:
-        item = self._live.get(task_id)
-        if item is not None:
-            wait_for_acceptance(item)
-        return Explanation(**self._ask("GET", _path(task_id, "explain")))
-
-    def plan(self, task: TaskDescription) -> SchedulingDecision:
-        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": _document(task)}))
-
-    def job_info(self, job_id: str) -> dict[str, Any]:
-        item = self._live.get(job_id)
-        if item is not None:
-            wait_for_acceptance(item)
-        answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
-        return answer
-
-    def job_rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/jobs")["jobs"]
-        return rows
-
-    def actor_rows(self) -> list[dict[str, Any]]:
-        return []
-
-    def job_log(self, job_id: str) -> str:
-        self.settled(job_id)
-        return self.fetch_text(_path(job_id, "logs"))
-
-    def follow_job_log(self, job_id: str) -> Iterator[str]:
-        self.settled(job_id)
-        return self.follow_text(f"{_path(job_id, 'logs')}?follow=true")
-
-    def fetch_text(self, path: str) -> str:
-        return self.run(self._client.fetch(path)).decode(errors="replace")
-
-    def follow_text(self, path: str) -> Iterator[str]:
-        """Pieces as they come. They are fetched when they are asked for."""
-        stream = self._client.stream(path)
-        assert isinstance(stream, AsyncGenerator)
-
-        async def one_more() -> str | None:
-            return await anext(stream, None)
-
-        try:
-            while (piece := self.run(one_more())) is not None:
-                yield piece
-        finally:
-            self.leave(stream.aclose())
-
-    # ---- the fleet
-
-    @property
-    def homes(self) -> Sequence[str]:
-        return list(dict.fromkeys([str(Path.home()), *self._fleet["homes"]]))
-
-    def check_cluster(self, name: str) -> None:
-        known = self._fleet["clusters"]
-        if name not in known:
-            raise ConfigurationError(
-                f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
-            )
-
-    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
-        for name in refresh or ():
-            self._ask("GET", f"/api/v1/clusters/{quote(name, safe='')}")
-        rows: list[dict[str, Any]] = self._ask("GET", f"/api/v1/clusters?refresh={str(refresh is None).lower()}")[
-            "clusters"
-        ]
-        return rows
-
-    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
-        rows = self._ask("GET", "/api/v1/nodes")["nodes"]
-        return [row for row in rows if row["Cluster"] in clusters]
-
-    def is_drained(self, cluster: str) -> bool | None:
-        drained: bool | None = self._ask("GET", f"/api/v1/clusters/{quote(cluster, safe='')}/drained")["drained"]
-        return drained
-
-    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
-        said = {"reason": reason, "force": force}
-        items: list[str] = self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead", said)["items"]
-        return items
+        item.watch(lambda _: self._callbacks.run(work))
 
     # ---- the end
 
@@ -350,7 +246,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def _end(self) -> None:
         self.end_loop()
-        self._callbacks.shutdown(wait=False)
+        self._callbacks.close()
 
     # ---- on the loop
 
@@ -380,31 +276,6 @@ class RemoteRuntime(LoopThread, ControlPlane):
             self._live.pop(item.id, None)
             self._ended[item.id] = item
         item.ended(outcome)
-
-    def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
-        return self.run(self._client.ask(method, path, said))
-
-
-def wait_for_acceptance(item: Item) -> None:
-    """Raises SchedulerError if the service does not answer for long."""
-    if not item.accepted and not item.wait_accepted(ACCEPT_TIMEOUT_S):
-        raise SchedulerError(
-            f"The service has not accepted {item.id} within {ACCEPT_TIMEOUT_S:g} s.",
-            task_id=item.id,
-            next_step="see whether it runs; as long as this program does, it is tried again",
-        )
-
-
-def _path(item_id: str, verb: str = "") -> str:
-    return f"/api/v1/items/{quote(item_id, safe='')}" + (f"/{verb}" if verb else "")
-
-
-def _document(task: TaskDescription) -> dict[str, Any]:
-    """Without what is as it always is."""
-    return {name: value for name, value in task.to_dict().items() if value not in _EMPTY}
-
-
-_EMPTY: tuple[Any, ...] = (None, (), {}, [])
 
 
 def _objects(arguments: Arguments | None, runtime: RemoteRuntime, task_id: str) -> tuple[list[str], dict[str, bytes]]:

@@ -1,0 +1,81 @@
+"""Known: what an embedded control plane can tell of its items and its fleet, from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+
+class Known(LoopThread, ControlPlane):
+    """The questions of a ControlPlane, for the Runtime that is one; :class:`ControlPlane` says what each means."""
+
+    @property
+    def _here(self) -> Runtime:
+        return cast("Runtime", self)
+
+    def check_known(self, task_id: str) -> None:
+        if self.settled(task_id) is None:
+            self.ask(lambda: explanation.find_record(self._here, task_id))
+
+    def whole_id(self, task_id: str) -> str:
+        return explanation.whole_id(self._here, task_id)
+
+    def is_call(self, item_id: str) -> bool:
+        return self._here.method_calls.was_issued(item_id)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        if self.is_call(task_id):
+            from ray_multicluster_scheduler.app.client_api.actors import call_handle  # noqa: PLC0415 - it imports this
+
+            return call_handle.explain_by_id(self._here, task_id)
+        return explanation.explain_item(self._here, task_id)
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        self.run(self._here.health.check_all())
+        return self.ask(lambda: self._here.machine.plan(task, self.clock.now()))
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        return explanation.job_info(self._here, job_id)
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        return explanation.job_rows(self._here)
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        return explanation.actor_rows(self._here)
+
+    def job_log(self, job_id: str) -> str:
+        return job_logs.whole(self._here, job_id)
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        return job_logs.follow(self._here, job_id)
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return self._here.preparation.homes
+
+    def check_cluster(self, name: str) -> None:
+        self._here.machine.registry.get(name)
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        if refresh is None:
+            self.run(self._here.health.check_all())
+        for name in refresh or ():
+            self.run(self._here.health.check(name))
+        return explanation.cluster_rows(self._here)
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        return self.ask(lambda: explanation.node_rows(self._here, clusters))
+
+    def is_drained(self, cluster: str) -> bool | None:
+        return self.ask(lambda: fleet_control.is_drained(self._here, cluster))
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        return self.run(fleet_control.declare_dead(self._here, cluster, reason, force=force))

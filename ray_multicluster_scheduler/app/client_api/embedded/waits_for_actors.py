@@ -1,0 +1,20 @@
+"""Nothing can wait for the success of an actor: it succeeds only when it leaves by itself, which most never do."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription
+
+
+def refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> None:
+    """Raises ConfigurationError if the item is to come after one."""
+    for one in task.after:
+        known = runtime.item(one) or runtime.item(one.rpartition(".")[0])  # the latter for a member of a gang
+        if known is not None and known.task.serves:
+            what = "an actor" if known.task.gang is None else "a gang of actors"
+            raise ConfigurationError(
+                f"after names {one}, which is {what}: that is not over when it is ready, but when it has left.",
+                task_id=task.id,
+                next_step="wait for the actor with ready(), or give the handle of a call as an argument",
+            )

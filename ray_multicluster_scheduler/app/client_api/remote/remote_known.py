@@ -1,0 +1,147 @@
+"""RemoteKnown: what a service tells of items and of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
+from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+
+ACCEPT_TIMEOUT_S = 60.0
+
+
+class RemoteOutput:
+    """What tasks print, read from the service when somebody asks."""
+
+    def __init__(self, runtime: RemoteKnown) -> None:
+        self._runtime = runtime
+
+    def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
+        if not attempt:
+            return ""
+        which = f"?attempt={attempt}" + ("" if stream is None else f"&stream={quote(stream)}")
+        return self._runtime.fetch_text(f"/api/v1/items/{quote(task_id, safe='')}/logs{which}")
+
+    def follow(self, task_id: str, look: Callable[[], tuple[int, bool]]) -> Iterator[str]:
+        return self._runtime.follow_text(f"/api/v1/items/{quote(task_id, safe='')}/logs?follow=true")
+
+
+class RemoteKnown(LoopThread, ControlPlane):
+    """The questions of a ControlPlane, put to a service; :class:`ControlPlane` says what each means."""
+
+    _client: ServiceClient
+    _fleet: Mapping[str, Any]
+    _live: dict[str, Item]
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        item = self._live.get(task_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        return Explanation(**self._ask("GET", path_of(task_id, "explain")))
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document_of(task)}))
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        item = self._live.get(job_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
+        return answer
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/jobs")["jobs"]
+        return rows
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        return []
+
+    def job_log(self, job_id: str) -> str:
+        self.settled(job_id)
+        return self.fetch_text(path_of(job_id, "logs"))
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        self.settled(job_id)
+        return self.follow_text(f"{path_of(job_id, 'logs')}?follow=true")
+
+    def fetch_text(self, path: str) -> str:
+        return self.run(self._client.fetch(path)).decode(errors="replace")
+
+    def follow_text(self, path: str) -> Iterator[str]:
+        """Pieces as they come. They are fetched when they are asked for."""
+        stream = self._client.stream(path)
+        assert isinstance(stream, AsyncGenerator)
+
+        async def one_more() -> str | None:
+            return await anext(stream, None)
+
+        try:
+            while (piece := self.run(one_more())) is not None:
+                yield piece
+        finally:
+            self.leave(stream.aclose())
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return list(dict.fromkeys([str(Path.home()), *self._fleet["homes"]]))
+
+    def check_cluster(self, name: str) -> None:
+        known = self._fleet["clusters"]
+        if name not in known:
+            raise ConfigurationError(
+                f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
+            )
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        for name in refresh or ():
+            self._ask("GET", f"/api/v1/clusters/{quote(name, safe='')}")
+        rows: list[dict[str, Any]] = self._ask("GET", f"/api/v1/clusters?refresh={str(refresh is None).lower()}")[
+            "clusters"
+        ]
+        return rows
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        rows = self._ask("GET", "/api/v1/nodes")["nodes"]
+        return [row for row in rows if row["Cluster"] in clusters]
+
+    def is_drained(self, cluster: str) -> bool | None:
+        drained: bool | None = self._ask("GET", f"/api/v1/clusters/{quote(cluster, safe='')}/drained")["drained"]
+        return drained
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        said = {"reason": reason, "force": force}
+        items: list[str] = self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/declare-dead", said)["items"]
+        return items
+
+    def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        return self.run(self._client.ask(method, path, said))
+
+
+def wait_for_acceptance(item: Item) -> None:
+    """Raises SchedulerError if the service does not answer for long."""
+    if not item.accepted and not item.wait_accepted(ACCEPT_TIMEOUT_S):
+        raise SchedulerError(
+            f"The service has not accepted {item.id} within {ACCEPT_TIMEOUT_S:g} s.",
+            task_id=item.id,
+            next_step="see whether it runs; as long as this program does, it is tried again",
+        )
+
+
+def path_of(item_id: str, verb: str = "") -> str:
+    return f"/api/v1/items/{quote(item_id, safe='')}" + (f"/{verb}" if verb else "")
+
+
+def document_of(task: TaskDescription) -> dict[str, Any]:
+    """Without what is as it always is."""
+    return {name: value for name, value in task.to_dict().items() if value not in _EMPTY}
+
+
+_EMPTY: tuple[Any, ...] = (None, (), {}, [])
