@@ -15,3 +15,11 @@ async def eventually(
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what() if what else condition}"
         await asyncio.sleep(0.005)
+
+
+def until(holds: Callable[[], object], timeout: float = 10.0) -> None:
+    """The same where there is no loop. Raises AssertionError when it does not hold in time."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINI
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     SchedulerError,
@@ -86,6 +87,7 @@ class ServiceRuntime(Runtime):
             if item.id in log.attached:
                 waiting.append(row)
         self.manager.post(restored)
+        crash_point("in start-up")
         for row in waiting:
             arguments = await self._arguments(log.attached[row.task.id], {}, row.task.id)
             watch = self.incomplete.expect(row.task.id, arguments)

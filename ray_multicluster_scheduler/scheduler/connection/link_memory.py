@@ -9,7 +9,8 @@ from typing import Any, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class RememberedAgent:
-    """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone."""
+    """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
+    One that has not joined yet knows only its one-time ``token``."""
 
     cluster: str
     agent: str
@@ -17,13 +18,14 @@ class RememberedAgent:
     host: str
     port: int
     tls: bool = False
+    token: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{name: data[name] for name in cls.__slots__})
+        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
 
 class LinkMemory(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
@@ -137,9 +138,11 @@ class RayClientPool:
         certificate = None if address.loopback else self._tls().certificate
         token, secret = port.expect(cluster, agent, link)
         invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
+        known = RememberedAgent(cluster, agent, secret, address.host, number, not address.loopback, token)
         try:
-            await self._remember(RememberedAgent(cluster, agent, secret, address.host, number, not address.loopback))
+            await self._remember(known)
             await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
+            await self._remember(replace(known, token=""))
         except BaseException:
             port.forget(agent)
             await self._abandon(link)
@@ -159,7 +162,7 @@ class RayClientPool:
             place = (one.host, one.port)
             port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
             link = self._new_link(one.cluster, one.agent, of_before=True)
-            port.expect_back(one.cluster, one.agent, link, one.secret)
+            port.expect_back(one.cluster, one.agent, link, one.secret, one.token)
             self._keep(link, port)
             expected.append((one, port))
         for one, port in expected:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import SchedulerError, StoreError
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
@@ -71,6 +72,7 @@ class Dispatcher:
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         """Send these attempts, each to its cluster."""
+        crash_point("before send")
         by_cluster: dict[str, list[Dispatch]] = {}
         for order in orders:
             if self._describe(order.task_id).kind == "job":
@@ -206,6 +208,7 @@ class Dispatcher:
                 calls.append(self._call(order, task, prepared))
         if calls:
             link.submit(calls)
+            crash_point("after send")
 
     async def _prepare_and_send(self, order: Dispatch, task: TaskDescription) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import RESULT
@@ -190,6 +191,7 @@ class DurableLog:
                     self._fail(error)
                     return
             self._written.popleft()
+            crash_point("after commit")
             for deed in deeds:
                 deed()
 

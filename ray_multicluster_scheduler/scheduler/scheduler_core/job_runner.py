@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
@@ -213,6 +214,7 @@ class JobRunner:
             entrypoint_memory=int(own["memory"]) if "memory" in own else None,
             entrypoint_resources=custom or None,
         )
+        crash_point("after send")
 
     def _watch(self, watched: _Watched) -> None:
         lane = self._lanes.setdefault(watched.order.cluster, _Lane())

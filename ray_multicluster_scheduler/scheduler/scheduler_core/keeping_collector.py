@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store import Store
@@ -59,8 +60,12 @@ class KeepingCollector(ResultCollector):
         super().finished(cluster, result)
 
     def _say_when_kept(self, deed: Callable[[], object]) -> None:
-        self._log.then(deed)
+        self._log.then(lambda: self._acknowledge(deed))
         self._flush()
+
+    def _acknowledge(self, deed: Callable[[], object]) -> None:
+        crash_point("before acknowledge")
+        deed()
 
     def _in_turn(self, deed: Callable[[], object]) -> None:
         if self._line:

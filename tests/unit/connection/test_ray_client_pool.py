@@ -94,7 +94,8 @@ class Fleet:
 
     async def remember(self, agent: RememberedAgent) -> None:
         await asyncio.sleep(0.01)
-        assert not self.dashboard.joins or not any(one.join.agent == agent.agent for one in self.dashboard.agents)
+        joined = self.dashboard.joins and any(one.join.agent == agent.agent for one in self.dashboard.agents)
+        assert bool(agent.token) is not joined, "before it is started, with its token; without once that was used"
         self.agents[agent.agent] = agent
 
     def forget(self, agent: str) -> None:

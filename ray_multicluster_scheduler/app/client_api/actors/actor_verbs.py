@@ -68,12 +68,16 @@ class ActorVerbs(ABC):
 
     def list_actors(self) -> list[dict[str, Any]]:
         """Every actor of this program that was not forgotten, oldest first."""
-        runtime = self._runtime
+        runtime = self._running()
         return [] if runtime is None else runtime.actor_rows()
 
     @abstractmethod
     def _started(self) -> tuple[ControlPlane, Submission]:
         """The scheduler that these verbs are part of has it."""
+
+    @abstractmethod
+    def _running(self) -> ControlPlane | None:
+        """And this: None if nothing was ever submitted."""
 
     def _with_actors(self) -> Actors:
         runtime, submission = self._started()

@@ -348,10 +348,14 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
 
     def _that_knows(self, item_id: str) -> ControlPlane:
         """Only one that runs can know an item: none is started to find out that it does not."""
-        runtime = self._runtime
+        runtime = self._running()
         if runtime is None:
             raise explanation.unknown_item(item_id)
         return runtime
+
+    def _running(self) -> ControlPlane | None:
+        """A service runs whether we have asked it anything or not."""
+        return self._runtime if self.address is None else self._started()[0]
 
     def _started(self) -> tuple[ControlPlane, Submission]:
         if program.exiting():

@@ -13,15 +13,13 @@ from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 class JobVerbs(ABC):
     """Each is by the job's id. Safe from any thread."""
 
-    _runtime: ControlPlane | None
-
     def job_info(self, job_id: str) -> dict[str, Any]:
         """What is known of a job. Raises UnknownItemError."""
         return self._that_knows(job_id).job_info(job_id)
 
     def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
         """Every job of this control plane, oldest first; of one status if asked."""
-        runtime = self._runtime
+        runtime = self._running()
         rows = [] if runtime is None else runtime.job_rows()
         return [row for row in rows if status in (None, row["status"])]
 
@@ -44,3 +42,7 @@ class JobVerbs(ABC):
     @abstractmethod
     def _that_knows(self, item_id: str) -> ControlPlane:
         """So has it this. Raises UnknownItemError."""
+
+    @abstractmethod
+    def _running(self) -> ControlPlane | None:
+        """And this: None if nothing was ever submitted."""

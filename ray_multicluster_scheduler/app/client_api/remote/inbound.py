@@ -46,6 +46,12 @@ class Inbound:
         self._wake.set()
         self.begin()
 
+    async def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+
     async def _poll_all(self) -> None:
         while self._heard or any(True for _ in self._watched()):
             add, heard = list(self._add), list(self._heard)

@@ -48,6 +48,12 @@ class Outbound:
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
+    async def close(self) -> None:
+        """Whatever has not been sent is not."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
     async def _send_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)  # what comes at the same moment goes along

@@ -172,10 +172,7 @@ class RemoteRuntime(RemoteKnown):
             return list(self._live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        self.check_process()
-        with self.gate:
-            self.check_open()
-            self.leave(self._cancel(task_id, reason, force))
+        self.run(self._cancel(task_id, reason, force))
 
     async def _cancel(self, task_id: str, reason: str, force: bool) -> None:
         item = self._live.get(task_id)
@@ -240,9 +237,14 @@ class RemoteRuntime(RemoteKnown):
             self.closed = True
             self.give_up()
             try:
-                self.run(self._client.close())
+                self.run(self._close())
             finally:
                 self._end()
+
+    async def _close(self) -> None:
+        await self._inbound.close()
+        await self._outbound.close()
+        await self._client.close()
 
     def _end(self) -> None:
         self.end_loop()

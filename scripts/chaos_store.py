@@ -1,0 +1,46 @@
+"""Kill a service again and again while real clusters work for it; then look whether every promise was kept.
+
+python scripts/chaos_store.py [--rounds 50] [--seed 1] [--out FOLDER]
+
+Starts two local Ray clusters of its own. Ends with 1 if anything that was accepted was lost, ran twice, or is told
+differently by store, files and answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet  # noqa: E402
+from tests.support.chaos_store import ChaosStore, summary  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log here")
+    given = parser.parse_args()
+    ray_python = Path(os.environ.get("RMCS_RAY_PYTHON") or ROOT / ".venv-ray" / "bin" / "python")
+    folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"submission_interval_s": 0, "resource_threshold": 1}
+    clusters = [LocalCluster("linux", num_cpus=2), LocalCluster("mac", num_cpus=2)]
+    with LocalFleet(*clusters, settings=settings, ray_python=ray_python) as fleet:
+        chaos = ChaosStore(Path(fleet.config_path), folder, given.seed, lambda text: print(text, flush=True))
+        broken = chaos.run(given.rounds)
+    print(summary(chaos))
+    for sentence in broken:
+        print(f"BROKEN: {sentence}")
+    print(f"{given.rounds} rounds, {len(broken)} promises broken; all of it is in {folder}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

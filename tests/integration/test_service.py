@@ -1,0 +1,144 @@
+"""A service with real clusters: programs come and go, it is killed and started again, and every item runs once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ray_multicluster_scheduler as rmcs
+from ray_multicluster_scheduler import TaskCancelledError, TaskState, UnifiedScheduler, UnknownItemError
+from tests.support.eventually import until
+from tests.support.running_service import RunningService
+
+
+@pytest.fixture(scope="module")
+def service(fleet: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    state = tmp_path_factory.mktemp("service") / "state"
+    with RunningService(Path(fleet.config_path), state) as running:  # type: ignore[attr-defined]
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[UnifiedScheduler]:
+    with UnifiedScheduler(address=service.address) as one:
+        yield one
+
+
+def noted(path: str, name: str, seconds: float) -> str:
+    """Writes down when it began and ended, and in which attempt."""
+    import time
+
+    from ray_multicluster_scheduler import current
+
+    me = current()
+    with open(path, "a") as file:
+        file.write(f"{name} {me.attempt} began\n")
+    time.sleep(seconds)
+    with open(path, "a") as file:
+        file.write(f"{name} {me.attempt} ended\n")
+    return name
+
+
+noted.__module__ = "__main__"  # pickled by value: nothing of these tests has to be shipped
+
+
+def test_values_errors_output_and_reasons(client: UnifiedScheduler) -> None:
+    def say(what: str) -> int:
+        print(what)
+        return len(what)
+
+    handle = client.submit_task_async(say, ("hello",))
+    assert handle.result(60) == 5
+    assert handle.logs() == "hello\n"
+    assert handle.explain()["state"] == "SUCCEEDED"
+    with pytest.raises(ZeroDivisionError, match="division by zero") as raised:
+        client.submit_task(lambda: 1 / 0)
+    assert "on cluster" in raised.value.__notes__[0]
+
+
+def test_values_of_others_as_arguments(client: UnifiedScheduler) -> None:
+    first = client.submit_task_async(lambda: [1, 2, 3])
+    kept = client.put(10)
+    second = client.submit_task_async(lambda a, b: sum(a) * b, (first, kept))
+    assert second.result(60) == 60
+    large = client.submit_task_async(lambda: b"x" * 3_000_000)
+    assert client.submit_task(len, (large,)) == 3_000_000
+
+
+def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, service: RunningService) -> None:
+    job = client.submit_job("echo said; true")
+    with UnifiedScheduler(address=service.address) as other:
+        assert other.handle(job).result(120) == "SUCCEEDED"
+        assert "said" in other.job_logs(job)
+        assert [row["job_id"] for row in other.list_jobs("SUCCEEDED")].count(job) == 1
+        with pytest.raises(UnknownItemError):
+            other.explain("task-of-nobody")
+
+
+def test_cancel_by_id_alone(client: UnifiedScheduler, service: RunningService) -> None:
+    handle = client.submit_task_async(time.sleep, (600,))
+    until(lambda: handle.state is TaskState.RUNNING, 60)
+    with UnifiedScheduler(address=service.address) as other:
+        other.cancel(handle.id)
+    with pytest.raises(TaskCancelledError):
+        handle.result(60)
+
+
+def test_work_goes_on_when_its_program_has_ended(service: RunningService, tmp_path: Path) -> None:
+    path = tmp_path / "noted"
+    program = f"""
+import time, ray_multicluster_scheduler as rmcs
+def work():
+    time.sleep(3)
+    open({str(path)!r}, "w").write("done")
+    return 42
+print(rmcs.submit_task_async(work, idempotency_key="once").id)
+"""
+    environ = {"RMCS_ADDRESS": service.address, "PATH": "/usr/bin:/bin"}
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert not path.exists() or time.monotonic() - began > 3
+    with UnifiedScheduler(address=service.address) as later:
+        assert later.handle(ended.stdout.strip()).result(60) == 42
+    assert path.read_text() == "done"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_runs_goes_on_and_what_waits_still_waits(
+    service: RunningService, client: UnifiedScheduler, tmp_path: Path, how: signal.Signals
+) -> None:
+    path = tmp_path / "noted"
+    names = [f"t{number}" for number in range(10)]
+    handles = [client.submit_task_async(noted, (str(path), name, 2.0)) for name in names]
+    job = client.submit_job_async(f"echo job began >> {path}; sleep 3; echo job ended >> {path}")
+    until(lambda: path.exists() and len(path.read_text().splitlines()) >= 2, 60)
+    if how is signal.SIGKILL:
+        service.kill()
+    else:
+        assert service.stop() == 0
+    waiting = client.submit_task_async(lambda: "accepted by the next one")
+    service.start()
+    assert rmcs.get(handles, timeout=120) == names
+    assert job.result(120) == "SUCCEEDED"
+    assert waiting.result(60) == "accepted by the next one"
+    lines = path.read_text().splitlines()
+    expected = [f"{name} 1 {what}" for name in names for what in ("began", "ended")] + ["job began", "job ended"]
+    assert sorted(lines) == sorted(expected)
+
+
+def test_a_second_service_on_the_same_folder_is_refused(service: RunningService) -> None:
+    command = [sys.executable, "-m", "ray_multicluster_scheduler.main", "up", "--port", "0"]
+    command += ["--config", str(service.config), "--state", str(service.state)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert f"process {service.process.pid}" in refused.stderr
+    assert service.address in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,144 @@
+"""Rounds of chaos: real clusters under load, while the service is killed at random moments and at named places."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ray_multicluster_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.common.crash_point import VARIABLE
+from ray_multicluster_scheduler.control_plane.store import SqliteStore
+from tests.support.chaos_history import History, read_notes, violations
+from tests.support.running_service import RunningService
+
+POINTS = ("after commit", "before send", "after send", "before acknowledge", "in start-up")
+TASKS = 12
+PATIENCE_S = 180.0
+
+
+def noted(path: str, seconds: float) -> str:
+    """Writes down what it is, and when it began and ended."""
+    import json
+    import time
+
+    from ray_multicluster_scheduler import current
+
+    me = current()
+
+    def note(what: str) -> None:
+        said = {"item": me.task_id, "attempt": me.attempt, "fence": me.fence, "what": what, "at": time.time()}
+        with open(path, "a") as file:
+            file.write(json.dumps(said) + "\n")
+
+    note("began")
+    time.sleep(seconds)
+    note("ended")
+    return me.task_id
+
+
+noted.__module__ = "__main__"  # pickled by value: nothing of ours has to be shipped
+
+_JOB = """
+import json, os, time
+def note(what):
+    said = {"item": os.environ["RMCS_TASK_ID"], "attempt": int(os.environ["RMCS_ATTEMPT"]),
+            "fence": int(os.environ["RMCS_FENCE"]), "what": what, "at": time.time()}
+    with open(PATH, "a") as file:
+        file.write(json.dumps(said) + chr(10))
+note("began"); time.sleep(1); note("ended")
+"""
+
+
+class ChaosStore:
+    """One service, killed once in every round; afterwards everything that was accepted must have run, once."""
+
+    def __init__(self, config: Path, folder: Path, seed: int = 1, say: Callable[[str], object] = print) -> None:
+        self.folder, self._say = folder, say
+        self.service = RunningService(config, folder / "state")
+        self._random = random.Random(seed)
+        self.kills: Counter[str] = Counter()
+        self.history = History()
+        self._notes = folder / "notes.jsonl"
+        self._job = folder / "job.py"
+        self._job.write_text(_JOB.replace("PATH", repr(str(self._notes))))
+
+    def run(self, rounds: int) -> list[str]:
+        """Returns every promise that was broken."""
+        self.service.start()
+        try:
+            with UnifiedScheduler(address=self.service.address) as client:
+                for number, point in zip(range(rounds), self._points(rounds), strict=False):
+                    began = time.monotonic()
+                    self._round(client, point, jobs=1 if number % 3 == 0 else 0)
+                    self._say(f"round {number + 1}: {point}, {time.monotonic() - began:.1f} s")
+            self.service.stop()
+        finally:
+            self.service.__exit__()
+        return self.judge()
+
+    def judge(self) -> list[str]:
+        """By what is written: the store is opened, so the service must have ended."""
+        self.history.notes = read_notes(self._notes)
+        store = SqliteStore(self.folder / "state")
+        try:
+            for item in self.history.acknowledged:
+                found = store.item(item)
+                if found is not None:
+                    self.history.stored[item] = (str(found.now.state), found.now.attempt)
+        finally:
+            store.close()
+        return violations(self.history)
+
+    def _points(self, rounds: int) -> Iterator[str]:
+        """Half of the rounds at random moments, the others at named places in turn."""
+        for number in range(rounds):
+            yield POINTS[number // 2 % len(POINTS)] if number % 2 else "at random"
+
+    def _round(self, client: UnifiedScheduler, point: str, jobs: int) -> None:
+        if point not in ("at random", "in start-up"):  # the process that is to die has to know
+            self.service.stop()
+            self.service.start({VARIABLE: f"{point}:{self._random.randint(1, 6)}"})
+        handles: list[Handle] = [
+            client.submit_task_async(noted, (str(self._notes), self._random.uniform(0.05, 1.5))) for _ in range(TASKS)
+        ]
+        handles += [client.submit_job_async(f"python {self._job}") for _ in range(jobs)]
+        if point == "at random":
+            time.sleep(self._random.uniform(0.0, 4.0))
+            self.service.kill()
+        elif point == "in start-up":
+            time.sleep(self._random.uniform(0.0, 2.0))
+            self.service.kill()
+            self.service.start({VARIABLE: point}, wait=False)
+            self.service.process.wait(60)
+        else:
+            try:
+                self.service.process.wait(60)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"the service never came to the place {point!r}") from None
+        self.kills[point] += 1
+        self.service.start()
+        for handle in handles:
+            error = handle.exception(PATIENCE_S)
+            self.history.acknowledged.add(handle.id)
+            self.history.answers[handle.id] = str(handle.state)
+            if error is not None:
+                self._say(f"{handle.id}: {error!r}")
+
+
+def summary(chaos: ChaosStore) -> str:
+    """One line of JSON."""
+    ran = {note.item for note in chaos.history.notes}
+    attempts = Counter(attempt for _, attempt in chaos.history.stored.values())
+    said = {
+        "kills": dict(chaos.kills),
+        "accepted": len(chaos.history.acknowledged),
+        "ran": len(ran),
+        "attempts": {str(number): many for number, many in sorted(attempts.items())},
+    }
+    return json.dumps(said)
