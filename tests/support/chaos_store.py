@@ -32,14 +32,14 @@ def noted(path: str, seconds: float) -> str:
     me = current()
 
     def note(what: str) -> None:
-        said = {"item": me.task_id, "attempt": me.attempt, "fence": me.fence, "what": what, "at": time.time()}
+        said = {"item": me.id, "attempt": me.attempt, "fence": me.fence, "what": what, "at": time.time()}
         with open(path, "a") as file:
             file.write(json.dumps(said) + "\n")
 
     note("began")
     time.sleep(seconds)
     note("ended")
-    return me.task_id
+    return str(me.id)
 
 
 noted.__module__ = "__main__"  # pickled by value: nothing of ours has to be shipped

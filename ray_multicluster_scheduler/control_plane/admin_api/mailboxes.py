@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,8 @@ class Mailbox:
     """Of one client. An item stays in it until the client says that it has heard of its end. Lives on the loop."""
 
     def __init__(self) -> None:
+        self.name = secrets.token_hex(8)
+        """No two have the same: whoever finds another one than before has to name all his items again."""
         self._items: dict[str, Item] = {}
         self._news: dict[str, None] = {}
         self._ends: dict[str, None] = {}
@@ -99,19 +102,21 @@ class Mailboxes:
         self._boxes: dict[str, Mailbox] = {}
         self._closed = False
 
-    def box(self, client: str) -> tuple[Mailbox, bool]:
-        """The client's, and whether it was there already."""
+    def box(self, client: str) -> Mailbox:
+        """The client's, made anew if there is none (any more)."""
         self._sweep()
-        known = client in self._boxes
         box = self._boxes.setdefault(client, Mailbox())
         box.asked_at = asyncio.get_running_loop().time()
         if self._closed:
             box.close()
-        return box, known
+        return box
 
-    async def ask(self, client: str, add: Iterable[str], heard: Iterable[str], timeout: float) -> dict[str, Any]:
-        """What is new for a client. Unknown items are answered at once, each with why."""
-        box, known = self.box(client)
+    async def ask(
+        self, client: str, known: str | None, add: Iterable[str], heard: Iterable[str], timeout: float
+    ) -> dict[str, Any]:
+        """What is new for a client. Answered at once if some items are unknown, each with why, or if the mailbox is not
+        the one that the client knows: then it may not have all that he waits for."""
+        box = self.box(client)
         box.drop(heard)
         problems = {}
         for item_id in add:
@@ -126,11 +131,11 @@ class Mailboxes:
                 box.watch(item)
         box.asking += 1
         try:
-            items = await box.news(0.0 if problems else timeout)
+            items = await box.news(0.0 if problems or box.name != known else timeout)
         finally:
             box.asking -= 1
             box.asked_at = asyncio.get_running_loop().time()
-        return {"known": known, "items": items, "problems": problems}
+        return {"mailbox": box.name, "items": items, "problems": problems}
 
     def close(self) -> None:
         """The service ends: nobody is kept waiting."""

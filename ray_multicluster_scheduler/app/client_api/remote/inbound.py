@@ -34,6 +34,7 @@ class Inbound:
         self._heard: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
+        self._mailbox: str | None = None
 
     def begin(self) -> None:
         """There is something to wait for."""
@@ -55,7 +56,7 @@ class Inbound:
     async def _poll_all(self) -> None:
         while self._heard or any(True for _ in self._watched()):
             add, heard = list(self._add), list(self._heard)
-            said = {"client": self._name, "add": add, "heard": heard, "timeout": POLL_S}
+            said = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": POLL_S}
             self._wake.clear()
             asking = asyncio.ensure_future(
                 self._client.ask("POST", "/api/v1/wait", said, patience=None, timeout=POLL_S + 30)
@@ -77,7 +78,8 @@ class Inbound:
                 self._add.pop(item_id, None)
             for item_id in heard:
                 self._heard.pop(item_id, None)
-            if not answer["known"] and not add:
+            if answer["mailbox"] != self._mailbox:  # the service does not know any more what we wait for
+                self._mailbox = answer["mailbox"]
                 self._add.update((item.id, None) for item in self._watched() if item.accepted)
             await self._hear(answer)
 

@@ -70,7 +70,7 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     client = said.get("client")
     if isinstance(client, str) and client:
-        box, _ = mailboxes_of(request).box(client)
+        box = mailboxes_of(request).box(client)
         for one in answers:
             if isinstance(one, Item):
                 box.watch(one)
@@ -156,17 +156,18 @@ def _row(stored: StoredItem) -> dict[str, Any]:
 
 @router.post("/wait")
 async def wait(request: Request) -> dict[str, Any]:
-    """Long poll for many items: ``{"client": "any name", "add": [ids], "heard": [ids], "timeout": 25}``.
+    """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
     Answers with what is new of the client's items: all that are over, until they are ``heard``, and where the others
-    are. ``known`` is false when there is no mailbox of that client (any more): all ids are to be named again then.
+    are. ``mailbox`` is what the last answer said; if an answer says another one, all ids are to be named again.
     """
     said = await json_of(request)
     client = said.get("client")
     if not isinstance(client, str) or not client:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
-    return await mailboxes_of(request).ask(client, texts(said, "add"), texts(said, "heard"), timeout)
+    known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
+    return await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout)
 
 
 @router.post("/items/{item_id}/cancel")

@@ -1,0 +1,141 @@
+"""A service whose clusters are simulated: real store, real HTTP, real brain, and hands that answer at once.
+
+python -m bench._simulated_service FOLDER [--clusters 20] [--run-ms 5]
+
+Says its address on stdout, and runs until its stdin is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pickle
+import resource
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
+    CancelAttempt,
+    Dispatch,
+    RecallAttempt,
+    StartAttempt,
+)
+
+_NONE = pickle.dumps(None)
+_CPUS = 64.0
+
+
+class Hands:
+    """What is sent starts at once and is over after ``run_s``."""
+
+    runtime: SimulatedService
+
+    def __init__(self, run_s: float) -> None:
+        self._run_s = run_s
+
+    def dispatch(self, orders: list[Dispatch]) -> None:
+        post, now = self.runtime.manager.post, self.runtime.clock.now()
+        loop = asyncio.get_running_loop()
+        for order in orders:
+            post(events.DispatchAccepted(order.task_id, order.attempt))
+            if not order.ahead:
+                post(events.Started(order.task_id, order.attempt, now, "n1"))
+        loop.call_later(self._run_s, self._finish, orders)
+
+    def _finish(self, orders: list[Dispatch]) -> None:
+        collector = self.runtime.collector
+        for order in orders:
+            result = CallResult(order.task_id, order.attempt, "succeeded", _NONE, took=self._run_s)
+            collector.finished(order.cluster, result)
+        collector.when_kept(lambda: None)
+
+    def start(self, order: StartAttempt) -> None: ...
+
+    def recall(self, order: RecallAttempt) -> None: ...
+
+    def adopt(self, order: AdoptAttempt) -> None:
+        asyncio.get_running_loop().call_later(
+            self._run_s, self._finish, [Dispatch(order.task_id, order.attempt, order.fence, order.cluster)]
+        )
+
+    def cancel(self, order: CancelAttempt) -> None:
+        self.runtime.manager.post(events.AttemptFinished(order.task_id, order.attempt, "cancelled"))
+
+    def refresh(self, cluster: str) -> None:
+        node = NodeSnapshot("n1", {"CPU": _CPUS}, {"CPU": _CPUS})
+        now = self.runtime.clock.now()
+        self.runtime.manager.post(events.SnapshotTaken(ResourceSnapshot(cluster, now, (node,), "http", "s1")))
+
+    def check_dashboard(self, cluster: str) -> None:
+        self.runtime.manager.post(events.DashboardChecked(cluster))
+
+
+class _WithHands(Runtime):
+    hands: Hands
+
+    async def _build(self) -> None:
+        await super()._build()
+        self.manager.use(self.hands, self._defect)
+
+
+class SimulatedService(ServiceRuntime, _WithHands):
+    """Hands are in their place before anything is restored."""
+
+    def __init__(self, hands: Hands, config: FleetConfig, store: Store) -> None:
+        self.hands, hands.runtime = hands, self
+        super().__init__(config, store)
+
+
+def fleet(clusters: int) -> FleetConfig:
+    """At ports where nobody listens: they are never contacted."""
+    settings = Settings(
+        resource_threshold=1,
+        submission_interval_s=0,
+        prefetch_ms=0,
+        max_queue=10_000_000,
+        snapshot_interval_s=3600,
+        health_check_interval_s=3600,
+    )
+    names = [f"c{number:02d}" for number in range(clusters)]
+    return FleetConfig(
+        settings=settings, clusters=tuple(ClusterConfig(name=name, dashboard="http://127.0.0.1:9") for name in names)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--clusters", type=int, default=20)
+    parser.add_argument("--run-ms", type=float, default=5.0)
+    given = parser.parse_args()
+    store = SqliteStore(given.folder)
+    runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
+    config = uvicorn.Config(create_app(runtime), port=0, log_config=None, access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    serving = runtime.start(server.serve())
+    while not server.started:
+        if serving.done():
+            serving.result()
+    print(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "rss":
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+    runtime.ask(lambda: setattr(server, "should_exit", True))
+    serving.result()
+    runtime.park()
+    store.close()
+
+
+if __name__ == "__main__":
+    main()
