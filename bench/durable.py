@@ -33,9 +33,10 @@ CODE, ARGUMENTS = b"code of a function" * 20, b"arguments" * 10
 BLOBS = wire.bytes_to_wire({digest_of(CODE): CODE, digest_of(ARGUMENTS): ARGUMENTS})
 
 
-def task(name: str) -> dict[str, Any]:
-    said = TaskDescription(
-        id=name,
+_TASK = {
+    key: value
+    for key, value in TaskDescription(
+        id="",
         kind="task",
         name="f",
         requirements={"CPU": 1.0},
@@ -43,8 +44,15 @@ def task(name: str) -> dict[str, Any]:
         arguments_digest=digest_of(ARGUMENTS),
         arguments_bytes=len(ARGUMENTS),
         submitted_at=time.time(),
-    ).to_dict()
-    return {key: value for key, value in said.items() if value not in (None, (), {}, [])}
+    )
+    .to_dict()
+    .items()
+    if value not in (None, (), {}, [])
+}
+
+
+def task(name: str) -> dict[str, Any]:
+    return {**_TASK, "id": name}
 
 
 class Service:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -122,7 +122,13 @@ class TaskDescription:
         return tuple(one for member in self.gang.members for one in (member.function_digest, member.arguments_digest))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        said = {name: getattr(self, name) for name in _FIELDS}
+        for name in ("requirements", "runtime_env"):
+            said[name] = dict(said[name])
+        for name in ("job", "actor", "gang"):
+            if said[name] is not None:
+                said[name] = asdict(said[name])
+        return said
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -146,3 +152,6 @@ class TaskDescription:
         if fields.get("gang") is not None:
             fields["gang"] = GangDescription.from_dict(fields["gang"])
         return cls(**fields)
+
+
+_FIELDS = tuple(one.name for one in fields(TaskDescription))

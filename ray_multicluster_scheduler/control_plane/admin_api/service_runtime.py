@@ -111,9 +111,10 @@ class ServiceRuntime(Runtime):
                 f"Nothing can be accepted now. {self.store.trouble}", next_step="submit it again when there is room"
             )
         answers: list[Item | SchedulerError] = []
+        known = self.store.known([one.task.id for one in wanted])
         for one in wanted:
             try:
-                answers.append(await self._take_one(one, blobs))
+                answers.append(await self._take_one(one, blobs, maybe_known=one.task.id in known))
             except SchedulerError as error:
                 answers.append(error)
         last = next((one for one in reversed(answers) if isinstance(one, Item) and not one.accepted), None)
@@ -121,9 +122,11 @@ class ServiceRuntime(Runtime):
             await _accepted(last)
         return answers
 
-    async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
+    async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
         task = wanted.task
-        known = self.item(task.id) or await self._find(task)
+        known = self.item(task.id)
+        if known is None and (maybe_known or task.idempotency_key is not None):
+            known = await self._find(task)
         if known is not None:
             if known.task.kind != task.kind:
                 raise ConfigurationError(

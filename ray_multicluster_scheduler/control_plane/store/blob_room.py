@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ray_multicluster_scheduler.common.exception import StoreFullError, TaskSubmissionError
 
@@ -22,6 +22,8 @@ class BlobRoom:
         self._fresh: set[str] = set()
         self._fresh_before: set[str] = set()
         self._doomed: set[str] = set()
+        self._seen: set[str] = set()
+        """Known to be kept, so that nobody has to look again."""
         self.lock = threading.Lock()
 
     def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
@@ -44,11 +46,13 @@ class BlobRoom:
             self._coming.update(new)
             self._fresh.update(blobs)
 
-    def settle(self, digests: Iterable[str], *, written: bool) -> None:
+    def settle(self, digests: Collection[str], *, written: bool) -> None:
         """Those for which room was reserved are durable, or will not come."""
         with self.lock:
             sizes = [self._coming.pop(digest, 0) for digest in digests]
             self._kept_bytes += sum(sizes) if written else 0
+            if written:
+                self._seen.update(digests)
 
     def hold(self, digests: Iterable[str]) -> list[str]:
         """Let nobody drop them; returns those that are not here."""
@@ -62,6 +66,7 @@ class BlobRoom:
         with self.lock:
             doomed = [one for one in digests if not self.is_fresh(one) and one not in self._coming]
             self._doomed.update(doomed)
+            self._seen.difference_update(doomed)
             return doomed
 
     def dropped(self, digests: Iterable[str], freed_bytes: int) -> None:
@@ -74,10 +79,16 @@ class BlobRoom:
         """What was put or held before the last call is not fresh any more."""
         with self.lock:
             self._fresh_before, self._fresh = self._fresh, set()
+            self._seen &= self._fresh_before
 
     def is_fresh(self, digest: str) -> bool:
         """Only with the lock."""
         return digest in self._fresh or digest in self._fresh_before
 
     def _is_here(self, digest: str) -> bool:
-        return digest in self._coming or (digest not in self._doomed and self._is_kept(digest))
+        if digest in self._coming or digest in self._seen:
+            return True
+        if digest in self._doomed or not self._is_kept(digest):
+            return False
+        self._seen.add(digest)
+        return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -54,6 +54,9 @@ class Store(Protocol):
 
     def item(self, item_id: str) -> StoredItem | None:
         """None if it was never here, or is no longer; see :meth:`expired`."""
+
+    def known(self, item_ids: Sequence[str]) -> set[str]:
+        """Which of these are here, or were and are forgotten."""
 
     def by_key(self, owner: str, key: str) -> str | None:
         """The id of the item that its owner calls so."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
 from pathlib import Path
@@ -105,6 +106,13 @@ class SqliteStore:
     def item(self, item_id: str) -> StoredItem | None:
         with sentences(self.path):
             return self._reader.item(item_id)
+
+    def known(self, item_ids: Sequence[str]) -> set[str]:
+        hashes = {_hash(one): one for one in item_ids}
+        with sentences(self.path):
+            here = {one for (one,) in self._reader.rows("known", (json.dumps(list(item_ids)),))}
+            gone = {hashes[one] for (one,) in self._reader.rows("known_expired", (json.dumps(list(hashes)),))}
+        return here | gone
 
     def by_key(self, owner: str, key: str) -> str | None:
         with sentences(self.path):

@@ -15,6 +15,12 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
   FROM items
  WHERE id = ?
 
+-- name: known
+SELECT items.id FROM json_each(?) AS wanted JOIN items ON items.id = wanted.value
+
+-- name: known_expired
+SELECT hash FROM json_each(?) AS wanted JOIN expired ON expired.hash = wanted.value
+
 -- name: by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
 
