@@ -32,7 +32,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of, result_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of, had_value, result_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import item_row, task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
@@ -251,7 +251,7 @@ class ServiceRuntime(Runtime):
             return None
         payload = None if outcome.digest is None else self.store.blob(outcome.digest)
         result = result_of(outcome, payload)
-        return replace(result, code=VALUE_FORGOTTEN) if outcome.digest is not None and payload is None else result
+        return replace(result, code=VALUE_FORGOTTEN) if payload is None and had_value(outcome) else result
 
     async def explained(self, item_id: str) -> dict[str, Any]:
         """Why it is where it is, or how it ended. Raises UnknownItemError."""

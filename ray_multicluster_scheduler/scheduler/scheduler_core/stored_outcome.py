@@ -15,12 +15,16 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import COMP
 
 _VERSION = 1
 _TOLD = tuple(one.name for one in fields(CallResult) if one.name != "payload")
+_VALUE = "value"
+"""In the document of one that came with a value: its name goes when the value does."""
 
 
 def outcome_of(result: CallResult) -> Outcome:
     """An attempt's end. Its value is not in here, only its name."""
     told = {name: value for name in _TOLD if (value := getattr(result, name)) not in (None, "")}
     digest = None if result.payload is None else digest_of(result.payload)
+    if digest is not None:
+        told[_VALUE] = True
     document = json.dumps({"v": _VERSION, **told}, separators=(",", ":")).encode()
     return Outcome(result.task_id, result.attempt, document, digest)
 
@@ -31,6 +35,11 @@ def result_of(stored: Outcome, payload: bytes | None) -> CallResult:
     if "failure" in told:
         told["failure"] = FailureClass(told["failure"])
     return CallResult(**told, payload=payload)
+
+
+def had_value(stored: Outcome) -> bool:
+    """Did it come with one, whether or not that is still kept?"""
+    return stored.digest is not None or _VALUE in json.loads(stored.document)
 
 
 def completion_of(stored: StoredItem) -> Complete | None:
