@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentWatch
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN, payload_of
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -30,7 +31,7 @@ from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
-from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsReady
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of, had_value, result_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import item_row, task_of
@@ -86,12 +87,20 @@ class ServiceRuntime(Runtime):
                 self._contents[row.task.content_key] = item.id
             if item.id in log.attached:
                 waiting.append(row)
+        watches: list[ArgumentWatch | SchedulerError | None] = []
+        for row in waiting:  # before the brain hears of them: it may send what is ready at once
+            try:
+                arguments = await self._arguments(log.attached[row.task.id], {}, row.task.id)
+                watches.append(self.incomplete.expect(row.task.id, arguments))
+            except SchedulerError as error:  # it was forgotten meanwhile; what has begun does not need it any more
+                self._stored.objects.lose(row.task.id, log.attached[row.task.id])
+                watches.append(error)
         self.manager.post(restored)
         crash_point("in start-up")
-        for row in waiting:
-            arguments = await self._arguments(log.attached[row.task.id], {}, row.task.id)
-            watch = self.incomplete.expect(row.task.id, arguments)
-            if watch is not None:
+        for row, watch in zip(waiting, watches, strict=True):
+            if isinstance(watch, SchedulerError):
+                self.manager.post(ArgumentsFailed(row.task.id, str(watch), "ResultLostError"))
+            elif watch is not None:
                 watch.begin()
             elif row.waits_for:
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
@@ -191,7 +200,7 @@ class ServiceRuntime(Runtime):
         return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
 
     async def _arguments(self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str) -> Arguments:
-        """Handles that stand for these values. Raises TaskSubmissionError for one that nobody knows."""
+        """Handles that stand for these values. Raises TaskSubmissionError, and ResultLostError for a forgotten one."""
         sources: list[Handle] = []
         for name in names:
             if not name.startswith(RESULT):
@@ -208,6 +217,8 @@ class ServiceRuntime(Runtime):
                         next_step="submit that one first, to the same service",
                     )
                 item = await asyncio.to_thread(self._item_of, stored)
+            if item.outcome is not None and item.outcome.succeeded:
+                payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
             sources.append(JobHandle(item, self) if item.task.kind == "job" else TaskHandle(item, self))
         return Arguments(b"", sources=tuple(sources))
 
@@ -263,12 +274,7 @@ class ServiceRuntime(Runtime):
             if at.isdecimal() and gang_id and await asyncio.to_thread(self.store.item, gang_id) is not None:
                 return await self.explained(gang_id)
             if await asyncio.to_thread(self.store.expired, item_id):
-                return {
-                    "id": item_id,
-                    "state": EXPIRED,
-                    "code": EXPIRED,
-                    "sentence": _FORGOTTEN,
-                }
+                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)
         return await asyncio.to_thread(self._stored_story, stored)
 

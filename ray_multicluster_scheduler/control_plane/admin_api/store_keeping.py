@@ -23,7 +23,8 @@ class StoreKeeping:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.shelf: PayloadShelf = StoredShelf(store)
+        self.objects = StoredShelf(store)
+        self.shelf: PayloadShelf = self.objects
         self.agents = StoredMemory(store)
         self.memory: LinkMemory = self.agents
         self.life = store.epoch

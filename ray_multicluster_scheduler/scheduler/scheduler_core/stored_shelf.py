@@ -60,6 +60,10 @@ class StoredShelf(PayloadShelf):
                 values.append((name, data))
         self._values[task_id] = values
 
+    def lose(self, task_id: str, names: Sequence[str]) -> None:
+        """Some of its values are gone: it cannot be sent any more."""
+        self._values[task_id] = [(name, name) for name in names]
+
     def objects_of(self, task_id: str) -> Sequence[tuple[str, bytes]]:
         values = self._values.get(task_id, ())
         return [(name, self.get(value) if isinstance(value, str) else value) for name, value in values]
