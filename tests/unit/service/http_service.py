@@ -1,0 +1,113 @@
+"""A service over HTTP on a free port of this machine, in this process; stopped and started again on the same one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import uvicorn
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
+
+
+class HttpService:
+    """``plane`` is its control plane."""
+
+    def __init__(self, folder: Path, **values: Any) -> None:
+        self.plane = ServicePlane(folder, **values)
+        self.port = 0
+        self._serving: Future[None] | None = None
+        self._listen()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.plane.start()
+        self._listen()
+
+    def stop(self) -> None:
+        """As serve() does; whoever is connected is cut off."""
+        self._end_serving()
+        self.plane.stop()
+
+    def restart(self) -> None:
+        self._end_serving()
+        self.plane.restart()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self.port))
+        self._listener.listen(64)
+        self.port = self._listener.getsockname()[1]
+        self.app = create_app(self.plane.runtime)
+        config = uvicorn.Config(
+            self.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._serving = self.plane.runtime.start(self._server.serve(sockets=[self._listener]))
+        until(lambda: self._server.started)
+
+    def _end_serving(self) -> None:
+        if self._serving is not None:
+            self.plane.runtime.soon(self.app.state.mailboxes.close)
+            self._server.should_exit = True
+            self._serving.result(20)
+            self._listener.close()
+            self._serving = None
+
+    # ---- asking
+
+    def ask(self, method: str, path: str, said: object = None, *, data: bytes | None = None) -> tuple[int, Any]:
+        """Status and answer; JSON is read."""
+        body = data if data is not None or said is None else json.dumps(said).encode()
+        request = Request(f"{self.address}{path}", body, method=method)
+        try:
+            with urlopen(request, timeout=30) as response:
+                return response.status, _read(response)
+        except HTTPError as error:
+            with error:
+                return error.code, _read(error)
+
+    def get(self, path: str) -> Any:
+        status, answer = self.ask("GET", path)
+        assert status == 200, answer
+        return answer
+
+    def post(self, path: str, said: object = None) -> Any:
+        status, answer = self.ask("POST", path, said if said is not None else {})
+        assert status == 200, answer
+        return answer
+
+    def submit(self, task_id: str, cpus: float = 1, **values: Any) -> dict[str, Any]:
+        """One with a payload."""
+        answer: dict[str, Any] = self.post("/api/v1/items", body(a_task(task_id, cpus, **values)))
+        return answer
+
+    def __enter__(self) -> HttpService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._serving is not None:
+            self.stop()
+
+
+def body(task: TaskDescription, **values: Any) -> dict[str, Any]:
+    return {"task": task.to_dict(), "blobs": wire.bytes_to_wire(BLOBS), **values}
+
+
+def _read(response: Any) -> Any:
+    data = response.read()
+    return json.loads(data) if "json" in response.headers.get("Content-Type", "") else data

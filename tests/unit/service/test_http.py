@@ -1,0 +1,257 @@
+"""The HTTP face of a service: what each question answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import BLOBS, CPUS, A, F, a_job, a_task, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", kept_finished=0) as service:
+        yield service
+
+
+def item(service: HttpService, item_id: str) -> Any:
+    found = service.plane.runtime.item(item_id)
+    assert found is not None
+    return found
+
+
+# ---- items
+
+
+def test_one_is_submitted_looked_at_and_over(service: HttpService) -> None:
+    assert service.submit("t", owner="ann")["id"] == "t"
+    running(item(service, "t"))
+    now = service.get("/api/v1/items/t")
+    assert (now["state"], now["cluster"], now["attempt"], now["owner"]) == ("RUNNING", "mac", 1, "ann")
+    assert service.ask("GET", "/api/v1/items/t/result")[0] == 409
+    service.plane.finish(item(service, "t"), b"pickled")
+    over = service.get("/api/v1/items/t")
+    assert over["state"] == "SUCCEEDED"
+    assert wire.outcome_from_wire(over["outcome"], {}).result.payload == b"pickled"  # type: ignore[union-attr]
+    assert service.get("/api/v1/items/t/result") == b"pickled"
+    assert service.get("/api/v1/items/t/explain")["state"] == "SUCCEEDED"
+    assert service.submit("t")["state"] == "SUCCEEDED"
+
+
+def test_a_batch_is_answered_one_by_one_and_in_order(service: HttpService) -> None:
+    items = [{"task": a_task("t1").to_dict()}, {"task": {"id": "bad"}}, 5, {"task": a_task("t2").to_dict()}]
+    answer = service.post("/api/v1/items/batch", {"items": items, "blobs": wire.bytes_to_wire(BLOBS)})["items"]
+    assert [one.get("id") for one in answer] == ["t1", None, None, "t2"]
+    for one in answer[1:3]:
+        assert one["problem"]["status"] == 422
+        assert one["problem"]["error"] == "ConfigurationError"
+    assert {one.new.id for one in service.plane.store.owed()} == {"t1", "t2"}
+
+
+def test_a_batch_of_ten_thousand_is_taken_and_one_more_is_not(service: HttpService) -> None:
+    too_many = [{"task": {}}] * 10_001
+    status, answer = service.ask("POST", "/api/v1/items/batch", {"items": too_many})
+    assert (status, answer["error"]) == (422, "ConfigurationError")
+    answer = service.post("/api/v1/items/batch", {"items": too_many[1:]})
+    assert len(answer["items"]) == 10_000
+
+
+def test_missing_payloads_are_named(service: HttpService) -> None:
+    said = {"task": a_task("t").to_dict(), "blobs": wire.bytes_to_wire({F: b"f"})}
+    status, answer = service.ask("POST", "/api/v1/items", said)
+    assert (status, answer["missing"], answer["error"]) == (424, [A], "TaskSubmissionError")
+
+
+def test_items_are_listed_in_pages_newest_first(service: HttpService) -> None:
+    for number in range(5):
+        service.submit(f"t{number}", owner="ann" if number % 2 else "bob")
+    first = service.get("/api/v1/items?limit=3")
+    assert [one["id"] for one in first["items"]] == ["t4", "t3", "t2"]
+    rest = service.get(f"/api/v1/items?limit=3&after={first['after']}")
+    assert [one["id"] for one in rest["items"]] == ["t1", "t0"]
+    assert rest["after"] is None
+    assert [one["id"] for one in service.get("/api/v1/items?owner=ann")["items"]] == ["t3", "t1"]
+    until(lambda: len(service.get("/api/v1/items?state=RUNNING")["items"]) == 5)
+    assert service.get("/api/v1/items?state=FAILED,LOST")["items"] == []
+    assert service.ask("GET", "/api/v1/items?state=HAPPY")[0] == 422
+    assert service.ask("GET", "/api/v1/items?limit=many")[0] == 422
+
+
+def test_cancel(service: HttpService) -> None:
+    service.submit("t")
+    held = running(item(service, "t"))
+    service.post("/api/v1/items/t/cancel", {"reason": "not wanted"})
+    until(held.done)
+    assert held.state is TaskState.CANCELLED
+    assert service.post("/api/v1/items/t/cancel")["state"] == "CANCELLED"
+    assert "not wanted" in str(service.get("/api/v1/items/t/explain"))
+    assert service.ask("POST", "/api/v1/items/never/cancel", {})[0] == 404
+
+
+def test_hold_release_and_priority(service: HttpService) -> None:
+    service.submit("wide", CPUS)
+    running(item(service, "wide"))
+    service.submit("t", CPUS)
+    service.post("/api/v1/items/t/hold", {"reason": "later"})
+    assert service.post("/api/v1/items/t/priority", {"priority": 7})["priority"] == 7
+    until(lambda: "later" in str(service.get("/api/v1/items/t/explain")))
+    service.plane.finish(item(service, "wide"))
+    assert service.get("/api/v1/items/t")["state"] != "RUNNING"
+    service.post("/api/v1/items/t/release")
+    running(item(service, "t"))
+    assert service.get("/api/v1/items/t/explain")["priority"] == 7
+    for verb, said in (("hold", {}), ("release", {}), ("priority", {"priority": 1})):
+        assert service.ask("POST", f"/api/v1/items/never/{verb}", said)[0] == 404
+        service.post(f"/api/v1/items/wide/{verb}", said)  # it is over and forgotten: nothing happens
+    assert service.ask("POST", "/api/v1/items/t/priority", {"priority": "high"})[0] == 422
+    assert service.get("/readyz")["status"] == "ready"
+
+
+def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    ask = {"client": "c", "add": ["t", "never"], "timeout": 10}
+    first = service.post("/api/v1/wait", ask)
+    assert first["known"] is False
+    assert set(first["problems"]) == {"never"}
+    service.plane.finish(item(service, "t"), b"v")
+    for _ in range(2):
+        told = service.post("/api/v1/wait", {"client": "c", "timeout": 10})
+        assert told["known"] is True
+        assert [one["state"] for one in told["items"] if "outcome" in one] == ["SUCCEEDED"]
+    assert service.post("/api/v1/wait", {"client": "c", "heard": ["t"], "timeout": 0})["items"] == []
+    service.restart()
+    after = service.post("/api/v1/wait", {"client": "c", "timeout": 0})
+    assert (after["known"], after["items"]) == (False, [])
+    told = service.post("/api/v1/wait", {"client": "c", "add": ["t"], "timeout": 10})
+    assert (told["known"], told["items"][0]["id"]) == (True, "t")
+
+
+def test_what_printed_can_be_read(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    runtime = service.plane.runtime
+    runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
+    runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stderr", "oh\n"))
+    assert service.get("/api/v1/items/t/logs") == b"hello\noh\n"
+    assert service.get("/api/v1/items/t/logs?attempt=1&stream=stderr") == b"oh\n"
+    assert service.get("/api/v1/items/t/logs?attempt=2") == b""
+    service.plane.finish(item(service, "t"))
+    assert service.ask("GET", "/api/v1/items/never/logs")[0] == 404
+
+
+def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state") as service:
+        service.submit("t")
+        running(held := item(service, "t"))
+        runtime = service.plane.runtime
+        runtime.ask(lambda: runtime.collector.output("mac", "t", 1, "stdout", "hello\n"))
+        runtime.soon(lambda: runtime._loop.call_later(0.1, service.plane.finish_soon, "t"))
+        assert service.get("/api/v1/items/t/logs?follow=true") == b"hello\n"
+        assert held.done()
+
+
+def test_what_expired(service: HttpService) -> None:
+    service.submit("t")
+    service.plane.finish(running(item(service, "t")), b"v")
+    service.plane.store.strip(math.inf)
+    status, answer = service.ask("GET", "/api/v1/items/t/result")
+    assert (status, answer["error"]) == (409, "ResultLostError")
+    service.plane.store.expire(math.inf, 0)
+    assert service.get("/api/v1/items/t") == {"id": "t", "state": "EXPIRED"}
+    assert service.ask("GET", "/api/v1/items/t/result")[1]["error"] == "ResultLostError"
+    assert service.post("/api/v1/items/t/cancel")["state"] == "EXPIRED"
+    assert service.get("/api/v1/items/t/explain")["state"] == "EXPIRED"
+    assert set(service.post("/api/v1/wait", {"client": "c", "add": ["t"], "timeout": 9})["problems"]) == {"t"}
+
+
+def test_a_job_in_rays_words(service: HttpService) -> None:
+    service.post("/api/v1/items", body(a_job("j")))
+    running(item(service, "j"))
+    assert service.get("/api/v1/jobs/j")["status"] == "RUNNING"
+    assert [one["job_id"] for one in service.get("/api/v1/jobs")["jobs"]] == ["j"]
+    assert service.ask("GET", "/api/v1/jobs/never")[0] == 404
+
+
+# ---- payloads
+
+
+def test_a_payload_is_kept_by_what_is_in_it(service: HttpService) -> None:
+    data = b"x" * 100_000
+    path = f"/api/v1/blobs/{digest_of(data)}"
+    assert service.ask("GET", path)[0] == 404
+    assert service.ask("PUT", path, data=data) == (200, {"digest": digest_of(data), "bytes": 100_000})
+    assert service.get(path) == data
+    status, answer = service.ask("PUT", path, data=b"another one")
+    assert (status, answer["error"]) == (422, "ConfigurationError")
+    status, answer = service.ask("POST", "/api/v1/items", {**body(a_task("t")), "blobs": {F: "bm8="}})
+    assert (status, answer["error"]) == (422, "ConfigurationError")
+
+
+def test_a_payload_above_max_payload_bytes_is_refused(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", max_payload_bytes=1000) as service:
+        data = b"x" * 1001
+        status, answer = service.ask("PUT", f"/api/v1/blobs/{digest_of(data)}", data=data)
+        assert (status, answer["error"]) == (422, "TaskSubmissionError")
+        assert "1,000 bytes" in answer["detail"]
+        assert service.ask("PUT", f"/api/v1/blobs/{digest_of(data[1:])}", data=data[1:])[0] == 200
+
+
+# ---- the fleet
+
+
+def test_clusters_nodes_and_a_plan(service: HttpService) -> None:
+    assert [row["name"] for row in service.get("/api/v1/clusters?refresh=true")["clusters"]] == ["mac"]
+    assert service.get("/api/v1/clusters/mac")["drained"] is None
+    assert service.ask("GET", "/api/v1/clusters/moon")[0] == 422
+    assert [row["Cluster"] for row in service.get("/api/v1/nodes")["nodes"]] == ["mac"]
+    assert service.post("/api/v1/plan", {"task": a_task("t", 2).to_dict()})["cluster"] == "mac"
+    assert service.post("/api/v1/plan", {"task": a_task("t", 2 * CPUS).to_dict()})["cluster"] is None
+    fleet = service.get("/api/v1/fleet")
+    assert (fleet["clusters"], fleet["control_plane"]) == (["mac"], service.plane.store.control_plane)
+
+
+def test_cordon_pause_and_drained(service: HttpService) -> None:
+    service.post("/api/v1/clusters/mac/cordon")
+    until(lambda: service.get("/api/v1/clusters/mac/drained")["drained"] is True)
+    service.post("/api/v1/clusters/mac/uncordon")
+    until(lambda: service.get("/api/v1/clusters/mac/drained")["drained"] is None)
+    service.post("/api/v1/queue/owner/ann/pause", {"reason": "holiday"})
+    service.submit("t", owner="ann")
+    until(lambda: "holiday" in str(service.get("/api/v1/items/t/explain")))
+    service.post("/api/v1/queue/owner/ann/resume")
+    running(item(service, "t"))
+    for path in ("clusters/moon/cordon", "queue/cluster/moon/pause", "queue/planet/x/pause", "queue/planet/x/resume"):
+        assert service.ask("POST", f"/api/v1/{path}", {})[0] == 422, path
+    assert service.ask("GET", "/api/v1/clusters/moon/drained")[0] == 422
+    assert service.ask("POST", "/api/v1/clusters/moon/declare-dead", {})[0] == 422
+
+
+def test_alive_and_ready(service: HttpService) -> None:
+    assert service.get("/healthz") == {"status": "ok"}
+    assert service.get("/readyz") == {"status": "ready"}
+    service.plane.runtime.refuse("is draining and takes nothing new")
+    status, answer = service.ask("GET", "/readyz")
+    assert (status, answer["reason"]) == (503, "is draining and takes nothing new")
+    assert service.get("/healthz") == {"status": "ok"}
+    status, answer = service.ask("POST", "/api/v1/items", body(a_task("t")))
+    assert status >= 400
+    assert "draining" in answer["detail"]
+
+
+def test_the_value_of_one_can_be_unpickled_by_who_asks(service: HttpService) -> None:
+    service.submit("t")
+    service.plane.finish(running(item(service, "t")), pickling.dumps({"a": 1}))
+    assert pickling.loads(service.get("/api/v1/items/t/result")) == {"a": 1}
