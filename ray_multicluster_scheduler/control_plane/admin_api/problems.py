@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs
 
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
@@ -32,7 +32,7 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
     return said
 
 
-async def answer(_: Request, error: Exception) -> JSONResponse:
+async def answer(_: Request, error: Exception) -> Answer:
     assert isinstance(error, errors.SchedulerError)
     said = document(error)
-    return JSONResponse(said, status_code=int(said["status"]), media_type="application/problem+json")
+    return Answer(said, status_code=int(said["status"]), media_type="application/problem+json")

@@ -6,12 +6,21 @@ import json
 from typing import Any
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 MOST_BYTES = 64 * 2**20
+
+
+class Answer(JSONResponse):
+    """Also of words that are no text, as file systems have them."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 def runtime_of(request: Request) -> ServiceRuntime:
@@ -54,7 +63,7 @@ async def json_of(request: Request) -> dict[str, Any]:
 def texts(said: dict[str, Any], key: str) -> list[str]:
     """A list of texts. Raises ConfigurationError."""
     value = said.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(is_text(one) for one in value):
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as a list of texts")
     return value
 
@@ -64,4 +73,4 @@ def seconds(said: dict[str, Any], key: str, default: float, most: float) -> floa
     value = said.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give seconds, 0 or more")
-    return min(float(value), most)
+    return float(min(value, most))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/v1", tags=["fleet"])
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime = runtime_of(request)
-    return JSONResponse(
+    return Answer(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
@@ -39,14 +39,14 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
     runtime = runtime_of(request)
     if refresh:
         await runtime.health.check_all()
-    return JSONResponse({"clusters": explanation.cluster_rows(runtime)})
+    return Answer({"clusters": explanation.cluster_rows(runtime)})
 
 
 @router.get("/nodes")
 async def nodes(request: Request) -> Response:
     """The nodes of all clusters as they were last seen, in Ray's words."""
     runtime = runtime_of(request)
-    return JSONResponse({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
+    return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
 @router.get("/clusters/{name}")
@@ -57,7 +57,7 @@ async def cluster(request: Request, name: str) -> Response:
     await runtime.health.check(name)
     rows = explanation.cluster_rows(runtime)
     row = next(row for row in rows if row["name"] == name)
-    return JSONResponse({**row, "drained": fleet_control.is_drained(runtime, name)})
+    return Answer({**row, "drained": fleet_control.is_drained(runtime, name)})
 
 
 @router.get("/clusters/{name}/drained")
@@ -120,21 +120,18 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
     said, runtime = await json_of(request), runtime_of(request)
-    try:
-        task = TaskDescription.from_dict(said["task"])
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"The task cannot be read: {error!r}.", next_step="see docs/service.md") from error
+    task = task_from(said.get("task"))
     await runtime.health.check_all()
-    return JSONResponse(runtime.machine.plan(task, runtime.clock.now()).to_dict())
+    return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
 
 
 @router.get("/jobs")
 async def jobs(request: Request) -> Response:
     """Every job that is remembered, oldest first."""
-    return JSONResponse({"jobs": await runtime_of(request).all_jobs()})
+    return Answer({"jobs": await runtime_of(request).all_jobs()})
 
 
 @router.get("/jobs/{job_id}")
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
-    return JSONResponse(await runtime_of(request).job(job_id))
+    return Answer(await runtime_of(request).job(job_id))

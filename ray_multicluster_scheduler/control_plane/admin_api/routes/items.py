@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
@@ -15,9 +15,10 @@ from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORG
 from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+    Answer,
     json_of,
     mailboxes_of,
     runtime_of,
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
@@ -33,6 +35,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested,
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
+LAST_NUMBER = 2**63 - 1
 
 
 @router.post("/items")
@@ -41,14 +44,14 @@ async def submit(request: Request) -> Response:
     said = await json_of(request)
     answers = await _take(request, {**said, "items": [{"task": said.get("task"), "objects": said.get("objects", [])}]})
     status = int(answers[0].get("problem", {}).get("status", 200))
-    return JSONResponse(answers[0].get("problem", answers[0]), status_code=status)
+    return Answer(answers[0].get("problem", answers[0]), status_code=status)
 
 
 @router.post("/items/batch")
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable."""
-    return JSONResponse({"items": await _take(request, await json_of(request))})
+    return Answer({"items": await _take(request, await json_of(request))})
 
 
 async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,28 +88,10 @@ def _wanted(entry: object) -> Wanted:
     """Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    try:
-        task = TaskDescription.from_dict(entry["task"])
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"The task cannot be read: {error}.", next_step="see docs/service.md") from error
-    _check_types(task)
-    return Wanted(task, tuple(texts(dict(entry), "objects")))
-
-
-def _check_types(task: TaskDescription) -> None:
-    """What the brain takes for granted. Raises ConfigurationError."""
-    for key in ("id", "kind", "name", "owner"):
-        if not isinstance(getattr(task, key), str):
-            raise ConfigurationError(f"{key} is {getattr(task, key)!r}.", next_step=f"give {key} as text")
-    if not task.id or len(task.id) > 256:
-        raise ConfigurationError(f"id is {task.id[:300]!r}.", next_step="give 1 to 256 characters")
-    if task.kind not in ("task", "actor", "job", "gang"):
-        raise ConfigurationError(f"kind is {task.kind!r}.", next_step="give task, actor, job or gang")
+    task = task_from(entry["task"])
     if task.kind == "task" and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"task {task.id} has no payload.", task_id=task.id)
-    numbers = [*task.requirements.values(), task.priority, task.submitted_at]
-    if any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in numbers):
-        raise ConfigurationError(f"A number of {task.id} is none.", next_step="give numbers as numbers")
+    return Wanted(task, tuple(texts(dict(entry), "objects")))
 
 
 @router.get("/items/{item_id}")
@@ -133,6 +118,7 @@ async def list_items(
         states = tuple(TaskState(one) for one in state.split(",")) if state else ()
     except ValueError as error:
         raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
+    after = None if after is None else max(0, min(after, LAST_NUMBER))
     query = Query(states, kind, owner, cluster, after, min(max(limit, 1), 1000))
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
     return {"items": [_row(one) for one in page.items], "after": page.after}
@@ -217,7 +203,7 @@ async def _there(runtime: ServiceRuntime, item_id: str) -> Item | None:
 @router.get("/items/{item_id}/explain")
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
-    return JSONResponse(await runtime_of(request).explained(item_id))
+    return Answer(await runtime_of(request).explained(item_id))
 
 
 @router.get("/items/{item_id}/result")

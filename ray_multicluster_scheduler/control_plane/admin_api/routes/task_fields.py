@@ -1,0 +1,158 @@
+"""An item as somebody sent it: every field is what the brain and the store take for granted, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+
+_MOST = 2**53
+_LONGEST_S = 100 * 365 * 86_400.0
+_LATEST = 1e11
+
+
+class _Field(NamedTuple):
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def task_from(said: object) -> TaskDescription:
+    """Raises ConfigurationError."""
+    _check(said, _TASK, "A task")
+    assert isinstance(said, Mapping)
+    for name, fields in (("job", _JOB), ("actor", _ACTOR), ("gang", _GANG)):
+        if said.get(name) is not None:
+            _check(said[name], fields, name)
+    for member in (said.get("gang") or {}).get("members", ()):
+        _check(member, _MEMBER, "A member")
+    try:
+        return TaskDescription.from_dict(said)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"The task cannot be read: {error}.", next_step="see docs/service.md") from error
+
+
+def is_text(value: object) -> bool:
+    """Text that can be written down and sent on."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
+    if not isinstance(said, Mapping):
+        raise ConfigurationError(f"{what} is {str(said)[:100]!r}.", next_step="send a JSON object")
+    for key, value in said.items():
+        field = fields.get(key)
+        if field is None:
+            if fields is _ACTOR:  # its other fields are looked at when it is made
+                continue
+            raise ConfigurationError(f"{what} has no field {key!r}.", next_step=f"use {', '.join(fields)}")
+        if not field.holds(value):
+            raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as {field.words}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_resources(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        is_text(name) and _is_number(amount) and 0 <= amount < _MOST**2 for name, amount in value.items()
+    )
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
+
+
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (list, tuple)) and all(map(holds, value))
+
+
+def _maybe(field: _Field) -> _Field:
+    return _Field(lambda value: value is None or field.holds(value), f"{field.words}, or null")
+
+
+def _whole(least: int, most: int) -> _Field:
+    holds = lambda value: _is_number(value) and isinstance(value, int) and least <= value <= most  # noqa: E731
+    return _Field(holds, f"a whole number from {least} to {most}")
+
+
+def _one_of(*words: str) -> _Field:
+    return _Field(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}")
+
+
+_ID = _Field(lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value, "1 to 256 characters, no /")
+_ANY_TEXT = _Field(lambda value: isinstance(value, str), "text")
+_TEXT = _Field(is_text, "text")
+_NAMES = _Field(_list_of(is_text), "a list of texts")
+_COUNT = _whole(0, _MOST)
+_SECONDS = _Field(lambda value: _is_number(value) and 0 < value < _LONGEST_S, "seconds above 0")
+_TIME = _Field(lambda value: _is_number(value) and 0 <= value < _LATEST, "seconds since 1970")
+_RESOURCES = _Field(_is_resources, 'amounts by name, such as {"CPU": 1}')
+_FLAG = _Field(lambda value: isinstance(value, bool), "true or false")
+_OBJECT = _Field(lambda value: isinstance(value, Mapping), "a JSON object")
+
+_JOB = {
+    "entrypoint": _Field(lambda value: isinstance(value, str) and bool(value.strip()), "a shell command"),
+    "metadata": _Field(_is_words, "texts by name"),
+    "entrypoint_resources": _RESOURCES,
+}
+_ACTOR = {"placement": _RESOURCES, "ready_timeout": _maybe(_SECONDS)}
+_GANG = {
+    "members": _Field(_list_of(lambda one: isinstance(one, Mapping)), "a list of members"),
+    "strategy": _TEXT,
+    "of": _one_of("task", "actor"),
+    "ready_timeout": _maybe(_SECONDS),
+}
+_MEMBER = {
+    "name": _ANY_TEXT,
+    "requirements": _RESOURCES,
+    "function_digest": _TEXT,
+    "arguments_digest": _TEXT,
+    "arguments_bytes": _COUNT,
+    "objects": _COUNT,
+    "asynchronous": _FLAG,
+}
+_TASK = {
+    "id": _ID,
+    "kind": _one_of("task", "actor", "job", "gang"),
+    "name": _ANY_TEXT,
+    "requirements": _RESOURCES,
+    "tags": _NAMES,
+    "require_tags": _NAMES,
+    "preferred_cluster": _maybe(_TEXT),
+    "fallback": _one_of("any", "wait"),
+    "allow_clusters": _maybe(_NAMES),
+    "deny_clusters": _NAMES,
+    "priority": _whole(-MOST_PRIORITY, MOST_PRIORITY),
+    "owner": _TEXT,
+    "retries": _COUNT,
+    "crash_retries": _COUNT,
+    "lost_retries": _COUNT,
+    "retry_on": _maybe(_NAMES),
+    "no_retry_on": _NAMES,
+    "retry_lost": _FLAG,
+    "run_timeout": _maybe(_SECONDS),
+    "queue_timeout": _maybe(_SECONDS),
+    "idempotency_key": _maybe(_TEXT),
+    "content_key": _maybe(_TEXT),
+    "after": _NAMES,
+    "start_after": _maybe(_TIME),
+    "runtime_env": _OBJECT,
+    "function_digest": _maybe(_TEXT),
+    "arguments_digest": _maybe(_TEXT),
+    "arguments_bytes": _COUNT,
+    "home_paths": _Field(_list_of(lambda one: isinstance(one, str)), "a list of texts"),
+    "job": _maybe(_OBJECT),
+    "actor": _maybe(_OBJECT),
+    "gang": _maybe(_OBJECT),
+    "submitted_at": _TIME,
+}

@@ -1,0 +1,222 @@
+"""Whatever is sent to a service, it answers with a sentence, and goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import BLOBS, a_job, a_task, running
+
+HUGE = 10**30
+NAN, INFINITE = float("nan"), float("inf")
+LONE = "caf\udce9"
+POSTS = (
+    "/api/v1/items",
+    "/api/v1/items/batch",
+    "/api/v1/wait",
+    "/api/v1/plan",
+    "/api/v1/items/t/priority",
+)
+ALSO_EMPTY = (
+    "/api/v1/items/t/cancel",
+    "/api/v1/items/t/hold",
+    "/api/v1/clusters/mac/declare-dead",
+    "/api/v1/queue/owner/ann/pause",
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("bad") / "state") as service:
+        service.submit("t")
+        yield service
+        # After all of it, it works.
+        assert service.get("/readyz")["status"] == "ready"
+        assert service.plane.store.trouble is None
+        service.submit("last", 0)
+        item = service.plane.runtime.item("last")
+        assert item is not None
+        service.plane.finish(running(item))
+
+
+def refused(service: HttpService, path: str, data: bytes) -> dict[str, Any]:
+    status, answer = service.ask("POST", path, data=data)
+    assert 400 <= status < 500, (status, answer)
+    assert answer["detail"], answer
+    assert service.ask("GET", "/readyz")[0] == 200, "it does not work any more"
+    found: dict[str, Any] = answer
+    return found
+
+
+@pytest.mark.parametrize("path", [*POSTS, *ALSO_EMPTY])
+@pytest.mark.parametrize("data", [b"{", b"[]", b"5", b'"x"', b"null", b"\xff\xfe", b"[" * 100_000, b"1" * 5000])
+def test_what_is_no_object(service: HttpService, path: str, data: bytes) -> None:
+    refused(service, path, data)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"task": None},
+        {"task": []},
+        {"task": {}},
+        {"task": {"id": "x"}},
+        {"task": {"id": "x", "kind": "task", "name": "n", "colour": "red"}},
+        {"task": {"id": "x", "kind": "task", "name": "n"}},
+        {"task": {"id": "x", "kind": "job", "name": "n"}},
+        {"task": {"id": "x", "kind": "job", "name": "n", "job": {}}},
+        {"task": {"id": "x", "kind": "job", "name": "n", "job": "ls"}},
+        {"task": {"id": "x", "kind": "job", "name": "n", "job": {"entrypoint": 5}}},
+        {"task": {"id": "x", "kind": "gang", "name": "n", "gang": {"members": 5}}},
+        {"task": {"id": "x", "kind": "planet", "name": "n"}},
+        body(a_task("x", function_digest=None)),
+        body(a_task("x", arguments_digest="")),
+        {**body(a_task("x")), "objects": "abc"},
+        {**body(a_task("x")), "objects": [5]},
+        {**body(a_task("x")), "objects": [LONE]},
+        {**body(a_task("x")), "blobs": [5]},
+        {**body(a_task("x")), "blobs": {"x": 5}},
+        {**body(a_task("x")), "blobs": {"x": "no base64!"}},
+        {**body(a_task("x")), "blobs": {"x": LONE}},
+    ],
+)
+def test_what_is_no_item(service: HttpService, said: dict[str, Any]) -> None:
+    refused(service, "/api/v1/items", json.dumps(said).encode())
+
+
+FIELDS: dict[str, list[Any]] = {
+    "id": [5, None, "", "x" * 257, LONE, ["x"]],
+    "name": [5, None, ["n"]],
+    "kind": [5, None, ["task"]],
+    "owner": [5, None, LONE, {}],
+    "requirements": [5, [], "CPU", {"CPU": "1"}, {"CPU": True}, {"CPU": NAN}, {"CPU": INFINITE}, {"CPU": -1}],
+    "tags": [5, "abc", [5], [[]], {"a": 1}],
+    "require_tags": [5, "abc", [5], [{}]],
+    "preferred_cluster": [5, [], {}],
+    "fallback": [5, [], "never"],
+    "allow_clusters": [5, "mac", [5], [[]]],
+    "deny_clusters": [5, "mac", [[]]],
+    "priority": ["5", NAN, INFINITE, HUGE, 1.5, None, True],
+    "retries": ["5", NAN, 1.5, -1, None, HUGE],
+    "crash_retries": ["5", None, INFINITE],
+    "lost_retries": ["5", None, []],
+    "retry_on": [5, "ValueError", [5]],
+    "no_retry_on": [5, "ValueError", [[]]],
+    "retry_lost": [5, "yes", None],
+    "run_timeout": ["5", NAN, INFINITE, -1, HUGE, True, 10**400],
+    "queue_timeout": ["5", NAN, INFINITE, 0, []],
+    "idempotency_key": [5, [], {}, LONE],
+    "content_key": [5, [], LONE],
+    "after": [5, "t", [5], [[]], [LONE]],
+    "start_after": ["5", NAN, INFINITE, [], True],
+    "runtime_env": [5, [], "x"],
+    "function_digest": [5, [], LONE],
+    "arguments_digest": [5, {}],
+    "arguments_bytes": ["5", NAN, None, -1, HUGE],
+    "home_paths": [5, "x", [5]],
+    "submitted_at": ["5", NAN, INFINITE, None, HUGE, True],
+    "actor": [5, {}, []],
+    "gang": [5, {}, []],
+    "job": [5, []],
+}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/items", "/api/v1/plan"])
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in FIELDS.items() for value in values])
+def test_a_field_that_is_not_what_it_should_be(service: HttpService, path: str, key: str, value: object) -> None:
+    task = {**a_task(f"{key}-{str(value)[:20]}", 0).to_dict(), key: value}
+    refused(service, path, json.dumps({"task": task, "blobs": wire.bytes_to_wire(BLOBS)}).encode())
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"entrypoint": "ls", "metadata": 5},
+        {"entrypoint": "ls", "metadata": {"a": 5}},
+        {"entrypoint": "ls", "entrypoint_resources": {"CPU": "x"}},
+        {"entrypoint": "ls", "entrypoint_resources": {"CPU": NAN}},
+        {"entrypoint": "ls", "entrypoint_resources": []},
+        {"entrypoint": "", "colour": "red"},
+    ],
+)
+def test_a_job_that_is_none(service: HttpService, job: dict[str, Any]) -> None:
+    task = {**a_job("j").to_dict(), "job": job}
+    refused(service, "/api/v1/items", json.dumps({"task": task}).encode())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"client": 5},
+        {"client": ""},
+        {"client": "c", "add": "t"},
+        {"client": "c", "add": [5]},
+        {"client": "c", "heard": {}},
+        {"client": "c", "timeout": "5"},
+        {"client": "c", "timeout": NAN},
+        {"client": "c", "timeout": -1},
+        {"client": "c", "timeout": True},
+        {"client": "c", "add": [LONE]},
+    ],
+)
+def test_a_question_for_news_that_is_none(service: HttpService, said: dict[str, Any]) -> None:
+    refused(service, "/api/v1/wait", json.dumps(said).encode())
+
+
+def test_any_time_that_is_a_number_is_taken(service: HttpService) -> None:
+    service.post("/api/v1/items", {**body(a_task("t")), "client": "timeouts"})
+    for timeout in (INFINITE, HUGE, 10**400):  # its items are told of at once
+        said = {"client": f"c{timeout}", "add": ["never"], "timeout": timeout}
+        assert service.post("/api/v1/wait", said)["problems"]
+
+
+@pytest.mark.parametrize("priority", [None, "5", 1.5, NAN, HUGE, True, [], {}])
+def test_a_priority_that_is_none(service: HttpService, priority: object) -> None:
+    refused(service, "/api/v1/items/t/priority", json.dumps({"priority": priority}).encode())
+
+
+@pytest.mark.parametrize("path", ALSO_EMPTY)
+def test_a_reason_that_is_none(service: HttpService, path: str) -> None:
+    for reason in (5, [], {}, None):
+        refused(service, path, json.dumps({"reason": reason}).encode())
+
+
+def test_words_that_are_no_text_do_no_harm(service: HttpService) -> None:
+    """They can come out of a file system; they are spelt out where they cannot be said."""
+    service.post("/api/v1/items/t/hold", {"reason": LONE})
+    service.post("/api/v1/queue/owner/ann/pause", {"reason": LONE})
+    service.submit("lone", 0, name=LONE, owner="ann", runtime_env={"env_vars": {"A": LONE}}, home_paths=(LONE,))
+    for path in ("/api/v1/items/lone", "/api/v1/items/lone/explain", "/api/v1/items/t/explain", "/api/v1/items"):
+        service.get(path)
+    service.post("/api/v1/wait", {"client": LONE, "add": ["lone"], "timeout": 0})
+    service.post("/api/v1/items/t/cancel", {"reason": LONE})
+    assert service.get("/readyz")["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/api/v1/items?after={HUGE}",
+        f"/api/v1/items?limit={HUGE}",
+        "/api/v1/items?limit=-5",
+        f"/api/v1/items/t/logs?attempt={HUGE}",
+        "/api/v1/items/t/logs?attempt=-1",
+        "/api/v1/items/t/logs?stream=%00",
+        "/api/v1/items/%00",
+        "/api/v1/items/%FF/explain",
+        "/api/v1/blobs/..%2F..%2Fx",
+        "/api/v1/blobs/%00",
+        "/api/v1/jobs/%FF",
+        "/api/v1/clusters/%FF",
+        "/api/v1/items?owner=%FF&kind=%00&cluster=%FF",
+    ],
+)
+def test_questions_that_make_no_sense(service: HttpService, path: str) -> None:
+    status, answer = service.ask("GET", path)
+    assert status < 500, answer
