@@ -1,0 +1,197 @@
+"""Mailboxes: what a client is told, when, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.admin_api import mailboxes as module
+from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox, Mailboxes
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from tests.unit.lifecycle.driver import task
+
+LONG = 60.0
+
+
+class Items:
+    """Stands for a runtime that knows these."""
+
+    def __init__(self, *ids: str) -> None:
+        self.known: dict[str, Item | None] = {one: Item(task(one)) for one in ids}
+
+    async def look(self, item_id: str) -> Item | None:
+        if item_id not in self.known:
+            raise UnknownItemError(f"{item_id} is unknown.", task_id=item_id)
+        return self.known[item_id]
+
+    def __getitem__(self, item_id: str) -> Item:
+        item = self.known[item_id]
+        assert item is not None
+        return item
+
+
+def move(item: Item, number: int = 1, state: TaskState = TaskState.QUEUED) -> None:
+    item.moved(Transition(item.id, number, state, 0, 5.0, "CODE", "a sentence", None))
+
+
+def end(item: Item, payload: bytes | None = None) -> None:
+    done = Complete(item.id, TaskState.SUCCEEDED, 1, "mac")
+    item.ended(Outcome(done, CallResult(item.id, 1, "succeeded", payload)))
+
+
+def boxes(items: Items) -> Mailboxes:
+    return Mailboxes(cast("Any", items))
+
+
+async def ask(
+    boxes: Mailboxes, client: str = "c", *add: str, heard: tuple[str, ...] = (), timeout: float = LONG
+) -> Any:
+    async with asyncio.timeout(10):
+        return await boxes.ask(client, add, heard, timeout)
+
+
+def ids(answer: Any) -> list[str]:
+    return [one["id"] for one in answer["items"]]
+
+
+async def test_an_end_is_told_at_once_and_again_until_it_is_heard() -> None:
+    items = Items("a", "b")
+    post = boxes(items)
+    await ask(post, "c", "a", "b", timeout=0)
+    waiting = asyncio.create_task(ask(post))
+    await asyncio.sleep(0)
+    end(items["a"], b"value")
+    answer = await waiting
+    assert ids(answer) == ["a"]
+    assert answer["items"][0]["outcome"]["completion"]["state"] == "SUCCEEDED"
+    assert ids(await ask(post)) == ["a"]
+    assert ids(await ask(post, heard=("a",), timeout=0)) == []
+    end(items["a"])
+    assert ids(await ask(post, timeout=0)) == []
+
+
+async def test_steps_are_told_together_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEPS_LATER_S", 0.02)
+    items = Items("a", "b")
+    post = boxes(items)
+    await ask(post, "c", "a", "b", timeout=0)
+    waiting = asyncio.create_task(ask(post))
+    await asyncio.sleep(0)
+    move(items["a"])
+    move(items["b"])
+    move(items["a"], 2, TaskState.RUNNING)
+    answer = await waiting
+    assert {one["id"]: (one["number"], one["state"]) for one in answer["items"]} == {
+        "a": (2, "RUNNING"),
+        "b": (1, "QUEUED"),
+    }
+    assert ids(await ask(post, timeout=0)) == []
+
+
+async def test_what_happened_before_somebody_asked_is_told() -> None:
+    items = Items("over", "moved")
+    end(items["over"])
+    move(items["moved"])
+    answer = await ask(boxes(items), "c", "over", "moved")
+    assert set(ids(answer)) == {"over", "moved"}
+
+
+async def test_nothing_new_is_nothing_after_the_time() -> None:
+    items = Items("a")
+    post = boxes(items)
+    await ask(post, "c", "a", timeout=0)
+    assert (await ask(post, timeout=0.02))["items"] == []
+
+
+async def test_unknown_and_forgotten_items_are_answered_at_once() -> None:
+    items = Items("a")
+    items.known["gone"] = None
+    answer = await ask(boxes(items), "c", "a", "never", "gone")
+    assert set(answer["problems"]) == {"never", "gone"}
+    assert all(one["error"] == "UnknownItemError" for one in answer["problems"].values())
+
+
+async def test_clients_hear_each_of_their_own_items() -> None:
+    items = Items("a", "b", "both")
+    post = boxes(items)
+    await ask(post, "one", "a", "both", timeout=0)
+    await ask(post, "two", "b", "both", timeout=0)
+    for name in ("a", "b", "both"):
+        end(items[name])
+    assert ids(await ask(post, "one")) == ["a", "both"]
+    assert ids(await ask(post, "two")) == ["b", "both"]
+
+
+async def test_much_is_told_in_parts() -> None:
+    items = Items(*(f"t{number}" for number in range(module.MOST_AT_ONCE + 1)))
+    post = boxes(items)
+    await ask(post, "c", *items.known, timeout=0)
+    for name in items.known:
+        end(items[name])
+    first = ids(await ask(post))
+    assert len(first) == module.MOST_AT_ONCE
+    assert ids(await ask(post, heard=tuple(first))) == [f"t{module.MOST_AT_ONCE}"]
+
+
+async def test_many_bytes_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    items = Items(*(f"t{number}" for number in range(5)))
+    post = boxes(items)
+    for name in items.known:
+        end(items[name], b"x" * 10_000)
+    told: list[str] = []
+    answer = await ask(post, "c", *items.known)
+    while found := ids(answer):
+        assert len(found) <= 3
+        told += found
+        answer = await ask(post, heard=tuple(found), timeout=0)
+    assert told == list(items.known)
+
+
+async def test_a_value_that_is_too_large_is_only_named() -> None:
+    items = Items("a")
+    end(items["a"], b"x" * 100_000)
+    (status,) = (await ask(boxes(items), "c", "a"))["items"]
+    assert "payload" not in status["outcome"]["result"]
+    assert status["outcome"]["result"]["digest"]
+
+
+async def test_at_the_end_nobody_is_kept_waiting() -> None:
+    items = Items("a")
+    post = boxes(items)
+    await ask(post, "c", "a", timeout=0)
+    waiting = asyncio.create_task(ask(post, "c"))
+    await asyncio.sleep(0)
+    post.close()
+    assert (await waiting)["items"] == []
+    assert ids(await ask(post, "other", "a")) == ["a"]
+
+
+async def test_a_mailbox_that_nobody_asks_for_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = Items("a")
+    post = boxes(items)
+    await ask(post, "c", "a", timeout=0)
+    assert (await ask(post, "c", timeout=0))["known"]
+    monkeypatch.setattr(module, "KEPT_S", -1.0)
+    waiting = asyncio.create_task(ask(post, "waits", "a"))
+    await asyncio.sleep(0)
+    await ask(post, "other", timeout=0)
+    assert not (await ask(post, "c", timeout=0))["known"]
+    end(items["a"])
+    assert ids(await waiting) == ["a"], "one that is asked just now is kept"
+
+
+async def test_a_dropped_item_is_not_watched_any_more() -> None:
+    items = Items("a")
+    box = Mailbox()
+    box.watch(items["a"])
+    box.watch(items["a"])
+    box.drop(["a", "never"])
+    end(items["a"])
+    assert await box.news(0) == []
