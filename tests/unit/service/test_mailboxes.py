@@ -195,3 +195,13 @@ async def test_a_dropped_item_is_not_watched_any_more() -> None:
     box.drop(["a", "never"])
     end(items["a"])
     assert await box.news(0) == []
+
+
+async def test_a_mailbox_that_only_a_submission_has_made_is_not_known() -> None:
+    """After a restart a client may submit before it asks: it has to name what it waits for all the same."""
+    items = Items("new", "old")
+    post = boxes(items)
+    box, _ = post.box("c")
+    box.watch(items["new"])
+    assert not (await ask(post, timeout=0))["known"]
+    assert (await ask(post, "c", "old", timeout=0))["known"]
