@@ -124,19 +124,19 @@ def test_wait_tells_ends_until_they_are_heard_and_knows_nobody_after_a_restart(s
     running(item(service, "t"))
     ask = {"client": "c", "add": ["t", "never"], "timeout": 10}
     first = service.post("/api/v1/wait", ask)
-    assert first["known"] is False
     assert set(first["problems"]) == {"never"}
     service.plane.finish(item(service, "t"), b"v")
     for _ in range(2):
-        told = service.post("/api/v1/wait", {"client": "c", "timeout": 10})
-        assert told["known"] is True
+        told = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
+        assert told["mailbox"] == first["mailbox"]
         assert [one["state"] for one in told["items"] if "outcome" in one] == ["SUCCEEDED"]
     assert service.post("/api/v1/wait", {"client": "c", "heard": ["t"], "timeout": 0})["items"] == []
     service.restart()
-    after = service.post("/api/v1/wait", {"client": "c", "timeout": 0})
-    assert (after["known"], after["items"]) == (False, [])
-    told = service.post("/api/v1/wait", {"client": "c", "add": ["t"], "timeout": 10})
-    assert (told["known"], told["items"][0]["id"]) == (True, "t")
+    after = service.post("/api/v1/wait", {"client": "c", "mailbox": first["mailbox"], "timeout": 10})
+    assert after["items"] == []
+    assert after["mailbox"] != first["mailbox"]
+    told = service.post("/api/v1/wait", {"client": "c", "mailbox": after["mailbox"], "add": ["t"], "timeout": 10})
+    assert (told["mailbox"], told["items"][0]["id"]) == (after["mailbox"], "t")
 
 
 def test_what_printed_can_be_read(service: HttpService) -> None:

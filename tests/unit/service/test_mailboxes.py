@@ -52,8 +52,9 @@ def boxes(items: Items) -> Mailboxes:
 async def ask(
     boxes: Mailboxes, client: str = "c", *add: str, heard: tuple[str, ...] = (), timeout: float = LONG
 ) -> Any:
+    """As a client that knows its mailbox."""
     async with asyncio.timeout(10):
-        return await boxes.ask(client, add, heard, timeout)
+        return await boxes.ask(client, boxes.box(client).name, add, heard, timeout)
 
 
 def ids(answer: Any) -> list[str]:
@@ -176,13 +177,13 @@ async def test_at_the_end_nobody_is_kept_waiting() -> None:
 async def test_a_mailbox_that_nobody_asks_for_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     items = Items("a")
     post = boxes(items)
-    await ask(post, "c", "a", timeout=0)
-    assert (await ask(post, "c", timeout=0))["known"]
+    before = (await ask(post, "c", "a", timeout=0))["mailbox"]
+    assert (await ask(post, "c", timeout=0))["mailbox"] == before
     monkeypatch.setattr(module, "KEPT_S", -1.0)
     waiting = asyncio.create_task(ask(post, "waits", "a"))
     await asyncio.sleep(0)
     await ask(post, "other", timeout=0)
-    assert not (await ask(post, "c", timeout=0))["known"]
+    assert (await ask(post, "c", timeout=0))["mailbox"] != before
     end(items["a"])
     assert ids(await waiting) == ["a"], "one that is asked just now is kept"
 
@@ -197,11 +198,13 @@ async def test_a_dropped_item_is_not_watched_any_more() -> None:
     assert await box.news(0) == []
 
 
-async def test_a_mailbox_that_only_a_submission_has_made_is_not_known() -> None:
+@pytest.mark.parametrize("known", [None, "that of another life"])
+async def test_who_knows_another_mailbox_is_answered_at_once(known: str | None) -> None:
     """After a restart a client may submit before it asks: it has to name what it waits for all the same."""
     items = Items("new", "old")
     post = boxes(items)
-    box, _ = post.box("c")
+    box = post.box("c")
     box.watch(items["new"])
-    assert not (await ask(post, timeout=0))["known"]
-    assert (await ask(post, "c", "old", timeout=0))["known"]
+    async with asyncio.timeout(10):
+        answer = await post.ask("c", known, [], [], LONG)
+    assert answer["mailbox"] == box.name
