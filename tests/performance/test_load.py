@@ -1,47 +1,71 @@
-"""Load in short form, on real clusters: nothing is lost, nothing is mixed up, both clusters work.
-
-How fast it is, is measured in `bench/`; here only correctness counts.
-"""
+"""More and more programs submit to one service, until it is more than its clusters can do: nothing is lost, memory is
+bounded, and the queue drains. The clusters are simulated; store, HTTP, brain and clients are real."""
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from ray_multicluster_scheduler import UnifiedScheduler, get
-from tests.integration.conftest import fleet, ray_python, scheduler
+import pytest
 
-__all__ = ["fleet", "ray_python", "scheduler"]
+from bench.durable import BLOBS, Service, task
+from tests.support.eventually import until
 
-THREADS, EACH = 4, 150
+STEPS = (1, 2, 4, 8)
+EACH = 100
+BATCH = 50
+MOST_MB = 400.0
 
 
-def test_six_hundred_tasks_from_four_threads(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
-    def work(folder: str, number: int) -> tuple[int, str]:
-        import os
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    running = Service(tmp_path / "state", run_ms=200)
+    yield running
+    running.close()
 
-        from ray_multicluster_scheduler import current
 
-        with open(os.path.join(folder, f"{number}-{current().attempt}"), "x"):
-            pass
-        return number, current().cluster
+def post(address: str, path: str, said: dict[str, Any]) -> Any:
+    request = urllib.request.Request(f"{address}{path}", json.dumps(said).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
 
-    results: list[tuple[int, str]] = []
-    lock = threading.Lock()
 
-    def submit(offset: int) -> None:
-        handles = [scheduler.submit_task_async(work, (str(tmp_path), offset + n)) for n in range(EACH)]
-        values = get(handles, timeout=150)
-        with lock:
-            results.extend(values)
+def states(address: str) -> Counter[str]:
+    """Of everything that the store knows."""
+    found: Counter[str] = Counter()
+    after = ""
+    while True:
+        with urllib.request.urlopen(f"{address}/api/v1/items?limit=1000{after}", timeout=60) as answer:
+            page = json.load(answer)
+        found.update(one["state"] for one in page["items"])
+        if page["after"] is None:
+            return found
+        after = f"&after={page['after']}"
 
-    threads = [threading.Thread(target=submit, args=(thread * EACH,)) for thread in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(number for number, _ in results) == list(range(THREADS * EACH))
-    assert len(list(tmp_path.iterdir())) == THREADS * EACH, "each ran exactly once"
-    clusters = Counter(cluster for _, cluster in results)
-    assert set(clusters) == {"linux", "mac"}
+
+def test_more_and_more_programs_submit_more_than_the_clusters_can_do(service: Service) -> None:
+    accepted: list[str] = []
+    errors: list[str] = []
+
+    def submit(step: int, program: int) -> None:
+        for at in range(0, EACH, BATCH):
+            names = [f"s{step}-p{program}-{at + one}" for one in range(BATCH)]
+            said = {"items": [{"task": task(name)} for name in names], "blobs": BLOBS}
+            for name, answer in zip(names, post(service.address, "/api/v1/items/batch", said)["items"], strict=True):
+                (accepted if answer.get("id") == name else errors).append(name)
+
+    for step in STEPS:
+        programs = [threading.Thread(target=submit, args=(step, program)) for program in range(step)]
+        for one in programs:
+            one.start()
+        for one in programs:
+            one.join()
+    assert errors == []
+    assert len(accepted) == sum(STEPS) * EACH
+    until(lambda: states(service.address) == {"SUCCEEDED": len(accepted)}, 90)
+    assert service.rss_mb() < MOST_MB
