@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, up
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, trace, up
 
 app = typer.Typer(
     name="rmcs",
@@ -24,6 +24,7 @@ app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)
 app.command("replay")(replay.replay)
+app.command("trace")(trace.trace)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(fleet.app, name="fleet")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.simulation.node_text import parse_amounts, parse_time
@@ -31,9 +32,20 @@ def read_trace(path: Path) -> Workload:
 def write_trace(path: Path, workload: Iterable[Item]) -> None:
     """So that read_trace gives the same items. Raises OSError."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(_cells(item) for item in workload)
+        _write(file, workload)
+
+
+def trace_text(workload: Iterable[Item]) -> str:
+    """The same as a text."""
+    text = io.StringIO(newline="")
+    _write(text, workload)
+    return text.getvalue()
+
+
+def _write(file: TextIO, workload: Iterable[Item]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(item) for item in workload)
 
 
 def _items(path: Path, rows: Any) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,9 +12,11 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
+from ray_multicluster_scheduler.simulation.trace import trace_text
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
@@ -123,6 +126,13 @@ async def plan(request: Request) -> Response:
     task = task_from(said.get("task"))
     await runtime.health.check_all()
     return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
+
+
+@router.get("/trace")
+async def trace(request: Request) -> Response:
+    """What has run, as a CSV trace for `rmcs simulate`."""
+    items = await asyncio.to_thread(history_trace, runtime_of(request).store)
+    return Response(trace_text(items), media_type="text/csv")
 
 
 @router.get("/jobs")
