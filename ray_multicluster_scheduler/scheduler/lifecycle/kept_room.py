@@ -33,7 +33,7 @@ _AGAIN_S = 1.0
 
 
 class KeptRoom:
-    """At most one place is kept on a cluster, and for an item at most one."""
+    """At most one place is kept on a cluster, for the most urgent who needs it, and for an item at most one."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -120,24 +120,30 @@ class KeptRoom:
         return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
 
     def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:
-        """Where it can start soonest, as far as anybody can tell."""
-        best: tuple[float, ClusterState, Pin] | None = None
+        """Where it can start soonest, as far as anybody can tell; where none, or one less urgent, has a place kept."""
+        best: tuple[tuple[float, bool], ClusterState, Pin] | None = None
         if self._core.queue.refusal(group) is not None:
             return None
+        urgency = self._core.queue.urgency(group)
         for row in self._core.engine.table(record.wanted, self._core.fleet.views(now), retry=record.retry):
             state = self._core.registry.state(row.cluster)
-            if state.pin is not None or not lacks_room_at_least(row) or not self._is_wide(record, state):
+            taken = state.pin is not None
+            if state.pin is not None and state.pin.urgency <= urgency:
+                continue
+            if not lacks_room_at_least(row) or not self._is_wide(record, state):
                 continue
             parts = find_place(record.wanted, _emptied(state.ledger.nodes()))
             if not parts:
                 continue
             start_at = self._free_at(state, parts, now)
-            pin = Pin(record.task.id, parts, self._core.queue.urgency(group), None if start_at == inf else start_at)
-            if best is None or start_at < best[0]:
-                best = start_at, state, pin
+            pin = Pin(record.task.id, parts, urgency, None if start_at == inf else start_at)
+            if best is None or (start_at, taken) < best[0]:
+                best = (start_at, taken), state, pin
         if best is None:
             return None
         _, state, pin = best
+        if state.pin is not None:
+            self._core.let_go(state.pin.task_id)
         state.pin = pin
         self._core.pins[record.task.id] = state.name
         return state.name

@@ -182,3 +182,21 @@ def test_an_actor_that_is_ready_is_so_too_when_its_cluster_is_configured_again()
     view = driver.machine.view("a", driver.now)
     assert (view.in_flight, view.ready_actors) == (1, 1)
     assert driver.submit(task("beside", 4, submitted_at=driver.now)).state is TaskState.DISPATCHING
+
+
+def test_room_is_kept_for_the_more_urgent_of_two() -> None:
+    """Whoever came first had it kept until it started, which small ones more urgent than it prevented for ever."""
+    driver = ready(8, reserve_after_s=5)
+    for number in range(4):
+        driver.submit(task(f"runs{number}", 2))
+    driver.submit(task("low", 4, priority=-1, submitted_at=driver.now))
+    driver.fire("keep", after=5)
+    driver.submit(task("wide", 8, submitted_at=driver.now))
+    driver.fire("keep", after=5)
+    driver.submit(task("small", 2, submitted_at=driver.now))
+    driver.succeed("runs0")
+    assert driver.state("small") is TaskState.QUEUED, "it is more urgent than one of them, but not than the other"
+    for number in range(1, 4):
+        driver.succeed(f"runs{number}")
+    assert driver.state("wide") is TaskState.DISPATCHING
+    assert driver.state("low") is TaskState.QUEUED
