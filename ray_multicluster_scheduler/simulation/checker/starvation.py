@@ -15,7 +15,10 @@ _SLACK_S = 5.0
 class NoStarvation(BookJudge):
     """Judged while nothing goes wrong, of whoever waits for room and has nobody before it who is as urgent. It may have
     to wait ``reserve_after_s``, and then until what runs is over; twice that is given. After that, nobody who came
-    later and is no more urgent may be sent to a cluster that could take it."""
+    later and is no more urgent may be sent to a cluster that could take it.
+
+    Some go before it by right, and its time begins anew: who is more urgent, for room is not kept from them; and with
+    fair shares another owner's item that is no smaller, for between such it is the shares that decide."""
 
     name = "no_starvation"
     sentence = "However wide it is, an item is not overtaken for ever by smaller ones that came later."
@@ -43,6 +46,8 @@ class NoStarvation(BookJudge):
         first = _first_in_line(book)
         self._first_since = {one.task.id: self._first_since.get(one.task.id, entry.at) for one in first}
         for one in first:
+            if _goes_by_right(item, one, book) and _could_take(cluster, one):
+                self._first_since[one.task.id] = entry.at
             since = max(self._first_since[one.task.id], one.queued_at, one.code_since, book.calm_since)
             waited = entry.at - since
             if waited <= book.settings.reserve_after_s + _SLACK_S or not _overtakes(item, one):
@@ -77,6 +82,20 @@ def _first_in_line(book: Book) -> list[Item]:
 
 def _overtakes(item: Item, one: Item) -> bool:
     return one.number < item.number and one.priority >= item.priority and one is not item
+
+
+def _goes_by_right(item: Item, one: Item, book: Book) -> bool:
+    ageing_s = book.settings.ageing_s
+    if _urgency(item, ageing_s) < _urgency(one, ageing_s):
+        return True
+    if book.settings.order != "fair" or item.task.owner == one.task.owner:
+        return False
+    return all(item.task.placement.get(name, 0.0) >= amount for name, amount in one.task.placement.items())
+
+
+def _urgency(item: Item, ageing_s: float) -> float:
+    """Smaller is more urgent."""
+    return item.task.submitted_at - item.priority * ageing_s
 
 
 def _could_take(cluster: Cluster, item: Item) -> bool:

@@ -155,14 +155,28 @@ def who_holds_more_first() -> Forge:
     return forge.later(1).end("t1").end("t2").end("t3")
 
 
-def overtaken_for_ever() -> Forge:
-    forge = Forge(reserve_after_s=5).healthy().submit(task("small0", 2)).send("small0").later(1).begin("small0")
-    forge.submit(task("wide", 8))
+def overtaken_for_ever(owner: str = "", cpus: float = 2.0, priority: int = 0, **settings: object) -> Forge:
+    """By such as these."""
+    forge = Forge(reserve_after_s=5, **settings).healthy().submit(task("other0", cpus)).send("other0").later(1)
+    forge.begin("other0", cpus=cpus).submit(task("wide", 8, owner="ann"))
     for number in range(1, 40):
-        forge.submit(task(f"small{number}", 2)).send(f"small{number}")
-        forge.later(1).begin(f"small{number}", cpus=2.0).end(f"small{number - 1}")
-    forge.later(1).end("small39")
+        forge.submit(task(f"other{number}", cpus, owner=owner, priority=priority))
+        forge.later(1).end(f"other{number - 1}").send(f"other{number}").begin(f"other{number}", cpus=cpus)
+    forge.later(1).end("other39")
     return forge.send("wide").later(1).begin("wide", cpus=8.0).later(1).end("wide")
+
+
+def overtaken_by_its_like() -> Forge:
+    """Of one owner, and wide as well: shares have nothing to say."""
+    return overtaken_for_ever(owner="ann", cpus=8.0, order="fair")
+
+
+def overtaken_by_others_where_shares_do_not_count() -> Forge:
+    return overtaken_for_ever(owner="bob", cpus=8.0, order="fifo")
+
+
+def overtaken_by_small_ones_of_another_owner() -> Forge:
+    return overtaken_for_ever(owner="bob", order="fair")
 
 
 def a_false_reason() -> Forge:
@@ -265,7 +279,10 @@ FORGERIES: dict[str, list[Callable[[], Forge]]] = {
         of_an_owner_at_its_limit,
     ],
     "order": [last_come_first, low_priority_first, who_holds_more_first],
-    "no_starvation": [overtaken_for_ever],
+    "no_starvation": [
+        overtaken_for_ever,
+        overtaken_by_small_ones_of_another_owner,
+    ],
     "every_waiting_task_has_a_true_reason": [a_false_reason, no_room_where_there_is, no_reason],
     "idle_fleet_starts_at_once": [waits_beside_an_idle_cluster],
     "rebuild_equals_live": [written_too_late, another_machine],
@@ -292,3 +309,32 @@ def test_a_forgery_is_rejected_by_its_judge_and_no_other(name: str, forgery: Cal
     found = PROPERTIES[name]().judge(lines)
     assert [one.property for one in found] == [name] * len(found)
     assert found
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [overtaken_by_its_like, overtaken_by_others_where_shares_do_not_count],
+)
+def test_who_is_as_wide_may_not_overtake_for_ever_either(forgery: Callable[[], Forge]) -> None:
+    """That is against the order, too."""
+    assert PROPERTIES["no_starvation"]().judge(forgery().lines)
+
+
+def after_those_who_go_by_right(seconds: int) -> Forge:
+    """More urgent ones kept a wide item from starting for long; so much later, small ones go."""
+    forge = Forge(reserve_after_s=5).healthy().submit(task("first", 2, priority=1)).send("first").later(1)
+    forge.begin("first", cpus=2.0).submit(task("wide", 8)).later(1).end("first")
+    for number in range(20):
+        forge.submit(task(f"urgent{number}", 2, priority=1)).run(f"urgent{number}", cpus=2.0)
+    forge.later(seconds)
+    return forge.submit(task("small", 2)).run("small", cpus=2.0)
+
+
+def test_more_urgent_ones_go_before_one_that_has_waited_long() -> None:
+    assert PROPERTIES["no_starvation"]().judge(after_those_who_go_by_right(1).lines) == []
+    assert PROPERTIES["no_starvation"]().judge(after_those_who_go_by_right(100).lines)
+
+
+def test_those_of_another_owner_who_are_as_wide_go_before_one_by_their_shares() -> None:
+    lines = overtaken_for_ever(owner="bob", cpus=8.0, order="fair").lines
+    assert PROPERTIES["no_starvation"]().judge(lines) == []
