@@ -30,6 +30,8 @@ class RunTimes:
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, deque[float]] = OrderedDict()
+        self.news = False
+        """Is some function expected to take less time than before, or expected to take some at all?"""
 
     def observe(self, function: str | None, took: float | None) -> None:
         """It ran this long."""
@@ -40,7 +42,10 @@ class RunTimes:
             recent = self._recent[function] = deque(maxlen=_RECENT)
             if len(self._recent) > _KEPT:
                 self._recent.popitem(last=False)
+        forgotten = recent[0] if len(recent) == _RECENT else 0.0
         recent.append(took)
+        if len(recent) == _ENOUGH or (forgotten > took and forgotten > max(recent)):
+            self.news = True
 
     def ended(self, task: TaskDescription, took: float) -> None:
         """An item ran this long, as far as we could see. Of a task's code the cluster tells it better."""

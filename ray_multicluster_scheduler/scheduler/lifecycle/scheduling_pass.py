@@ -159,8 +159,12 @@ class SchedulingPass:
             for owner in sorted(self._core.queue.lifted):
                 self.look_at_owner(owner)
             self._core.queue.lifted.clear()
-        if self._core.pins and (self._everybody or self._core.freed):
-            self._kept.look_again(now)
+        if self._core.pins:
+            if self._core.run_times.news:  # who is short may use room that is kept
+                self._core.freed.update(self._core.pins.values())
+            if self._everybody or self._core.freed:
+                self._kept.look_again(now)
+        self._core.run_times.news = False
         left = MAX_CHECKS
         while left > 0:
             # 1. whom to look at: everybody, those who may use room that got free, or those who are new

@@ -200,3 +200,27 @@ def test_room_is_kept_for_the_more_urgent_of_two() -> None:
         driver.succeed(f"runs{number}")
     assert driver.state("wide") is TaskState.DISPATCHING
     assert driver.state("low") is TaskState.QUEUED
+
+
+def test_what_is_learnt_to_be_short_may_use_kept_room_at_once() -> None:
+    """It was learnt by an end on another cluster, and only that one was looked at."""
+    driver = ready(8, 2, reserve_after_s=5, prefetch_ms=0)
+    for number in range(2):
+        driver.submit(task(f"slow{number}", 8, function_digest="slow"))
+        driver.start(f"slow{number}")
+        driver.succeed(f"slow{number}", took=100.0)
+    for name in ("runs", "beside"):
+        driver.submit(task(name, 4, preferred_cluster="a", function_digest="slow"))
+        driver.start(name)
+    driver.submit(task("wide", 8))
+    for number in range(2):
+        driver.submit(task(f"seen{number}", 1, preferred_cluster="b", function_digest="quick"))
+    driver.submit(task("fills", 1, preferred_cluster="b", fallback="wait"))
+    driver.fire("keep", after=5)
+    driver.succeed("runs")
+    record = driver.submit(task("quick", 2, function_digest="quick"))
+    driver.succeed("seen0", took=1.0)
+    assert record.state is TaskState.QUEUED  # for all that is known it might keep the wide one waiting
+    driver.succeed("seen1", took=1.0)
+    assert record.state is TaskState.DISPATCHING
+    assert record.cluster == "a"
