@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.outbox import Outbox
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTimes, code_of
 from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import StartWatch
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
@@ -39,6 +39,8 @@ class Core:
         self.held: set[str] = set()
         self.freed: set[str] = set()
         """Clusters with more room than when those that wait were last looked at."""
+        self.fresh: dict[ShapeGroup, None] = {}
+        """Those of whom nobody has looked at the first one."""
         self.pins: dict[str, str] = {}
         """On which cluster room is kept, by the item that it is kept for."""
         self.fleet = Fleet(self.registry, self.view)
@@ -123,12 +125,23 @@ class Core:
 
     def leave_queue(self, record: TaskRecord) -> None:
         """It waits no longer; nothing happens if it did not."""
+        group = record.group if self.pins and self._is_first(record) else None
         if self.queue.remove(record.task.id):
             self.out.clear_timer(timers.queue_key(record.task.id))
         self.held.discard(record.task.id)
         if self.pins:
             self.let_go(record.task.id)
+        if group and not self._is_like(record, self.records[group.head().task_id]):
+            self.fresh[group] = None
         record.group = None
+
+    def _is_first(self, record: TaskRecord) -> bool:
+        """Does it decide for all of its shape?"""
+        return record.group is not None and record.group.head().task_id == record.task.id
+
+    def _is_like(self, before: TaskRecord, after: TaskRecord) -> bool:
+        """Is room that is kept from the one kept from the other, too?"""
+        return code_of(before.task) == code_of(after.task) and after.task.id not in self.pins
 
     def remember_rebooked(self) -> None:
         """The books of some items have changed because of others."""

@@ -52,7 +52,6 @@ class SchedulingPass:
         self._core, self._refresher, self._ahead, self._kept, self._sending = core, refresher, ahead, kept, sending
         self._walk: _Walk | None = None
         self._everybody = False
-        self._fresh: dict[ShapeGroup, None] = {}
         self._missed: set[str] = set()  # owners who could start nothing when all, or some of theirs, were looked at
         self._known: dict[Shape, SchedulingDecision] = {}
         self._wake_unknown = False
@@ -74,7 +73,7 @@ class SchedulingPass:
         everybody else has heard."""
         if owner in self._missed:
             self._missed.discard(owner)
-            self._fresh.update(dict.fromkeys(self._core.queue.groups_of(owner)))
+            self._core.fresh.update(dict.fromkeys(self._core.queue.groups_of(owner)))
         self._core.freed.update(self._core.registry.names())
 
     def owner_paused(self, owner: str, now: float) -> None:
@@ -109,10 +108,10 @@ class SchedulingPass:
         if refusal is not None and record.code != refusal[0]:
             self._core.transition(record, TaskState.QUEUED, *refusal, now)
         if group.decision is None:
-            self._fresh[group] = None
+            self._core.fresh[group] = None
             return
         if self._core.pins and group.head().task_id == record.task.id:
-            self._fresh[group] = None  # it is older than they are, and may use room that is kept from them
+            self._core.fresh[group] = None  # it is older than they are, and may use room that is kept from them
         self._ahead.wanted_by(record)
         if code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
@@ -125,7 +124,7 @@ class SchedulingPass:
             return
         group = self._core.wait_in_queue(record, now)
         self._kept.watch(group, record.queued_at or now, now)
-        self._fresh[group] = None
+        self._core.fresh[group] = None
 
     def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
         """Why it waits for a place, as of now; None if it does not."""
@@ -184,8 +183,8 @@ class SchedulingPass:
         if not self._core.queue:
             self._kept.rest()
         self._core.queue.tidy_up()
-        # 5. who was sent ahead, and had a place kept for it elsewhere, has left that to others
-        if self._walk is not None or self._ahead.unfinished or self._core.freed:
+        # 5. who was sent ahead has left its turn, and a place that was kept for it elsewhere, to others
+        if self._walk is not None or self._ahead.unfinished or self._core.freed or self._core.fresh:
             self._core.out.ask_for_more()
         self._set_wake(now)
 
@@ -193,7 +192,7 @@ class SchedulingPass:
         if self._everybody:
             self._everybody = False
             self._core.freed.clear()
-            self._fresh.clear()
+            self._core.fresh.clear()
             self._known.clear()
             self._missed |= self._core.queue.owners_who_wait_for_themselves()
             self._core.fleet.has_other_nodes()
@@ -203,9 +202,9 @@ class SchedulingPass:
             self._core.freed.clear()
             if self._core.queue:
                 return _Walk(freed=freed)
-        if self._fresh:
-            waiting = [group for group in self._fresh if group]
-            self._fresh.clear()
+        if self._core.fresh:
+            waiting = [group for group in self._core.fresh if group]
+            self._core.fresh.clear()
             if waiting:
                 return _Walk(fresh=sorted(waiting, key=self._core.queue.urgency, reverse=True))
         return None

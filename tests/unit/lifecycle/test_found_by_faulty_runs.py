@@ -224,3 +224,33 @@ def test_what_is_learnt_to_be_short_may_use_kept_room_at_once() -> None:
     driver.succeed("seen1", took=1.0)
     assert record.state is TaskState.DISPATCHING
     assert record.cluster == "a"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "held", "placed"])
+def test_one_that_is_short_may_use_kept_room_once_it_is_the_first_of_its_like(how: str) -> None:
+    """Who was first decides for all of them; when it left, nobody looked at the next one."""
+    driver = ready(8, 2, reserve_after_s=5, prefetch_ms=0)
+    for digest, took in (("slow", 100.0), ("slow", 100.0), ("quick", 1.0), ("quick", 1.0)):
+        record = driver.submit(task(f"{digest}{driver.now}", 2, function_digest=digest))
+        driver.start(record.task.id)
+        driver.succeed(record.task.id, took=took)
+        driver.now += 1
+    for number in range(2):
+        driver.submit(task(f"runs{number}", 4, preferred_cluster="a", function_digest="slow"))
+        driver.start(f"runs{number}")
+    driver.submit(task("fills", 2, preferred_cluster="b"))
+    driver.submit(task("wide", 8))
+    driver.fire("keep", after=5)
+    driver.succeed("runs0")
+    driver.submit(task("first", 2, function_digest="new"))
+    second = driver.submit(task("second", 2, function_digest="quick"))
+    assert second.state is TaskState.QUEUED
+    if how == "placed":
+        driver.succeed("fills")
+        assert driver.machine.record("first").cluster == "b"
+    elif how == "held":
+        driver.send(HoldRequested("first"))
+    else:
+        driver.cancel("first")
+    assert second.state is TaskState.DISPATCHING
+    assert second.cluster == "a"
