@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Restored,
     Started,
 )
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
 from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task
 
 
@@ -224,6 +225,15 @@ def test_what_is_learnt_to_be_short_may_use_kept_room_at_once() -> None:
     driver.succeed("seen1", took=1.0)
     assert record.state is TaskState.DISPATCHING
     assert record.cluster == "a"
+
+
+def test_it_is_news_when_less_time_is_expected_than_before() -> None:
+    times, told = RunTimes(), []
+    for took in (1.0, 9.0, *[1.0] * 8, 2.0, 1.0):
+        times.observe("code", took)
+        told.append(times.news)
+        times.news = False
+    assert [number for number, news in enumerate(told, start=1) if news] == [2, 10]  # twice seen; 9 s are long ago
 
 
 @pytest.mark.parametrize("how", ["cancelled", "held", "placed"])
