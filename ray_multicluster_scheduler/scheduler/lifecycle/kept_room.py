@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 MOST_LOOKED_AT = 10
 _SLACK = 64
 _AGAIN_S = 1.0
-"""Who got no place kept is looked at again, but not all the time."""
+"""Who waits on is looked at again, but not all the time."""
 
 
 class KeptRoom:
@@ -74,10 +74,13 @@ class KeptRoom:
             record = self._core.records[group.head().task_id]
             due = (record.queued_at or now) + self._after_s
             if due <= now:
-                due = now + max(self._after_s, _AGAIN_S)
-                if record.task.id not in self._core.pins:
-                    cluster = self._pin(record, group, now)
-                    clusters += [cluster] if cluster is not None else []
+                kept_on = self._core.pins.get(record.task.id)
+                if kept_on is not None:
+                    self._expect_sooner(self._core.registry.state(kept_on), now)
+                else:
+                    kept_on = self._pin(record, group, now)
+                    clusters += [kept_on] if kept_on is not None else []
+                due = now + (_AGAIN_S if kept_on is not None else max(self._after_s, _AGAIN_S))
             heapq.heappush(self._patience, (due, next(self._numbers), group))
         self._set_timer(now)
         return clusters
@@ -147,6 +150,13 @@ class KeptRoom:
         state.pin = pin
         self._core.pins[record.task.id] = state.name
         return state.name
+
+    def _expect_sooner(self, state: ClusterState, now: float) -> None:
+        """Much may be over before it was expected, and be expected to take less time by now: others who would have been
+        over in time are not any more. What is kept is never kept for later than was said."""
+        pin = state.pin
+        if pin is not None and pin.start_at is not None:
+            state.pin = replace(pin, start_at=min(pin.start_at, self._free_at(state, dict(pin.parts), now)))
 
     def _is_wide(self, record: TaskRecord, state: ClusterState) -> bool:
         """Is there a place of ours whose end, by itself, would not make room for it?

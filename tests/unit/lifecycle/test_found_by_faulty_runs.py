@@ -264,3 +264,31 @@ def test_one_that_is_short_may_use_kept_room_once_it_is_the_first_of_its_like(ho
         driver.cancel("first")
     assert second.state is TaskState.DISPATCHING
     assert second.cluster == "a"
+
+
+def test_once_a_wide_item_is_expected_to_start_sooner_only_those_go_before_it_who_are_over_by_then() -> None:
+    """What was expected when a place was first kept for it held on, whatever was learnt: so long it was overtaken."""
+    driver = ready(8, 2, reserve_after_s=5, prefetch_ms=0)
+    for number in range(2):
+        driver.submit(task(f"slow{number}", 4, function_digest="code"))
+        driver.start(f"slow{number}")
+        driver.succeed(f"slow{number}", took=100.0)
+    for number in range(2):
+        driver.submit(task(f"runs{number}", 4, function_digest="code"))
+        driver.start(f"runs{number}")
+    driver.submit(task("wide", 8))
+    driver.fire("keep", after=5)
+    driver.fire("keep", after=1)
+    for number in range(8):
+        driver.submit(task(f"quick{number}", 2, preferred_cluster="b", function_digest="code"))
+        driver.start(f"quick{number}")
+        driver.succeed(f"quick{number}", took=1.0)
+    driver.succeed("runs0", took=1.0)
+    assert driver.submit(task("in time", 2, preferred_cluster="a", function_digest="code")).cluster == "a"
+    driver.start("in time")
+    driver.fire("keep", after=1)
+    late = driver.submit(task("late", 2, preferred_cluster="a", fallback="wait", function_digest="code"))
+    assert late.state is TaskState.QUEUED
+    driver.succeed("in time", took=1.0)
+    driver.succeed("runs1", took=1.0)
+    assert driver.state("wide") is TaskState.DISPATCHING
