@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 
 MOST_ITEMS = 500
 MOST_BYTES = 8 * 2**20
@@ -59,8 +60,11 @@ class Outbound:
             await asyncio.sleep(0)  # what comes at the same moment goes along
             batch = self._next_batch()
             try:
-                await self._upload_large(batch)
+                batch = await self._upload_large(batch)
                 answers = await self._send(batch)
+            except (TypeError, ValueError):  # something in one of them is no JSON
+                self._waiting.extendleft(reversed(self._plain(batch)))
+                continue
             except SchedulerError as error:
                 for parcel in batch:
                     self._refused(parcel, error)
@@ -86,13 +90,39 @@ class Outbound:
             size += sum(len(data) for data in batch[-1].blobs.values() if len(data) <= wire.INLINE_BYTES) + 1000
         return batch
 
-    async def _upload_large(self, batch: list[Parcel]) -> None:
+    def _plain(self, batch: list[Parcel]) -> list[Parcel]:
+        """Those that can be written down; the others are refused."""
+        plain = []
         for parcel in batch:
-            for digest, data in parcel.blobs.items():
-                if len(data) > wire.INLINE_BYTES and digest not in self._there:
-                    await self._client.ask("PUT", f"/api/v1/blobs/{digest}", data=data, patience=None, timeout=3600.0)
-                    self._there.add(digest)
-                    parcel.sent_with.add(digest)
+            try:
+                json.dumps(parcel.document)
+            except (TypeError, ValueError) as error:
+                problem = TaskSubmissionError(
+                    f"{parcel.item.id} cannot be written down: {error}.",
+                    task_id=parcel.item.id,
+                    next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
+                )
+                self._refused(parcel, problem)
+            else:
+                plain.append(parcel)
+        return plain
+
+    async def _upload_large(self, batch: list[Parcel]) -> list[Parcel]:
+        """Returns those whose payloads are there; the others are refused."""
+        there = []
+        for parcel in batch:
+            try:
+                for digest, data in parcel.blobs.items():
+                    if len(data) > wire.INLINE_BYTES and digest not in self._there:
+                        path = f"/api/v1/blobs/{digest}"
+                        await self._client.ask("PUT", path, data=data, patience=None, timeout=3600.0)
+                        self._there.add(digest)
+                        parcel.sent_with.add(digest)
+            except SchedulerError as error:
+                self._refused(parcel, error)
+            else:
+                there.append(parcel)
+        return there
 
     async def _send(self, batch: list[Parcel]) -> list[dict[str, Any]]:
         blobs: dict[str, bytes] = {}
