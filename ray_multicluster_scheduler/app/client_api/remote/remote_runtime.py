@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
     SchedulerError,
     TaskSubmissionError,
     UnknownItemError,
@@ -103,8 +104,14 @@ class RemoteRuntime(RemoteKnown):
             if self.closed:
                 raise shut_down()
             known = self._live.get(task.id) or self._ended.get(task.id)
-            if known is not None and known.task.kind == task.kind:
-                return known
+            if known is not None:
+                if known.task.kind == task.kind:
+                    return known
+                raise ConfigurationError(
+                    f"{task.kind} {task.name} was given an id or a key that a {known.task.kind} has.",
+                    task_id=task.id,
+                    next_step="use another submission_id or idempotency_key",
+                )
             self._live[task.id] = item
         document = {"task": document_of(task), "objects": objects}
         self.soon(self._outbound.put, Parcel(item, document, blobs))
