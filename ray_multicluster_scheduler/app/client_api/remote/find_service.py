@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -32,10 +32,21 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _checked(address: object, key: str) -> str:
-    text = str(address).strip().rstrip("/")
-    parts = urlsplit(text if "://" in text else f"http://{text}")
-    if not isinstance(address, str) or parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    found = _parts(address)
+    if found is None or found.scheme not in ("http", "https") or not found.hostname or found.query:
         raise ConfigurationError(
             f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
         )
-    return parts.geturl()
+    return found.geturl().rstrip("/")
+
+
+def _parts(address: object) -> SplitResult | None:
+    if not isinstance(address, str):
+        return None
+    text = address.strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        return None
+    return parts
