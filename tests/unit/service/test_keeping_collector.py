@@ -1,0 +1,162 @@
+"""KeepingCollector: what came back is in the store before anybody is told of it, and everything in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.store import SqliteStore
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector as module
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from tests.support.eventually import eventually
+from tests.support.watched_disk import WatchedDisk
+from tests.unit.lifecycle.driver import FREE, cluster
+
+LARGE = b"x" * 100_000
+
+
+class World:
+    """A collector on a real store; what the machine would be told is written down, with what was durable then."""
+
+    def __init__(self, folder: Path) -> None:
+        loop = asyncio.get_running_loop()
+        self.disk = WatchedDisk()
+        self.store = SqliteStore(folder, vfs=self.disk.name)
+        self.failures: list[BaseException] = []
+        self.told: list[str] = []
+        machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
+        self.log = DurableLog(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
+        self.collector = KeepingCollector(self._post, OutputStore(), self.store, self.log, self._flush)
+
+    def _post(self, event: events.Event) -> None:
+        assert isinstance(event, events.AttemptFinished)
+        self.told.append(event.task_id)
+
+    def _flush(self) -> None:
+        asyncio.get_running_loop().call_soon(self.log.flush)
+
+    def finish(self, task_id: str, payload: bytes | None = None, **values: Any) -> None:
+        self.collector.finished("a", CallResult(task_id, 1, "succeeded", payload, **values))
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+    world = World(tmp_path / "state")
+    yield world
+    world.disk.full = world.disk.broken = False
+    world.store.close()
+
+
+async def test_a_small_value_is_told_at_once_and_written_with_the_news(world: World) -> None:
+    world.finish("t", b"value")
+    assert world.told == ["t"]
+    assert world.store.blob(digest_of(b"value")) is None
+    kept: list[str] = []
+    world.collector.when_kept(lambda: kept.append("t"))
+    assert kept == []
+    await eventually(lambda: kept)
+    assert world.store.blob(digest_of(b"value")) == b"value"
+
+
+async def test_a_large_value_is_on_the_disk_before_it_is_told(world: World) -> None:
+    world.finish("t", LARGE)
+    assert world.told == []
+    await eventually(lambda: world.told)
+    assert world.store.blob(digest_of(LARGE)) == LARGE
+    result = world.collector.result("t")
+    assert result is not None
+    assert result.payload == LARGE
+
+
+async def test_all_that_comes_after_a_large_value_waits_for_it(world: World) -> None:
+    kept: list[list[str]] = []
+    world.finish("first")
+    world.finish("large", LARGE)
+    world.finish("small", b"v")
+    world.collector.when_kept(lambda: kept.append(list(world.told)))
+    world.finish("larger", 2 * LARGE)
+    world.finish("last")
+    assert world.told == ["first"]
+    await eventually(lambda: len(world.told) == 5)
+    assert world.told == ["first", "large", "small", "larger", "last"]
+    await eventually(lambda: kept)
+    assert set(kept[0]) >= {"first", "large", "small"}
+    world.finish("then")
+    assert world.told[-1] == "then", "nobody is in the line any more"
+
+
+async def test_nothing_is_kept_before_the_commit(world: World) -> None:
+    world.disk.full = True
+    kept: list[str] = []
+    world.finish("t", b"value")
+    world.collector.when_kept(lambda: kept.append("t"))
+    await eventually(lambda: world.store.trouble is not None)
+    assert kept == []
+    world.disk.full = False
+    await eventually(lambda: kept, timeout=20)
+    assert world.store.blob(digest_of(b"value")) == b"value"
+
+
+async def test_a_large_value_is_tried_again_until_there_is_room(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put, tried = world.store.put_blob, []
+
+    def full(data: bytes, *, owed: bool = False) -> str:
+        assert owed, "there is always room for what has been done already"
+        tried.append(len(data))
+        if len(tried) < 4:
+            raise StoreFullError(f"There is no room: {errno.ENOSPC}.")
+        return put(data, owed=owed)
+
+    monkeypatch.setattr(world.store, "put_blob", full)
+    world.finish("large", LARGE)
+    world.finish("small")
+    await eventually(lambda: len(tried) == 3)
+    assert world.told == []
+    await eventually(lambda: world.told == ["large", "small"])
+    assert world.store.blob(digest_of(LARGE)) == LARGE
+    assert sum("cannot be written yet" in one.message for one in caplog.records) == 1
+
+
+async def test_a_full_database_holds_a_large_value_back_too(world: World) -> None:
+    world.disk.full = True
+    world.finish("large", LARGE)
+    await eventually(lambda: world.store.trouble is not None)
+    assert world.told == []
+    world.disk.full = False
+    await eventually(lambda: world.told == ["large"], timeout=20)
+
+
+async def test_when_nothing_can_be_written_any_more_the_line_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(data: bytes, *, owed: bool = False) -> str:
+        raise StoreError("The disk is broken.")
+
+    monkeypatch.setattr(world.store, "put_blob", broken)
+    world.finish("large", LARGE)
+    world.finish("small")
+    await eventually(lambda: world.told == ["large", "small"])
+
+
+async def test_answers_of_methods_are_not_kept(world: World) -> None:
+    heard: list[CallResult] = []
+    world.collector.route_methods(heard.append)
+    world.finish("call", LARGE, of_actor="a")
+    assert [one.task_id for one in heard] == ["call"]
+    assert world.told == []
