@@ -78,6 +78,26 @@ SETTINGS = {
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
+    "keep_history_s": (
+        "unit/service/test_retention.py",
+        "test_items_that_ended_longer_ago_than_keep_history_s_are_forgotten",
+    ),
+    "keep_history_items": (
+        "unit/service/test_retention.py",
+        "test_no_more_than_keep_history_items_are_kept_the_newest",
+    ),
+    "keep_payloads_s": (
+        "unit/service/test_retention.py",
+        "test_values_are_forgotten_after_keep_payloads_s_and_their_items_are_not",
+    ),
+    "max_payload_bytes": (
+        "unit/service/test_retention.py",
+        "test_one_payload_is_not_larger_than_max_payload_bytes",
+    ),
+    "payload_quota_bytes": (
+        "unit/service/test_retention.py",
+        "test_all_payloads_together_are_not_more_than_payload_quota_bytes",
+    ),
 }
 CLUSTERS = {
     "name": ("unit/config/test_cluster_config.py", "test_metadata_carries_every_key_that_is_no_secret"),
