@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.common.logging import ROOT, configure, get_logger
+from ray_multicluster_scheduler.common.logging import ROOT, configure, get_logger, is_configured
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +77,9 @@ def test_configuring_again_replaces_and_leaves_other_handlers_alone() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="LOUD"):
         configure("LOUD")
+
+
+def test_whether_somebody_asked_for_it() -> None:
+    assert not is_configured()
+    configure(stream=io.StringIO())
+    assert is_configured()

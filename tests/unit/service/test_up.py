@@ -1,0 +1,121 @@
+"""`rmcs up` and `rmcs down`: real processes on a free port; the one cluster is at a port where nobody listens."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
+from ray_multicluster_scheduler.control_plane.store import SqliteStore
+from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+from tests.unit.client_api.control_plane import fleet, until
+
+ROOT = Path(__file__).resolve().parents[3]
+CLUSTERS = "clusters:\n  - {name: mac, dashboard: 'http://127.0.0.1:9'}\n"
+
+
+class Folder:
+    """A configuration, and a state folder beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.config, self.state = path / "clusters.yaml", path / "state"
+        self.config.write_text(CLUSTERS)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def rmcs(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ray_multicluster_scheduler", *words, "--state", str(self.state)]
+        with open(self.said_in(len(self.processes)), "w") as file:
+            process = subprocess.Popen(command, cwd=ROOT, stderr=file)
+        self.processes.append(process)
+        return process
+
+    def said_in(self, number: int) -> Path:
+        return self.config.with_name(f"{number}.log")
+
+    def said(self, process: subprocess.Popen[bytes]) -> str:
+        """All that it said, when it is over."""
+        process.wait(60)
+        return self.said_in(self.processes.index(process)).read_text()
+
+    def up(self, *words: str) -> tuple[subprocess.Popen[bytes], str]:
+        """A service that is ready, and its address."""
+        process = self.rmcs("up", "--config", str(self.config), "--port", "0", *words)
+        until(lambda: process.poll() is not None or "address" in (holder(self.state) or {}), 60)
+        said = holder(self.state)
+        assert said is not None, self.said(process)
+        assert said["pid"] == process.pid
+        return process, said["address"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    for process in folder.processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+def test_up_and_down_and_up_again(folder: Folder) -> None:
+    process, address = folder.up()
+    with urlopen(f"{address}/readyz", timeout=10) as response:
+        assert json.load(response) == {"status": "ready"}
+    second = folder.rmcs("up", "--config", str(folder.config), "--port", "0")
+    said = folder.said(second)
+    assert second.returncode != 0
+    assert str(process.pid) in said
+    assert address in said
+    assert "Traceback" not in said
+    down = folder.rmcs("down")
+    assert down.wait(60) == 0
+    assert process.wait(10) == 0
+    assert "rmcs: stopped; 0 items not over" in folder.said(process)
+    assert holder(folder.state) is None
+    with urlopen(f"{folder.up()[1]}/healthz", timeout=10) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(folder: Folder, number: signal.Signals) -> None:
+    process, _ = folder.up("--drain", "5")
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    SqliteStore(folder.state).close()
+
+
+def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:
+    process, _ = folder.up()
+    process.kill()
+    process.wait(10)
+    assert holder(folder.state) is None
+    folder.up()
+
+
+def test_there_is_nothing_to_end(folder: Folder) -> None:
+    down = folder.rmcs("down")
+    said = folder.said(down)
+    assert down.returncode != 0
+    assert "No service runs on" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", ""])
+def test_nobody_from_outside_is_let_in(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot listen on"):
+        serve(fleet(), tmp_path / "state", host)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) -> None:
+    _, address = folder.up()
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+.*--port"):
+        serve(fleet(), tmp_path / "other", port=int(address.rpartition(":")[2]))
