@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentWatch
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
-from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN, payload_of
+from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -26,15 +26,13 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
+from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
-from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
+from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
-from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of, had_value, result_of
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import item_row, task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
 
@@ -64,6 +62,7 @@ class ServiceRuntime(Runtime):
     def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.store = store
         self._stored = StoreKeeping(store)
+        self.history = StoredHistory(store)
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
 
     # ---- going on where the process before stopped
@@ -179,7 +178,7 @@ class ServiceRuntime(Runtime):
             by_key = self.store.by_key(task.owner, task.idempotency_key) or task.id
         stored = self.store.item(by_key)
         if stored is not None:
-            return await asyncio.to_thread(self._item_of, stored)
+            return await asyncio.to_thread(self.history.item, stored)
         if self.store.expired(by_key):
             raise UnknownItemError(
                 f"{task.kind} {by_key} was accepted before, ended long ago and was forgotten.",
@@ -216,7 +215,7 @@ class ServiceRuntime(Runtime):
                         task_id=task_id,
                         next_step="submit that one first, to the same service",
                     )
-                item = await asyncio.to_thread(self._item_of, stored)
+                item = await asyncio.to_thread(self.history.item, stored)
             if item.outcome is not None and item.outcome.succeeded:
                 payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
             sources.append(JobHandle(item, self) if item.task.kind == "job" else TaskHandle(item, self))
@@ -238,31 +237,10 @@ class ServiceRuntime(Runtime):
             return item
         stored = await asyncio.to_thread(self.store.item, item_id)
         if stored is not None:
-            return await asyncio.to_thread(self._item_of, stored)
+            return await asyncio.to_thread(self.history.item, stored)
         if await asyncio.to_thread(self.store.expired, item_id):
             return None
         raise explanation.unknown_item(item_id)
-
-    def _item_of(self, stored: StoredItem) -> Item:
-        """One that is over, from what was written; not on the loop, it may have a large value."""
-        task, _ = task_of(stored)
-        item = Item(task)
-        steps = self.store.steps(task.id)
-        if steps:
-            item.transition = item_row(stored, steps, None).history[-1]
-        completion = completion_of(stored)
-        if completion is None:  # it goes on, and somebody forgot it here: that must not be
-            raise SchedulerError(f"{task.id} is not over, and yet unknown to the brain.", task_id=task.id)
-        Promise.ended(item, Outcome(completion, self._result(stored, completion)))
-        return item
-
-    def _result(self, stored: StoredItem, completion: Complete) -> CallResult | None:
-        outcome = self.store.outcome(stored.new.id)
-        if outcome is None or outcome.attempt != completion.attempt:
-            return None
-        payload = None if outcome.digest is None else self.store.blob(outcome.digest)
-        result = result_of(outcome, payload)
-        return replace(result, code=VALUE_FORGOTTEN) if payload is None and had_value(outcome) else result
 
     async def explained(self, item_id: str) -> dict[str, Any]:
         """Why it is where it is, or how it ended. Raises UnknownItemError."""
@@ -276,28 +254,7 @@ class ServiceRuntime(Runtime):
             if await asyncio.to_thread(self.store.expired, item_id):
                 return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)
-        return await asyncio.to_thread(self._stored_story, stored)
-
-    def _stored_story(self, stored: StoredItem) -> dict[str, Any]:
-        steps, decisions = self.store.steps(stored.new.id), self.store.decisions(stored.new.id)
-        row = item_row(stored, steps, decisions[-1] if decisions else None)
-        last, completion = row.history[-1], completion_of(stored)
-        fences = dict(enumerate((*row.earlier_fences, row.fence or 0), start=1))
-        return {
-            "id": stored.new.id,
-            "kind": stored.new.kind,
-            "name": stored.new.name,
-            "owner": stored.new.owner,
-            "priority": row.priority,
-            "state": str(row.state),
-            "cluster": row.cluster,
-            "attempt": row.attempt,
-            "code": last.code,
-            "sentence": (completion.message if completion else "") or last.sentence,
-            "attempts": [one.to_dict() for one in attempts_of(row.history, fences)],
-            "decision": None if row.decision is None else row.decision.to_dict(),
-            "history": [step.to_dict() for step in row.history],
-        }
+        return await asyncio.to_thread(self.history.story, stored)
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """A job's face. Raises UnknownItemError."""
@@ -308,27 +265,7 @@ class ServiceRuntime(Runtime):
             if await asyncio.to_thread(self.store.expired, job_id):
                 return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
             raise explanation.unknown_item(job_id)
-        return await asyncio.to_thread(self.stored_job, stored)
-
-    def stored_job(self, stored: StoredItem) -> dict[str, Any]:
-        """The same of one that is over."""
-        task, _ = task_of(stored)
-        if task.job is None:
-            raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
-        row = item_row(stored, self.store.steps(task.id), None)
-        return {
-            "job_id": task.id,
-            "status": JOB_STATUS[row.state],
-            "entrypoint": task.job.entrypoint,
-            "metadata": dict(task.job.metadata),
-            "cluster": row.cluster,
-            "attempt": row.attempt,
-            "ray_submission_id": self.jobs.ray_id(task.id, row.attempt) if row.attempt else None,
-            "message": row.history[-1].sentence,
-            "submitted_at": task.submitted_at,
-            "started_at": row.started_at,
-            "finished_at": row.finished_at,
-        }
+        return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
 
     async def all_jobs(self) -> list[dict[str, Any]]:
         """Every job that is remembered, oldest first."""

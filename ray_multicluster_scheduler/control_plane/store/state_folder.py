@@ -78,7 +78,21 @@ def _read(file: int) -> dict[str, Any]:
         said = json.loads(os.pread(file, 65536, 0) or b"{}")
     except ValueError:  # it is being written just now
         said = {}
-    return said if isinstance(said, dict) else {}
+    if not isinstance(said, dict) or not _lives(said.get("pid")):  # what one that was killed said of itself
+        return {}
+    return said
+
+
+def _lives(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
 
 
 def _taken(path: Path) -> ConfigurationError:

@@ -53,7 +53,7 @@ def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert holder(tmp_path / "nowhere") is None
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1]"])
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"pid": 999999999, "address": "http://of-one-that-was-killed"}'])
 def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
     folder = StateFolder(tmp_path)
     (tmp_path / "server.json").write_bytes(text)
