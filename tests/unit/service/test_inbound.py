@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.handles.outcome import value_of
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
@@ -28,6 +29,7 @@ class Service:
         self.asked: list[Mapping[str, Any]] = []
         self.answers: deque[Any] = deque()
         self.blobs: dict[str, bytes] = {}
+        self.forgotten: set[str] = set()
 
     async def ask(self, method: str, path: str, said: Mapping[str, Any], **_: object) -> Any:
         assert (method, path) == ("POST", "/api/v1/wait")
@@ -41,6 +43,8 @@ class Service:
 
     async def fetch(self, path: str) -> bytes:
         digest = path.rpartition("/")[2]
+        if digest in self.forgotten:
+            raise UnknownItemError("it was forgotten")
         if digest not in self.blobs:
             raise SchedulerError("it is not here yet")
         return self.blobs[digest]
@@ -133,6 +137,16 @@ async def test_a_large_value_is_fetched_and_until_it_can_be_the_end_is_not_heard
     await eventually(lambda: client.over)
     assert client.over["a"].result is not None
     assert client.over["a"].result.payload == large
+
+
+async def test_a_large_value_that_was_forgotten_meanwhile_is_lost_and_nobody_waits_for_it(client: Client) -> None:
+    large = b"x" * 100_000
+    client.service.forgotten.add(digest_of(large))
+    client.inbound.begin()
+    client.service.answers.append({"items": [ended("a", large)]})
+    await eventually(lambda: client.over)
+    with pytest.raises(ResultLostError):
+        value_of(client.over["a"])
 
 
 async def test_steps_only_go_forward(client: Client) -> None:

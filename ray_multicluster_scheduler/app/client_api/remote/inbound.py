@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -107,7 +107,12 @@ class Inbound:
 
     async def _end(self, item: Item, status: Mapping[str, Any]) -> None:
         said = status["outcome"]
-        fetched = {digest: await self._client.fetch(f"/api/v1/blobs/{digest}") for digest in wire.named_payloads(said)}
+        fetched: dict[str, bytes] = {}
+        for digest in wire.named_payloads(said):
+            try:
+                fetched[digest] = await self._client.fetch(f"/api/v1/blobs/{digest}")
+            except UnknownItemError:
+                _log.warning("the value of %s was forgotten before it was fetched", item.id)
         if "number" in status:
             item.transition = wire.step_from_wire(status)
         self._ended(item, wire.outcome_from_wire(said, fetched))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -236,8 +237,10 @@ class RemoteRuntime(RemoteKnown):
         elif drain:
             wait_for(items, len(items))
         else:
+            deadline = time.monotonic() + ACCEPT_TIMEOUT_S
             for item in items:
-                item.wait_accepted(ACCEPT_TIMEOUT_S)
+                if not item.wait_accepted(max(0.0, deadline - time.monotonic())):
+                    shutdown_story.say(f"{item.id} was not accepted by {self.address}, which does not answer")
         with self._closing:
             if self.loop_over:
                 return

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
@@ -88,7 +89,7 @@ def named_payloads(said: Mapping[str, Any]) -> list[str]:
 
 
 def outcome_from_wire(said: Mapping[str, Any], fetched: Mapping[str, bytes]) -> Outcome:
-    """``fetched`` has what :func:`named_payloads` names."""
+    """``fetched`` has what :func:`named_payloads` names, but for what was forgotten."""
     done = dict(said["completion"])
     completion = Complete(**{**done, "state": TaskState(done["state"])})
     result = None
@@ -100,7 +101,9 @@ def outcome_from_wire(said: Mapping[str, Any], fetched: Mapping[str, bytes]) -> 
         if "payload" in said["result"]:
             payload = b64decode(said["result"]["payload"])
         elif "digest" in said["result"]:
-            payload = fetched[said["result"]["digest"]]
+            payload = fetched.get(said["result"]["digest"])
+            if payload is None:
+                told["code"] = VALUE_FORGOTTEN
         result = CallResult(**told, payload=payload)
     origin = None if said["origin"] is None else outcome_from_wire(said["origin"], fetched)
     return Outcome(completion, result, origin)
