@@ -366,7 +366,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         with self._lock:
             if self._runtime is None or self._submission is None:
                 # A new id each time: an id that was issued before must never be issued again.
-                self._control_plane = new_control_plane_id()
+                self._control_plane = new_control_plane_id(lasting=self.address is not None)
                 if self.address is None:
                     self._runtime = Runtime(self.config, self._control_plane)
                 else:

@@ -137,9 +137,10 @@ class Submission:
         return f"{kind}-{self._control_plane}-{next(self._numbers)}"
 
 
-def new_control_plane_id() -> str:
-    """Short enough to type, long enough not to meet another one on the same cluster."""
-    return secrets.token_hex(4)
+def new_control_plane_id(*, lasting: bool = False) -> str:
+    """Short enough to type, long enough not to meet another one on the same cluster; with ``lasting`` also not in a
+    service that keeps the ids of every program that ever used it."""
+    return secrets.token_hex(8 if lasting else 4)
 
 
 def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
