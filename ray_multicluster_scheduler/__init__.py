@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         RemoteTraceback,
         ResultLostError,
         SchedulerError,
+        ServiceUnavailableError,
         StoreError,
         StoreFullError,
         TaskCancelledError,
@@ -133,6 +134,7 @@ __all__ = [
     "RemoteTraceback",
     "ResultLostError",
     "SchedulerError",
+    "ServiceUnavailableError",
     "Settings",
     "StoreError",
     "StoreFullError",
@@ -226,8 +228,8 @@ _HOMES = {
     "common.exception": (
         "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
         "NoHealthyClusterError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
-        "ResultLostError SchedulerError StoreError StoreFullError TaskCancelledError TaskSubmissionError "
-        "TaskTimeoutError UnknownItemError WorkerCrashedError"
+        "ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError TaskCancelledError "
+        "TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
     ),
     "common.model": "Rejection TaskState",
     "control_plane.config": "ClusterConfig FleetConfig Settings",

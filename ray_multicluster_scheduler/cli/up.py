@@ -37,6 +37,7 @@ def up(
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
 
+    os.umask(0o077)  # code and arguments of all users of the service are in its files
     if not is_configured():
         configure("INFO")
     serve(

@@ -16,6 +16,7 @@ SchedulerError
 ├── ResultLostError             it finished, but its value is gone
 ├── StoreError                  the durable record cannot be read or written
 │   └── StoreFullError          … because there is no room
+├── ServiceUnavailableError     the service does not answer, or not now
 ├── UnknownItemError            no item of this id was ever accepted here
 └── RemoteError                 user code failed with something that cannot be rebuilt here
 
@@ -123,6 +124,10 @@ class StoreError(SchedulerError):
 
 class StoreFullError(StoreError):
     """There is no room for more; what is there is safe."""
+
+
+class ServiceUnavailableError(SchedulerError):
+    """The service does not answer, or cannot answer now; the same may be asked again."""
 
 
 class UnknownItemError(SchedulerError, LookupError):

@@ -30,7 +30,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def post(address: str, path: str, said: dict[str, Any]) -> Any:
-    request = urllib.request.Request(f"{address}{path}", json.dumps(said).encode(), method="POST")
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}{path}", json.dumps(said).encode(), headers, method="POST")
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

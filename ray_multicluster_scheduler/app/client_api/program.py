@@ -51,6 +51,11 @@ def interrupted() -> bool:
     return _interrupted.is_set() or _stopping.is_set()
 
 
+def stopping() -> bool:
+    """Was it asked that what this program has in progress be stopped: under the decorator, or in wait_for_all_jobs?"""
+    return _stopping.is_set()
+
+
 def end_without_draining() -> None:
     """The program was interrupted and ends: what is still submitted is not waited for at its exit."""
     _interrupted.set()

@@ -8,6 +8,7 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.routes import blobs, fleet, items, probes
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -22,6 +23,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         redoc_url=None,
         default_response_class=Answer,
     )
+    app.add_middleware(OnlyLocal)
     app.state.runtime = runtime
     app.state.mailboxes = Mailboxes(runtime)
     app.add_exception_handler(SchedulerError, problems.answer)

@@ -20,6 +20,7 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.QueueFullError, 429),
     (errors.ClusterConnectionError, 502),
     (errors.StoreError, 503),
+    (errors.ServiceUnavailableError, 503),
 )
 
 

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.control_plane.store import Store
 
 _log = get_logger(__name__)
 EVERY_S = 300.0
+_PATIENCE_S = 2.0
 
 
 class Retention:
@@ -26,9 +27,9 @@ class Retention:
         self._thread.start()
 
     def stop(self) -> None:
-        """Waits for what it is doing."""
+        """Waits a while for what it is doing; a full disk may hold it up until the store is closed."""
         self._over.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
 
     def tidy(self) -> int:
         """Once; returns how many items were forgotten. Raises StoreError."""
@@ -44,3 +45,5 @@ class Retention:
                 self.tidy()
             except StoreError as error:  # it is tried again; whoever submits is told what is wrong with the store
                 _log.warning("old items cannot be forgotten now: %s", error)
+            except Exception:  # noqa: BLE001 - or nothing would ever be forgotten again
+                _log.exception("old items cannot be forgotten: a defect")

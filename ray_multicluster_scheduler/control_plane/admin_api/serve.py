@@ -14,7 +14,8 @@ from types import FrameType
 
 import uvicorn
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
+from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
@@ -85,6 +86,7 @@ def _serve(
         )
     )
     retention = Retention(runtime.store, runtime.config.settings, runtime.clock)
+    runtime.when_failed = stop.set
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))
         retention.start()
@@ -92,13 +94,15 @@ def _serve(
             state.tell(address=address, control_plane=runtime.control_plane)
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
-            if drain_s is not None:
+            if drain_s is not None and runtime.failure is None:
                 _drain(runtime, drain_s, stop, say)
         finally:
             retention.stop()
             runtime.soon(app.state.mailboxes.close)
             server.should_exit = True
             serving.result()
+    if runtime.failure is not None:
+        raise StoreError(f"The service {runtime.failure}.", next_step="mend that and start it again: nothing is lost")
     left = len(runtime.unfinished())
     say(
         f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
@@ -107,21 +111,18 @@ def _serve(
 
 
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:
+    stop.clear()
     runtime.refuse("is draining and takes nothing new")
     waiting = runtime.unfinished()
     if not waiting:
         return
     say(f"rmcs: draining: {len(waiting)} items are not over; at most {limit_s:g} s (again to stop at once)")
-    stop.clear()
-    over = threading.Event()
 
-    def look(_: object) -> None:
-        if all(item.done() for item in waiting):
-            over.set()
+    def end() -> None:
+        if wait_for(waiting, len(waiting), limit_s):
             stop.set()
 
-    for item in waiting:
-        item.watch(look)
+    threading.Thread(target=end, name="rmcs-drain", daemon=True).start()
     stop.wait(limit_s)
 
 

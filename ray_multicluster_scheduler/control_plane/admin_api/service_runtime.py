@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,10 +19,12 @@ from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     SchedulerError,
+    ServiceUnavailableError,
     StoreFullError,
     TaskSubmissionError,
     UnknownItemError,
 )
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
@@ -33,7 +35,12 @@ from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
 
+_log = get_logger(__name__)
+_AT_ONCE = 100
+_LOOK_AGAIN_S = 1.0
 _FORGOTTEN = "it ended long ago and was forgotten"
 
 
@@ -63,6 +70,8 @@ class ServiceRuntime(Runtime):
         self.store = store
         self._stored = StoreKeeping(store)
         self.history = StoredHistory(store)
+        self.failure: str | None = None
+        self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
 
     # ---- going on where the process before stopped
@@ -94,8 +103,11 @@ class ServiceRuntime(Runtime):
             except SchedulerError as error:  # it was forgotten meanwhile; what has begun does not need it any more
                 self._stored.objects.lose(row.task.id, log.attached[row.task.id])
                 watches.append(error)
+        ended = await asyncio.to_thread(self._ended_meanwhile, restored.items)
         self.manager.post(restored)
         crash_point("in start-up")
+        for cluster, result in ended:
+            self.collector.finished(cluster, result)
         for row, watch in zip(waiting, watches, strict=True):
             if isinstance(watch, SchedulerError):
                 self.manager.post(ArgumentsFailed(row.task.id, str(watch), "ResultLostError"))
@@ -106,6 +118,16 @@ class ServiceRuntime(Runtime):
         log.attached.clear()
         await self.links.take_back([one for one in agents if one.cluster in self._names()], identity)
 
+    def _ended_meanwhile(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
+        """Answers that were written, while the process before ours ended before it could say what follows from them."""
+        found = []
+        for row in rows:
+            outcome = None if row.state.terminal or not row.attempt else self.store.outcome(row.task.id)
+            if outcome is not None and outcome.attempt == row.attempt and row.place != "none":
+                payload = None if outcome.digest is None else self.store.blob(outcome.digest)
+                found.append((row.cluster or "", result_of(outcome, payload)))
+        return found
+
     def _names(self) -> set[str]:
         return set(self.machine.registry.names())
 
@@ -114,27 +136,63 @@ class ServiceRuntime(Runtime):
     async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
         """Accept these, each by itself. What is returned is durable: each is an item, maybe one that was accepted long
         ago, or why it was refused."""
-        if self.store.trouble is not None:
-            raise StoreFullError(
-                f"Nothing can be accepted now. {self.store.trouble}", next_step="submit it again when there is room"
-            )
+        self._check_that_it_goes_on()
         answers: list[Item | SchedulerError] = []
         known = self.store.known([one.task.id for one in wanted])
-        for one in wanted:
+        for at, one in enumerate(wanted):
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)  # others have their turn
             try:
                 answers.append(await self._take_one(one, blobs, maybe_known=one.task.id in known))
             except SchedulerError as error:
                 answers.append(error)
-        last = next((one for one in reversed(answers) if isinstance(one, Item) and not one.accepted), None)
-        if last is not None:  # they are written in their order
-            await _accepted(last)
+        for item in dict.fromkeys(one for one in answers if isinstance(one, Item)):
+            if not item.accepted:
+                await self._until_durable(item)
         return answers
+
+    def _check_that_it_goes_on(self) -> None:
+        if self.failure is not None or self.refusal is not None:
+            raise ServiceUnavailableError(
+                f"The service {self.failure or self.refusal}.", next_step="ask again when it runs again"
+            )
+
+    async def _until_durable(self, item: Item) -> None:
+        """Raises ServiceUnavailableError if that cannot be said: the same is to be submitted again, with its id."""
+        changed = asyncio.Event()
+
+        def tell(_: Item) -> None:
+            changed.set()
+
+        item.watch_steps(tell)
+        try:
+            while not item.accepted:
+                self._check_that_it_goes_on()
+                try:
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await changed.wait()
+                except TimeoutError:
+                    self._check_that_it_goes_on()
+                    if self.store.trouble is not None:
+                        raise ServiceUnavailableError(
+                            f"{item.id} cannot be written now. {self.store.trouble}",
+                            task_id=item.id,
+                            next_step="submit it again, with the same id",
+                        ) from None
+        finally:
+            item.unwatch_steps(tell)
 
     async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
         task = wanted.task
         known = self.item(task.id)
         if known is None and (maybe_known or task.idempotency_key is not None):
             known = await self._find(task)
+        if known is None and self.store.trouble is not None:
+            raise StoreFullError(
+                f"Nothing can be accepted now. {self.store.trouble}",
+                task_id=task.id,
+                next_step="submit it again when there is room",
+            )
         if known is not None:
             if known.task.kind != task.kind:
                 raise ConfigurationError(
@@ -145,6 +203,8 @@ class ServiceRuntime(Runtime):
             return known
         if task.kind == "actor" or task.serves:
             raise SchedulerError("Actors cannot be used through a service yet.", task_id=task.id)
+        if not task.submitted_at:
+            task = replace(task, submitted_at=self.clock.now())
         task = await self._without_what_is_over(task)
         own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
         missing = self.store.hold(
@@ -281,6 +341,14 @@ class ServiceRuntime(Runtime):
 
     # ---- the end
 
+    def _defect(self, error: BaseException) -> None:
+        """Nothing is driven any more. Nobody is told that his work failed: it is as it was written, and the next
+        process goes on with it."""
+        self.failure = f"cannot go on: {error}"
+        self.refuse(self.failure)
+        _log.error("the service %s; start it again, everything is in its folder", self.failure)
+        self.when_failed()
+
     def park(self) -> None:
         """Stop here, and leave everything running where it is: the next process goes on. Idempotent."""
         with self._closing:
@@ -322,19 +390,3 @@ class _Put(Handle):
 
 def _puts(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith(RESULT)]
-
-
-async def _accepted(item: Item) -> None:
-    """Until it is durable."""
-    done = asyncio.get_running_loop().create_future()
-
-    def tell(_: Item) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    item.watch_steps(tell)
-    try:
-        if not item.accepted:
-            await done
-    finally:
-        item.unwatch_steps(tell)

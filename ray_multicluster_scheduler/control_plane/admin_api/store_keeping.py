@@ -27,7 +27,7 @@ class StoreKeeping:
         self.shelf: PayloadShelf = self.objects
         self.agents = StoredMemory(store)
         self.memory: LinkMemory = self.agents
-        self.life = store.epoch
+        self.life, self.lasting = store.epoch, True
 
     def log(
         self,
@@ -39,6 +39,9 @@ class StoreKeeping:
         return self.durable_log
 
     def collector(
-        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+        self,
+        post: Callable[[Event], None],
+        output: OutputStore,
+        when_durable: Callable[[Callable[[], object]], object],
     ) -> KeepingCollector:
-        return KeepingCollector(post, output, self._store, self.durable_log, flush)
+        return KeepingCollector(post, output, self._store, self.durable_log, when_durable)

@@ -74,14 +74,14 @@ def _damaged(path: Path, what: str) -> StoreError:
     )
 
 
-def refuse_to_begin_anew(path: Path, *, has_blobs: bool) -> None:
+def refuse_to_begin_anew(path: Path, *, there_was_one: bool) -> None:
     """Raises StoreError where there was a database: it is lost, and a new one would hide that."""
     if path.exists() and path.stat().st_size:
         return
     left = [one.name for one in path.parent.glob(f"{path.name}?*") if one.stat().st_size]
-    if left or has_blobs:
+    if left or there_was_one:
         what = "is empty" if path.exists() else "is missing"
-        raise _damaged(path, f"it {what}, but {', '.join(left) or 'its payloads'} beside it shows that there was one")
+        raise _damaged(path, f"it {what}, and {', '.join(left) or 'what is'} beside it shows that there was one")
 
 
 def bring_up_to_date(connection: apsw.Connection, path: Path) -> None:

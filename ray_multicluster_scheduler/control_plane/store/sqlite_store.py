@@ -58,7 +58,8 @@ class SqliteStore:
         try:
             make_folder(folder)
             self._files = BlobFiles(folder / "blobs")
-            refuse_to_begin_anew(self.path, has_blobs=self._files.any())
+            made = folder / "rmcs.made"
+            refuse_to_begin_anew(self.path, there_was_one=self._files.any() or made.exists())
         except OSError as error:
             raise StoreError(f"The state folder {folder} cannot be used: {error.strerror}.") from error
         with sentences(self.path):
@@ -66,6 +67,7 @@ class SqliteStore:
             self._reader = Reader(lambda: connect(self.path, vfs=vfs, writes=False))
             try:
                 bring_up_to_date(self._connection, self.path)
+                made.touch(mode=0o600)
                 self._changes = ChangeWriter(self._connection)
                 kept_bytes: int = self._reader.one("blob_bytes")
             except BaseException:

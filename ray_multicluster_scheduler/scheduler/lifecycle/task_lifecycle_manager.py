@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -42,6 +42,12 @@ _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
 _PAUSE_AFTER, _PAUSE_S = 32, 0.01
 _ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt, AdoptAttempt)
+
+
+class _InTurn(NamedTuple):
+    """Stands between events."""
+
+    deed: Callable[[], object]
 
 
 class Hands(Protocol):
@@ -78,7 +84,7 @@ class TaskLifecycleManager:
         self._clock, self._audience = clock, audience
         self._loop = asyncio.get_running_loop()
         self._hands: Hands | None = None
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[Event | _InTurn] = deque()
         self._scheduled = False
         self._caught_up = threading.Event()
         self._since_pause = 0
@@ -130,9 +136,12 @@ class TaskLifecycleManager:
         if self._inbox:  # else the turn that says so may be over
             self._caught_up.wait(_PAUSE_S)
 
-    def flush_soon(self) -> None:
-        """On the loop: let the log be written although no event may come."""
-        if not self._scheduled and not self._broken:
+    def when_durable(self, deed: Callable[[], object]) -> None:
+        """On the loop: do it when everything that was posted so far was handled, and what came of that is durable."""
+        if self._broken:
+            return
+        self._inbox.append(_InTurn(deed))
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
@@ -163,6 +172,9 @@ class TaskLifecycleManager:
     def _handle_some(self) -> None:
         for _ in range(min(len(self._inbox), _EVENTS_PER_TURN)):
             event = self._inbox.popleft()
+            if isinstance(event, _InTurn):
+                self.log.then(event.deed)
+                continue
             instructions = self.machine.handle(event, self._clock.now())
             if instructions:
                 self._note(instructions)

@@ -205,7 +205,11 @@ class Dispatcher:
                 self._spawn(self._prepare_and_send(order, task))
             else:
                 prepared = self._preparation.plain_task(task, order.cluster, order.attempt)
-                calls.append(self._call(order, task, prepared))
+                try:
+                    calls.append(self._call(order, task, prepared))
+                except (StoreError, LookupError, StopIteration) as error:  # its own fault: others are sent all the same
+                    key, sentence = (order.task_id, order.attempt), f"its payload cannot be read: {error!r}"
+                    self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PAYLOAD_LOST", sentence))
         if calls:
             link.submit(calls)
             crash_point("after send")

@@ -24,7 +24,7 @@ _SMALL_BYTES = 32 * 1024
 
 
 class KeepingCollector(ResultCollector):
-    """Everything is told in the order in which it came: what comes after a large value waits until that is written."""
+    """Ends are told in the order in which they came: what ends after a large value waits until that is written."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class KeepingCollector(ResultCollector):
         output: OutputStore,
         store: Store,
         log: DurableLog,
-        flush: Callable[[], object],
+        when_durable: Callable[[Callable[[], object]], object],
     ) -> None:
         super().__init__(post, output)
-        self._store, self._log, self._flush = store, log, flush
+        self._store, self._log, self._when_durable = store, log, when_durable
         self._line: deque[tuple[asyncio.Task[None] | None, Callable[[], object]]] = deque()
 
     def finished(self, cluster: str, result: CallResult) -> None:
@@ -60,8 +60,7 @@ class KeepingCollector(ResultCollector):
         super().finished(cluster, result)
 
     def _say_when_kept(self, deed: Callable[[], object]) -> None:
-        self._log.then(lambda: self._acknowledge(deed))
-        self._flush()
+        self._when_durable(lambda: self._acknowledge(deed))
 
     def _acknowledge(self, deed: Callable[[], object]) -> None:
         crash_point("before acknowledge")

@@ -15,6 +15,8 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import Pa
 
 AT_HAND_BYTES = 64 * 2**20
 _SMALL_BYTES = 4096
+ENTRY_BYTES = 250
+"""What one costs besides its bytes, about."""
 
 
 class StoredShelf(PayloadShelf):
@@ -36,7 +38,7 @@ class StoredShelf(PayloadShelf):
         """It is in the store, or on its way there."""
         if digest not in self._at_hand:
             self._at_hand[digest] = data
-            self._bytes += len(data)
+            self._bytes += len(data) + ENTRY_BYTES
             self._make_room()
         return digest
 
@@ -104,8 +106,8 @@ class StoredShelf(PayloadShelf):
         return data
 
     def _make_room(self) -> None:
-        for digest in list(self._at_hand):
-            if self._bytes <= self._most:
+        while self._bytes > self._most:
+            oldest = next((one for one in self._at_hand if not self._wanted[one]), None)
+            if oldest is None:
                 return
-            if not self._wanted[digest]:
-                self._bytes -= len(self._at_hand.pop(digest))
+            self._bytes -= len(self._at_hand.pop(oldest)) + ENTRY_BYTES

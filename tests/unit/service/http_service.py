@@ -73,7 +73,7 @@ class HttpService:
     def ask(self, method: str, path: str, said: object = None, *, data: bytes | None = None) -> tuple[int, Any]:
         """Status and answer; JSON is read."""
         body = data if data is not None or said is None else json.dumps(said).encode()
-        request = Request(f"{self.address}{path}", body, method=method)
+        request = Request(f"{self.address}{path}", body, {"Content-Type": "application/json"}, method=method)
         try:
             with urlopen(request, timeout=30) as response:
                 return response.status, _read(response)

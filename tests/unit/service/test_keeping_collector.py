@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,14 @@ class World:
         self.told: list[str] = []
         machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
         self.log = DurableLog(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
-        self.collector = KeepingCollector(self._post, OutputStore(), self.store, self.log, self._flush)
+        self.collector = KeepingCollector(self._post, OutputStore(), self.store, self.log, self._when_durable)
 
     def _post(self, event: events.Event) -> None:
         assert isinstance(event, events.AttemptFinished)
         self.told.append(event.task_id)
 
-    def _flush(self) -> None:
+    def _when_durable(self, deed: Callable[[], object]) -> None:
+        self.log.then(deed)
         asyncio.get_running_loop().call_soon(self.log.flush)
 
     def finish(self, task_id: str, payload: bytes | None = None, **values: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     SchedulerError,
+    ServiceUnavailableError,
     StoreFullError,
     TaskSubmissionError,
     UnknownItemError,
@@ -62,13 +64,46 @@ def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
         answer = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
-        until(lambda: plane.store.trouble is not None)
-        assert not answer.done()
+        with pytest.raises(ServiceUnavailableError, match="cannot be written now") as told:
+            answer.result(20)
+        assert "with the same id" in str(told.value)
         assert plane.placed == []
+        again = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
         disk.full = False
-        (item,) = answer.result(20)
+        try:
+            (item,) = again.result(20)
+        except ServiceUnavailableError:  # there was no room for a moment longer
+            (item,) = plane.take(a_task("t"))
         assert isinstance(item, Item)
         assert plane.store.item("t") is not None
+        until(lambda: plane.placed)
+        assert len(plane.placed) == 1
+
+
+def test_an_answer_waits_for_every_item_of_its_batch(tmp_path: Path) -> None:
+    """One that was accepted long ago at the end of a batch said nothing of the new one before it."""
+    disk = WatchedDisk()
+    with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
+        plane.taken(a_task("old"))
+        disk.full = True
+        both = [Wanted(a_task("new")), Wanted(a_task("old"))]
+        with pytest.raises(ServiceUnavailableError):
+            plane.runtime.start(plane.runtime.take(both, BLOBS)).result(20)
+        disk.full = False
+
+
+def test_a_service_that_cannot_go_on_tells_nobody_that_his_work_failed(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
+        runs = running(plane.taken(a_task("runs")))
+        failed: list[str] = []
+        plane.runtime.when_failed = lambda: failed.append("heard")
+        disk.broken = True
+        with pytest.raises(ServiceUnavailableError, match="cannot go on"):
+            plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS)).result(20)
+        until(lambda: failed)
+        assert not runs.done()
+        disk.broken = False
 
 
 def test_the_same_id_twice_is_one_item(plane: ServicePlane) -> None:
@@ -152,19 +187,20 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
         disk.full = True
         first = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
         until(lambda: plane.store.trouble is not None)
-        with pytest.raises(StoreFullError, match="Nothing can be accepted now"):
-            plane.take(a_task("u"))
+        (refused,) = plane.take(a_task("u"))
+        assert isinstance(refused, StoreFullError)
+        assert "Nothing can be accepted now" in str(refused)
         disk.full = False
-        first.result(20)
+        with suppress(ServiceUnavailableError):
+            first.result(20)
         until(lambda: plane.store.trouble is None)
         assert plane.taken(a_task("u")).id == "u"
 
 
 def test_nothing_is_taken_while_it_drains(plane: ServicePlane) -> None:
     plane.runtime.refuse("is draining and takes nothing new")
-    (refused,) = plane.take(a_task("t"))
-    assert isinstance(refused, SchedulerError)
-    assert "draining" in str(refused)
+    with pytest.raises(ServiceUnavailableError, match="draining"):
+        plane.take(a_task("t"))
     assert plane.store.item("t") is None
 
 

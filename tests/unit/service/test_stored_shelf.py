@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_shelf import StoredShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_shelf import ENTRY_BYTES, StoredShelf
 from tests.unit.lifecycle.driver import task
 
 SIZE = 10_000
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 @pytest.fixture
 def shelf(store: SqliteStore) -> StoredShelf:
-    return StoredShelf(store, 3 * SIZE)
+    return StoredShelf(store, 3 * (SIZE + ENTRY_BYTES))
 
 
 def needs(name: str, *blobs: int) -> object:
@@ -64,7 +64,7 @@ def test_the_same_blob_is_held_once(shelf: StoredShelf) -> None:
 
 
 async def test_what_is_being_sent_stays_however_little_room_there_is(store: SqliteStore) -> None:
-    shelf = StoredShelf(store, SIZE)
+    shelf = StoredShelf(store, SIZE + ENTRY_BYTES)
     wanted = needs("t", 0, 1)
     async with shelf.at_hand(wanted):  # type: ignore[arg-type]
         assert shelf.is_at_hand(wanted)  # type: ignore[arg-type]

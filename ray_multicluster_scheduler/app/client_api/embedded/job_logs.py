@@ -41,7 +41,7 @@ def follow(runtime: Runtime, job_id: str) -> Iterator[str]:
     while (attempt := _next_attempt(runtime, job_id, seen)) is not None:
         seen = attempt.number
         _check_reach(runtime, job_id, attempt)
-        yield from _pieces(runtime, _tail(runtime, job_id, attempt))
+        yield from _pieces(runtime, tail(runtime, job_id, attempt))
         if runtime.closed:
             return
 
@@ -61,12 +61,17 @@ def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
             raise
 
 
-async def _tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
+async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
     """On the loop."""
     async for piece in runtime.clients.client(attempt.cluster).tail_job_logs(
         runtime.jobs.ray_id(job_id, attempt.number)
     ):
         yield piece
+
+
+def started_attempt(runtime: Runtime, job_id: str) -> _Attempt | None:
+    """On the loop: the newest attempt that was seen to run."""
+    return _attempt(_record(runtime, job_id), started=True)
 
 
 def _next_attempt(runtime: Runtime, job_id: str, seen: int) -> _Attempt | None:

@@ -21,6 +21,8 @@ class Keeping(Protocol):
     memory: LinkMemory
     life: int
     """Counts the processes that this control plane has had."""
+    lasting: bool
+    """Can what is over be read here, by whoever asks?"""
 
     def log(
         self,
@@ -31,9 +33,12 @@ class Keeping(Protocol):
         """``soon`` does something on the loop; ``fail`` hears that nothing can be kept any more."""
 
     def collector(
-        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+        self,
+        post: Callable[[Event], None],
+        output: OutputStore,
+        when_durable: Callable[[Callable[[], object]], object],
     ) -> ResultCollector:
-        """``flush`` has the log written that was made before."""
+        """``when_durable`` does something when all that was posted before was handled, and what came of it is kept."""
 
 
 class NothingKept:
@@ -42,7 +47,7 @@ class NothingKept:
     def __init__(self) -> None:
         self.shelf = PayloadShelf()
         self.memory: LinkMemory = NoMemory()
-        self.life = 1
+        self.life, self.lasting = 1, False
 
     def log(
         self,
@@ -53,6 +58,9 @@ class NothingKept:
         return MemoryTransitionLog()
 
     def collector(
-        self, post: Callable[[Event], None], output: OutputStore, flush: Callable[[], object]
+        self,
+        post: Callable[[Event], None],
+        output: OutputStore,
+        when_durable: Callable[[Callable[[], object]], object],
     ) -> ResultCollector:
         return ResultCollector(post, output)

@@ -215,8 +215,7 @@ class Runtime(Known):
     def _first(self, task: TaskDescription) -> Item | None:
         """Under the lock: the item that was submitted before with the same key or id, if any."""
         by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
-        if task.content_key is not None:
-            by_key = self._contents.get(task.content_key)
+        by_key = by_key or (self._contents.get(task.content_key) if task.content_key is not None else None)
         known = self.item(by_key or task.id)
         if known is not None and known.task.kind == task.kind:
             return known
@@ -262,7 +261,7 @@ class Runtime(Known):
         self.packages = PackageCache()
         post = self._post
         self.incomplete = IncompleteItems(self.shelf, post, self.soon)
-        self.collector = self._keeping.collector(post, self.output, self.manager.flush_soon)
+        self.collector = self._keeping.collector(post, self.output, self.manager.when_durable)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
             clusters,
@@ -348,7 +347,7 @@ class Runtime(Known):
         self.collector.forget(item.id)
         self.output.close(item.id, completion.attempt)
         with self._lock:
-            if item.task.kind == "job" or item.task.idempotency_key is not None:
+            if not self._keeping.lasting and (item.task.kind == "job" or item.task.idempotency_key is not None):
                 self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
             self._ended[item.id] = item
             del self._live[item.id]

@@ -43,8 +43,9 @@ class RemoteKnown(LoopThread, ControlPlane):
 
     def explain(self, task_id: str) -> dict[str, Any]:
         item = self._live.get(task_id)
-        if item is not None:
-            wait_for_acceptance(item)
+        if item is not None and not item.accepted:
+            sentence = f"{self._client.address} has not accepted it yet; while this program runs, it is tried again"
+            return Explanation(id=task_id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:

@@ -63,6 +63,8 @@ class RemoteRuntime(RemoteKnown):
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
+        self._own: set[str] = set()
+        """Of these: what was not there before, so that nobody else has submitted it."""
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._callbacks = Callbacks()
         self._closing = threading.Lock()
@@ -230,10 +232,11 @@ class RemoteRuntime(RemoteKnown):
     # ---- the end
 
     def shutdown(self, *, drain: bool) -> None:
-        """What was accepted goes on; with ``drain`` it is waited for, after an interrupt it is cancelled."""
+        """What was accepted goes on; with ``drain`` it is waited for. Where the program asked for it (the decorator,
+        wait_for_all_jobs), what it submitted itself is cancelled after Ctrl+C."""
         items = self.unfinished()
-        if program.interrupted():
-            shutdown_story.stop(self, items, _INTERRUPTED)
+        if program.stopping():
+            shutdown_story.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
         elif drain:
             wait_for(items, len(items))
         else:
@@ -264,6 +267,8 @@ class RemoteRuntime(RemoteKnown):
 
     def _was_accepted(self, parcel: Parcel, answer: Mapping[str, Any]) -> None:
         item = parcel.item
+        if answer["id"] == item.id:
+            self._own.add(item.id)
         if item.transition is None:
             item.moved(wire.step_from_wire(answer))
         self._inbound.begin()
@@ -286,6 +291,7 @@ class RemoteRuntime(RemoteKnown):
     def _item_over(self, item: Item, outcome: Outcome) -> None:
         with self._lock:
             self._live.pop(item.id, None)
+            self._own.discard(item.id)
             self._ended[item.id] = item
         item.ended(outcome)
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -20,10 +20,6 @@ PATIENCE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 5.0
 _BUSY = frozenset({502, 503, 504})
-
-
-class ServiceGone(SchedulerError):
-    """Nobody answers."""
 
 
 class ServiceClient:
@@ -53,13 +49,16 @@ class ServiceClient:
     ) -> Any:
         """The answer as JSON. ``patience`` None: until there is one.
 
-        Raises ServiceGone, and the SchedulerError that the service answers with.
+        Raises ServiceUnavailableError, and the SchedulerError that the service answers with.
         """
         body = data if data is not None else (None if said is None else json.dumps(said).encode())
         status, answer = await self._try(method, path, body, patience, timeout)
         if status >= 400:
             raise _problem(self.address, status, answer)
-        return json.loads(answer) if answer else None
+        try:
+            return json.loads(answer) if answer else None
+        except ValueError as error:
+            raise _problem(self.address, status, answer) from error
 
     async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
         """The answer as it is. Raises as :meth:`ask` does."""
@@ -116,9 +115,9 @@ class ServiceClient:
             _log.warning("the service %s answers again", self.address)
         self._silent = False
 
-    def _gone(self, problem: Exception) -> ServiceGone:
-        said = str(problem) or type(problem).__name__
-        return ServiceGone(
+    def _gone(self, problem: Exception) -> ServiceUnavailableError:
+        said = getattr(getattr(problem, "os_error", None), "strerror", None) or str(problem) or type(problem).__name__
+        return ServiceUnavailableError(
             f"The service {self.address} does not answer: {said}.",
             next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
         )

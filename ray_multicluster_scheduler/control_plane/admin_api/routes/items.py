@@ -35,6 +35,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested,
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
+LOOK_AGAIN_S = 0.2
+"""Output is looked for so often while somebody follows it."""
 LAST_NUMBER = 2**63 - 1
 
 
@@ -91,7 +93,14 @@ def _wanted(entry: object) -> Wanted:
     task = task_from(entry["task"])
     if task.kind == "task" and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"task {task.id} has no payload.", task_id=task.id)
-    return Wanted(task, tuple(texts(dict(entry), "objects")))
+    objects = tuple(texts(dict(entry), "objects"))
+    if task.gang is not None and sum(one.objects for one in task.gang.members) != len(objects):
+        raise ConfigurationError(
+            f"gang {task.id} is given {len(objects)} values, and its members name another number of them.",
+            task_id=task.id,
+            next_step="name one object for each that a member has",
+        )
+    return Wanted(task, objects)
 
 
 @router.get("/items/{item_id}")
@@ -233,19 +242,41 @@ async def logs(
         raise result_lost(item_id)
     if item.task.kind == "job":
         if follow:
-            return StreamingResponse(_pieces(job_logs.follow(runtime, item_id)), media_type="text/plain")
+            return StreamingResponse(_job_output(runtime, item), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow:
-        pieces = runtime.output.follow(item_id, lambda: (max(item.attempt, 1), item.done()))
-        return StreamingResponse(_pieces(pieces), media_type="text/plain")
+        return StreamingResponse(_output(runtime, item), media_type="text/plain")
     return PlainTextResponse(runtime.output.text(item_id, attempt or item.attempt, stream))
 
 
-async def _pieces(pieces: Any) -> AsyncIterator[bytes]:
-    """What an iterator that blocks yields."""
-    end = object()
-    try:
-        while (piece := await asyncio.to_thread(next, pieces, end)) is not end:
-            yield str(piece).encode()
-    finally:
-        pieces.close()
+async def _output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:
+    """From the newest attempt on, until it is over. No thread waits for it: many may follow."""
+    attempt, told = max(item.attempt, 1), 0
+    while True:
+        over, newest = item.done() or runtime.closed, max(item.attempt, 1)
+        text = runtime.output.text(item.id, attempt)
+        if len(text) > told:
+            yield text[told:].encode()
+            told = len(text)
+        elif newest > attempt:
+            attempt, told = attempt + 1, 0
+        elif over:
+            return
+        else:
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _job_output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:
+    """Attempt after attempt, as the cluster tells it."""
+    seen = 0
+    while True:
+        over = item.done() or runtime.closed
+        attempt = job_logs.started_attempt(runtime, item.id)
+        if attempt is not None and attempt.number > seen:
+            seen = attempt.number
+            async for piece in job_logs.tail(runtime, item.id, attempt):
+                yield piece.encode()
+        elif over:
+            return
+        else:
+            await asyncio.sleep(LOOK_AGAIN_S)

@@ -1,0 +1,61 @@
+"""A page in somebody's browser must not be able to run code on his clusters, although it comes from his machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_task
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("local") / "state") as one:
+        yield one
+
+
+def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    try:
+        connection.request("POST", "/api/v1/items", json.dumps(body(a_task(name))), headers)
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        assert answer.status == 200 or said["next_step"]
+        return answer.status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "application/json"}, 200),
+        ({"Content-Type": "application/json; charset=utf-8", "Origin": "http://localhost:3000"}, 200),
+        ({"Content-Type": "text/plain"}, 403),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 403),
+        ({"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
+        ({"Content-Type": "application/json", "Origin": "null"}, 403),
+        ({"Content-Type": "application/json", "Origin": "http://[::1"}, 403),
+        ({"Content-Type": "application/json", "Host": "evil.example"}, 403),
+        ({"Content-Type": "application/json", "Host": "[::1]:8000"}, 200),
+        ({"Origin": "http://127.0.0.1"}, 403),
+    ],
+)
+def test_who_may_submit(service: HttpService, headers: dict[str, str], status: int) -> None:
+    name = f"t-{abs(hash(tuple(headers.items())))}"
+    assert ask(service, headers, name) == status
+    assert (service.plane.store.item(name) is not None) is (status == 200)
+
+
+def test_a_time_that_was_not_given_is_that_of_acceptance(service: HttpService, tmp_path: Path) -> None:
+    said = body(a_task("untimed"))
+    said["task"].pop("submitted_at")
+    service.post("/api/v1/items", said)
+    stored = service.plane.store.item("untimed")
+    assert stored is not None
+    assert stored.new.submitted_at > 1e9
