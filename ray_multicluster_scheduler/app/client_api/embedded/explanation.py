@@ -187,8 +187,8 @@ def unknown_item(task_id: str) -> UnknownItemError:
     return UnknownItemError(
         f"There is no item {task_id!r} here.",
         task_id=task_id,
-        next_step="use an id that a submit call returned: of this program, before its scheduler is shut down, or of any program "
-        "that uses the same service",
+        next_step="use an id that a submit call returned: of this program, before its scheduler is shut down, or of "
+        "any program that uses the same service",
     )
 
 
