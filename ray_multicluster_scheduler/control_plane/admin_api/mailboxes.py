@@ -30,6 +30,7 @@ class Mailbox:
         self._news: dict[str, None] = {}
         self._ends: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._asked = 0
         self.asked_at = 0.0
         self.closed = False
         self.asking = 0
@@ -58,10 +59,16 @@ class Mailbox:
         self._wake.set()
 
     async def news(self, timeout: float) -> list[dict[str, Any]]:
-        """What is new of any of them, or nothing after so long. An end is told again until it is dropped."""
+        """What is new of any of them, or nothing after so long. An end is told again until it is dropped.
+
+        Whoever asked before and still waits is gone: a client asks one question at a time. It gets nothing.
+        """
+        self._asked += 1
+        turn = self._asked
+        self._wake.set()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while not self._ends and not self.closed:
+        while turn == self._asked and not self._ends and not self.closed:
             if self._news:
                 deadline = min(deadline, loop.time() + STEPS_LATER_S)
             self._wake.clear()
@@ -70,7 +77,7 @@ class Mailbox:
                     await self._wake.wait()
             except TimeoutError:
                 break
-        return self._take()
+        return self._take() if turn == self._asked else []
 
     def _hear(self, item: Item) -> None:
         if item.id in self._items:

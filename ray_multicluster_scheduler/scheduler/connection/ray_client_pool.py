@@ -157,7 +157,7 @@ class RayClientPool:
         if identity is not None:
             self._identity = identity_from(identity)
         expected = []
-        for one in agents:
+        for one in sorted(agents, key=_age):  # should there be two of a cluster, the newer one is its link
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port)
             port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
@@ -242,3 +242,8 @@ class RayClientPool:
             await self._jobs.client(cluster).stop_job(agent)
         except ClusterConnectionError as error:
             _log.info("agent %s could not be stopped (%s); its lease ends it", agent, error)
+
+
+def _age(agent: RememberedAgent) -> tuple[int, ...]:
+    """By the numbers at the end of its name: that of the process that started it, and its own."""
+    return tuple(int(part) for part in agent.agent.rsplit("-", 2)[1:] if part.isdecimal())

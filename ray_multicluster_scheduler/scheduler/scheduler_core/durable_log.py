@@ -82,6 +82,13 @@ class DurableLog:
         """It was accepted and is not submitted: another one stands for it."""
         self._accepted.pop(task_id, None)
 
+    def is_over(self, task_id: str) -> bool:
+        """Does nobody wait for an answer of this item any more?"""
+        try:
+            return self._machine.record(task_id).state.terminal
+        except KeyError:
+            return True
+
     def ended(self, outcome: Outcome, blobs: Mapping[str, bytes] | None = None) -> None:
         """Before its end is told to the machine: how an attempt ended, with its value if that is small. There is always
         room for what has been done already."""

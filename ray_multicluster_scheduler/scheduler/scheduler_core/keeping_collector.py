@@ -54,6 +54,9 @@ class KeepingCollector(ResultCollector):
         self._in_turn(lambda: self._say_when_kept(deed))
 
     def _finish(self, cluster: str, result: CallResult) -> None:
+        if self._log.is_over(result.task_id):  # it is late: how the item ended is written
+            self._tell(result)
+            return
         outcome, payload = outcome_of(result), result.payload
         small = {outcome.digest: payload} if outcome.digest and payload and len(payload) <= _SMALL_BYTES else {}
         self._log.ended(outcome, small)

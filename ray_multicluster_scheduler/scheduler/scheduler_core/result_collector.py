@@ -73,6 +73,9 @@ class ResultCollector:
         kept = self._results.get(result.task_id)
         if kept is None or kept.attempt <= result.attempt:  # else it is late: its attempt was given up long ago
             self._results[result.task_id] = result
+        self._tell(result)
+
+    def _tell(self, result: CallResult) -> None:
         self._output.close(result.task_id, result.attempt)
         self._post(
             AttemptFinished(

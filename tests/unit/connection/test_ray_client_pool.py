@@ -13,7 +13,7 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection import agent_launcher, ray_client_pool
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
@@ -379,3 +379,9 @@ def test_a_key_that_was_kept_is_the_same_again() -> None:
     assert again.certificate.startswith("-----BEGIN CERTIFICATE-----")
     with pytest.raises(ValueError, match="no certificate"):
         identity_from(b"something else")
+
+
+def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
+    names = ["rmcs-agent-cp-my-mac-2-9", "rmcs-agent-cp-my-mac-10-1", "rmcs-agent-cp-my-mac-2-10"]
+    agents = [RememberedAgent("my-mac", name, "s", "127.0.0.1", 1) for name in names]
+    assert [one.agent for one in sorted(agents, key=ray_client_pool._age)] == [names[0], names[2], names[1]]

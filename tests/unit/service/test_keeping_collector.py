@@ -28,6 +28,15 @@ from tests.unit.lifecycle.driver import FREE, cluster
 LARGE = b"x" * 100_000
 
 
+class Log(DurableLog):
+    """Its machine knows no items; these are over."""
+
+    over_there: frozenset[str] = frozenset()
+
+    def is_over(self, task_id: str) -> bool:
+        return task_id in self.over_there
+
+
 class World:
     """A collector on a real store; what the machine would be told is written down, with what was durable then."""
 
@@ -38,7 +47,7 @@ class World:
         self.failures: list[BaseException] = []
         self.told: list[str] = []
         machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
-        self.log = DurableLog(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
+        self.log = Log(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
         self.collector = KeepingCollector(self._post, OutputStore(), self.store, self.log, self._when_durable)
 
     def _post(self, event: events.Event) -> None:
@@ -161,3 +170,15 @@ async def test_answers_of_methods_are_not_kept(world: World) -> None:
     world.finish("call", LARGE, of_actor="a")
     assert [one.task_id for one in heard] == ["call"]
     assert world.told == []
+
+
+async def test_a_late_answer_is_told_and_neither_written_nor_kept(world: World) -> None:
+    """What a cluster that was given up says when it is back: how the item ended is written, and nobody asks again."""
+    world.log.over_there = frozenset({"late"})
+    world.finish("late", b"value")
+    kept: list[str] = []
+    world.collector.when_kept(lambda: kept.append("t"))
+    await eventually(lambda: kept)
+    assert world.told == ["late"]
+    assert world.store.blob(digest_of(b"value")) is None
+    assert world.collector.result("late") is None

@@ -208,3 +208,17 @@ async def test_who_knows_another_mailbox_is_answered_at_once(known: str | None) 
     async with asyncio.timeout(10):
         answer = await post.ask("c", known, [], [], LONG)
     assert answer["mailbox"] == box.name
+
+
+async def test_who_asked_before_and_is_gone_takes_nothing_from_who_asks_now() -> None:
+    """A client that hangs up is not noticed: its question would have eaten the next step."""
+    items = Items("a")
+    post = boxes(items)
+    await ask(post, "c", "a", timeout=0)
+    gone = asyncio.create_task(ask(post, "c"))
+    await asyncio.sleep(0)
+    now = asyncio.create_task(ask(post, "c"))
+    await asyncio.sleep(0)
+    move(items["a"])
+    assert ids(await now) == ["a"]
+    assert ids(await gone) == []

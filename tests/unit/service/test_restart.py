@@ -15,8 +15,10 @@ from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_task, running
 
@@ -204,3 +206,18 @@ def test_the_value_of_an_item_that_nobody_knows_is_refused(plane: ServicePlane) 
     assert isinstance(refused, TaskSubmissionError)
     assert "never" in str(refused)
     assert plane.taken(a_task("t")).id == "t"
+
+
+def test_an_answer_that_was_written_counts_although_nobody_had_time_to_say_so(tmp_path: Path) -> None:
+    """Its agent may have forgotten it: without this the work would be done again."""
+    with ServicePlane(tmp_path / "state") as plane:
+        running(plane.taken(a_task("t")))
+        answer = outcome_of(CallResult("t", 1, "succeeded", pickling.dumps(7)))
+        blobs = {answer.digest or "": pickling.dumps(7)}
+        plane.store.write(Change(outcomes=[answer], blobs=blobs)).result(10)
+        plane.restart()
+        until(lambda: plane.store.item("t").now.state is TaskState.SUCCEEDED)  # type: ignore[union-attr]
+        item = plane.runtime.run(plane.runtime.look("t"))
+        assert item is not None
+        assert value_of(item.outcome) == 7  # type: ignore[arg-type]
+        assert plane.placed == []

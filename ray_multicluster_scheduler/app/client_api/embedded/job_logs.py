@@ -25,11 +25,14 @@ def whole(runtime: Runtime, job_id: str) -> str:
     if attempt is None:
         return ""
 
-    async def read() -> str:
-        return await runtime.clients.client(attempt.cluster).job_logs(runtime.jobs.ray_id(job_id, attempt.number))
-
     _check_reach(runtime, job_id, attempt)
-    return runtime.run(read())
+    return runtime.run(read(runtime, job_id, attempt.cluster, attempt.number))
+
+
+async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int) -> str:
+    """On the loop: what an attempt printed. Raises ClusterConnectionError, ConfigurationError for a cluster that is
+    not there any more."""
+    return await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt))
 
 
 def follow(runtime: Runtime, job_id: str) -> Iterator[str]:

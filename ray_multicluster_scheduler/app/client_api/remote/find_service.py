@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
@@ -23,9 +24,12 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
         return _checked(address, "address")
     if environ.get(ADDRESS):
         return _checked(environ[ADDRESS], ADDRESS)
-    said = holder(rmcs_home(environ))
+    home = rmcs_home(environ)
+    said = holder(home)
     found = None if said is None else said.get("address")
     if found is None:
+        if (home / "rmcs.db").exists():
+            say(f"the service of {home} does not run (rmcs up starts it): this program has a control plane of its own")
         return None
     _log.info("the service that runs here is used: %s", found)
     return _checked(str(found), "server.json")

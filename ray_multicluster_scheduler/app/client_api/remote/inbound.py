@@ -70,7 +70,8 @@ class Inbound:
                 continue
             try:
                 answer = asking.result()
-            except SchedulerError as error:
+                mailbox, _, _ = answer["mailbox"], answer["items"], answer["problems"]
+            except (SchedulerError, LookupError, TypeError) as error:  # it may be another program at that address
                 _log.warning("the service cannot tell what is new: %s", error)
                 await asyncio.sleep(1.0)
                 continue
@@ -78,8 +79,8 @@ class Inbound:
                 self._add.pop(item_id, None)
             for item_id in heard:
                 self._heard.pop(item_id, None)
-            if answer["mailbox"] != self._mailbox:  # the service does not know any more what we wait for
-                self._mailbox = answer["mailbox"]
+            if mailbox != self._mailbox:  # the service does not know any more what we wait for
+                self._mailbox = mailbox
                 self._add.update((item.id, None) for item in self._watched() if item.accepted)
             await self._hear(answer)
 

@@ -241,6 +241,10 @@ async def logs(
     if item is None:
         raise result_lost(item_id)
     if item.task.kind == "job":
+        if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
+            known = item.cluster is not None and item.attempt > 0
+            text = await job_logs.read(runtime, item_id, item.cluster or "", item.attempt) if known else ""
+            return PlainTextResponse(text)
         if follow:
             return StreamingResponse(_job_output(runtime, item), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
