@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import pickle
-import resource
 import sys
 from pathlib import Path
 
+import psutil
 import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -130,7 +130,8 @@ def main() -> None:
     print(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
     for line in sys.stdin:
         if line.strip() == "rss":
-            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+            # As it is now: the peak would be that of whoever started us, if that was larger.
+            print(psutil.Process().memory_info().rss // 1024, flush=True)
     runtime.ask(lambda: setattr(server, "should_exit", True))
     serving.result()
     runtime.park()
