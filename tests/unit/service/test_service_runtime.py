@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs, Wanted
+from ray_multicluster_scheduler.control_plane.store import Change
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import actor
@@ -84,7 +85,8 @@ def test_an_answer_waits_for_every_item_of_its_batch(tmp_path: Path) -> None:
     """One that was accepted long ago at the end of a batch said nothing of the new one before it."""
     disk = WatchedDisk()
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
-        plane.taken(a_task("old"))
+        running(plane.taken(a_task("old")))
+        plane.store.write(Change(settings={"all that came before": b"is written"})).result(10)
         disk.full = True
         both = [Wanted(a_task("new")), Wanted(a_task("old"))]
         with pytest.raises(ServiceUnavailableError):
