@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -131,7 +132,7 @@ class _Stop:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
         return self._asked.wait(timeout)
@@ -150,7 +151,7 @@ class _Stop:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._asked.set()
