@@ -29,7 +29,7 @@ class Refresher:
         names: Iterable[str] = sorted(self._core.touched)
         if waiting != self._waiting:
             names, self._waiting = self._core.registry.names(), waiting
-        elif submitted and self._restless:
+        elif submitted and not waiting and self._restless:  # while anything waits, each was asked or has its timer
             names = sorted({*names, *self._restless})
         for name in names:
             state = self._core.registry.find(name)

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
+from ray_multicluster_scheduler.scheduler.policy.ask_filters import rejections_of
 from ray_multicluster_scheduler.scheduler.policy.blame import blame, evaluation_error
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
@@ -33,9 +34,11 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
 from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
+from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
 _MOST_KEPT = 1000
+_MOST_ROWS = 64
 _EVERYDAY = (GpuAvoidancePolicy.name, RoomPolicy.name)
 
 WISHES: tuple[Rank, ...] = (PreferredClusterPolicy(), TagAffinityPolicy())
@@ -208,28 +211,45 @@ class PolicyEngine:
                 gates = [
                     one for one in self._lasting if not (retry and isinstance(one, filter_set.SubmissionIntervalFilter))
                 ]
-                lasting = view.lasting[key] = _rejections(gates, task, view)
-            known = view.memo[key] = {**lasting, **_rejections(self._gates, task, view)}
+                lasting = view.lasting[key] = rejections_of(gates, task, view)
+            known = view.memo[key] = {**lasting, **rejections_of(self._gates, task, view)}
         return known
 
     def _table(self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool) -> tuple[CandidateReport, ...]:
-        return tuple(self._report(task, view, retry=retry) for view in views)
+        key = self._row_key(task, retry)
+        return tuple(self._report(task, view, key, retry=retry) for view in views)
 
     def _told_later(
         self, task: TaskDescription, views: tuple[ClusterView, ...], retry: bool
     ) -> tuple[CandidateReport, ...]:
-        rows = []
+        rows, key = [], self._row_key(task, retry)
         for view in views:
             try:
-                rows.append(self._report(task, view, retry=retry))
+                rows.append(self._report(task, view, key, retry=retry))
             except PolicyEvaluationError as error:
                 rows.append(CandidateReport(view.name, (Rejection(POLICY_FAILED, error.message),)))
         return tuple(rows)
 
-    def _report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
-        """One row: what every filter that says no says, not just the first."""
+    def _row_key(self, task: TaskDescription, retry: bool) -> Hashable:
+        """Items that are alike in this get the same rows. None: a policy of a user's own may look at all of an item."""
+        return None if self._traits is None else (shape_of(task, retry=retry), *(of(task) for of in self._traits))
+
+    def _report(self, task: TaskDescription, view: ClusterView, key: Hashable, *, retry: bool) -> CandidateReport:
+        """One row of the table."""
+        if key is None:
+            return self._new_report(task, view, retry=retry)
+        rows: dict[Hashable, CandidateReport] = view.memo.setdefault((self, "rows"), {})
+        row = rows.get(key)
+        if row is None:
+            if len(rows) >= _MOST_ROWS:
+                rows.clear()
+            row = rows[key] = self._new_report(task, view, retry=retry)
+        return row
+
+    def _new_report(self, task: TaskDescription, view: ClusterView, *, retry: bool) -> CandidateReport:
+        """What every filter that says no says, not just the first."""
         closed = self._closed(task, view, retry=retry)
-        said = _rejections(self._others, task, view)
+        said = rejections_of(self._others, task, view)
         rejections = tuple(said.values())
         if closed:
             said.update(closed)
@@ -332,7 +352,7 @@ class PolicyEngine:
                 continue
             reached = reached or tuple(rank.rank(task, best) for rank in WISHES)
             wished = tuple(rank.rank(task, view) for rank in WISHES)
-            if wished > reached and not hopeless(self._report(task, view, retry=retry)):
+            if wished > reached and not hopeless(self._new_report(task, view, retry=retry)):
                 return view.name
         return None
 
@@ -363,23 +383,6 @@ def _traits_of(policies: Iterable[Rank | Score]) -> list[Callable[[TaskDescripti
     said = [getattr(one, "trait", None) for one in policies if not isinstance(one, RoomPolicy)]
     traits = [one for one in said if one is not None]
     return traits if len(traits) == len(said) else None
-
-
-def _rejections(filters: Iterable[Filter], task: TaskDescription, view: ClusterView) -> dict[str, Rejection]:
-    """What those of them that say no say, by their names."""
-    rejections = {}
-    for one in filters:
-        rejection = _verdict(one, task, view)
-        if rejection is not None:
-            rejections[one.name] = rejection
-    return rejections
-
-
-def _verdict(one: Filter, task: TaskDescription, view: ClusterView) -> Rejection | None:
-    try:
-        return one.check(task, view)
-    except Exception as error:
-        raise evaluation_error(f"the filter {one.name!r}", task, view, error) from error
 
 
 def _one_node(task: TaskDescription, view: ClusterView) -> str | None:

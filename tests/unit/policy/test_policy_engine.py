@@ -374,3 +374,63 @@ def test_a_placement_on_a_node_that_is_not_there_yet_says_so() -> None:
     assert decision.sentence == "c: on a node that is still to be added, load score 0.0"
     row = decision.candidates[0]
     assert (row.node_id, row.ranks["room"]) == ("(new node)", 0)
+
+
+# ---- rows that are told again
+
+
+def _alike_and_not() -> list[TaskDescription]:
+    """Items of few shapes; those of one shape differ in all that placement must not look at."""
+    return [
+        task("a", name="one", priority=5),
+        task("b", name="two", runtime_env={"env_vars": {"A": "1"}}),
+        task("c", requirements={"CPU": 9.0}),
+        task("d", requirements={"CPU": 9.0}, retries=2),
+        task("e", tags=("fast",)),
+        task("f", require_tags=("fast",)),
+        task("g", deny_clusters=("small",)),
+        task("h", allow_clusters=("small",)),
+        task("i", preferred_cluster="large", fallback="wait"),
+        job("j"),
+        task("k", owner="someone"),
+    ]
+
+
+def _three() -> tuple[ClusterView, ...]:
+    return (
+        view("small", node({"CPU": 2.0}, {"CPU": 0.5})),
+        view("large", node({"CPU": 16.0}), tags=("fast",), weight=2.0),
+        view("gone", trouble=Trouble("UNREACHABLE", "it does not answer")),
+    )
+
+
+def test_a_row_is_told_again_to_items_of_its_shape_only() -> None:
+    lasting, policy = _three(), engine()
+    for item in [*_alike_and_not(), *reversed(_alike_and_not())]:
+        for retry in (False, True):
+            known = policy.table(item, lasting, retry=retry)
+            assert known.rows == engine().table(item, _three(), retry=retry).rows
+    one, other = (policy.table(item, lasting, retry=False) for item in _alike_and_not()[:2])
+    assert all(mine is its for mine, its in zip(one.rows, other.rows, strict=True))
+
+
+def test_rows_of_many_shapes_are_not_kept_for_good() -> None:
+    cluster, policy = view("c"), engine()
+    for number in range(500):
+        assert policy.table(task(str(number), tags=(str(number),)), (cluster,), retry=False)[0].feasible
+    kept = [value for value in cluster.memo.values() if isinstance(value, dict)]
+    assert max(map(len, kept)) <= 64
+
+
+def test_rows_are_made_for_each_item_where_a_users_policy_may_look_at_all_of_it() -> None:
+    class ByName:
+        name = "by_name"
+
+        def score(self, task: TaskDescription, cluster: ClusterView) -> float:
+            return 1.0 if task.name == "lucky" else 0.0
+
+    catalog = PolicyCatalog()
+    catalog.register_score("by_name", ByName())
+    policy, cluster = engine(catalog, weights={"by_name": 1.0}), view("c")
+    lucky, other = (policy.table(task("t", name=name), (cluster,), retry=False)[0] for name in ("lucky", "other"))
+    assert (lucky.total, other.total) == (1.0, 0.0)
