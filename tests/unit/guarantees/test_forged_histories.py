@@ -251,6 +251,20 @@ def cancelled_and_runs() -> Forge:
     return forge.line(Over(forge.at, "a", "t1", 1, "succeeded"))
 
 
+def declared_dead_with_it_on_its_way() -> Forge:
+    """Somebody wanted its end, and somebody knew that its cluster was dead; it was not."""
+    forge = one().healthy().send("t1").later(1)
+    forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
+    forge.fed(events.ClusterDeclaredDead("a", "it burnt")).step("t1", CANCELLED, 1, "a")
+    forge.told(out.Complete("t1", CANCELLED, 1, "a")).later(1)
+    return forge.line(Began(forge.at, "a", "t1", 1, 1, {"n1": {"CPU": 1.0}}, "task"))
+
+
+def begins_there_and_goes_on() -> Forge:
+    forge = declared_dead_with_it_on_its_way().later(30)
+    return forge.line(Over(forge.at, "a", "t1", 1, "cancelled"))
+
+
 def open_for_user_errors() -> Forge:
     forge = one(breaker_failures=1).healthy().send("t1").later(1).begin("t1").later(1)
     forge.line(Over(forge.at, "a", "t1", 1, "failed"))
@@ -287,7 +301,12 @@ FORGERIES: dict[str, list[Callable[[], Forge]]] = {
     "idle_fleet_starts_at_once": [waits_beside_an_idle_cluster],
     "rebuild_equals_live": [written_too_late, another_machine],
     "nothing_is_left": [a_timer_is_left, it_runs_on, something_is_held],
-    "cancelled_work_does_not_go_on": [sent_after_its_cancel, nothing_is_done, cancelled_and_runs],
+    "cancelled_work_does_not_go_on": [
+        sent_after_its_cancel,
+        nothing_is_done,
+        cancelled_and_runs,
+        begins_there_and_goes_on,
+    ],
     "user_errors_never_open_a_breaker": [open_for_user_errors],
 }
 CASES = [(name, forgery) for name, forgeries in FORGERIES.items() for forgery in forgeries]
@@ -309,6 +328,12 @@ def test_a_forgery_is_rejected_by_its_judge_and_no_other(name: str, forgery: Cal
     found = PROPERTIES[name]().judge(lines)
     assert [one.property for one in found] == [name] * len(found)
     assert found
+
+
+def test_what_arrives_at_a_cluster_that_was_declared_dead_may_begin_if_it_is_ended_at_once() -> None:
+    forge = declared_dead_with_it_on_its_way()
+    forge.line(Over(forge.at, "a", "t1", 1, "cancelled"))
+    assert PROPERTIES["cancelled_work_does_not_go_on"]().judge(forge.lines) == []
 
 
 @pytest.mark.parametrize(
