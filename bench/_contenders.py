@@ -147,5 +147,6 @@ def contenders(fleet: LocalFleet, cluster: str) -> dict[str, Contender]:
         "ray_client": program("ray_client", str(ray_python), client, inside),
         "rmcs": program("rmcs", sys.executable, config, ours),
         "rmcs_no_prefetch": program("rmcs_no_prefetch", sys.executable, config, without),
+        "rmcs_service": program("rmcs_service", sys.executable, config, ours),
         "native": program("native", str(ray_python), gcs, inside),
     }

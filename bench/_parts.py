@@ -57,6 +57,7 @@ PROMISES = (
     Promise("floor", "round_trip", "ray_client", 0.7, False),
     Promise("floor", "actor_calls", "ray_client", 1.2, True),
     Promise("floor", "map", "native", 5.0, True),
+    Promise("floor", "throughput", "ray_client", 1.0, True, "rmcs_service"),
     Promise("aim", "throughput", "native", 1.0, True),
     Promise("aim", "round_trip", "native", 1.0, False),
     Promise("aim", "map", "native", 20.0, True),
@@ -65,8 +66,8 @@ PROMISES = (
 
 def all_parts(tasks: int, singles: int) -> list[Part]:
     """Every part, in the order in which they run."""
-    everyone = ("ray_client", "rmcs", "rmcs_no_prefetch", "native")
-    three = ("ray_client", "rmcs", "native")
+    everyone = ("ray_client", "rmcs", "rmcs_no_prefetch", "rmcs_service", "native")
+    three = ("ray_client", "rmcs", "rmcs_service", "native")
     workers = Request("warm_up", {"workers": CPUS})
     actor = Request("open_actor")
 

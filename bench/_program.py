@@ -11,10 +11,14 @@ import importlib
 import json
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 SETTLE_S = 2.5
@@ -186,12 +190,15 @@ def answer(workloads: object, request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     kind, address = sys.argv[1:]
     answers = _private_stdout()
-    api = _connect(kind, address)
-    workloads = Workloads(api)
-    print(json.dumps({"value": api.__version__}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(workloads, json.loads(line))), file=answers, flush=True)
-    api.shutdown()
+    with ExitStack() as running:
+        if kind == "rmcs_service":
+            address = running.enter_context(_service(address))
+        api = _connect(kind, address)
+        running.callback(api.shutdown)
+        workloads = Workloads(api)
+        print(json.dumps({"value": api.__version__}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer(workloads, json.loads(line))), file=answers, flush=True)
 
 
 def _connect(kind: str, address: str) -> Any:
@@ -202,9 +209,30 @@ def _connect(kind: str, address: str) -> Any:
         if sends_ahead != (kind == "rmcs"):
             raise ValueError(f"{kind} {'sends' if sends_ahead else 'does not send'} ahead")
         return ours
+    if kind == "rmcs_service":
+        os.environ["RMCS_ADDRESS"] = address
+        return importlib.import_module("ray_multicluster_scheduler")
     ray = importlib.import_module("ray")
     ray.init(address, log_to_driver=False, logging_level="ERROR")
     return ray
+
+
+@contextmanager
+def _service(config: str) -> Iterator[str]:
+    """A service with its own process and store; its address."""
+    with tempfile.TemporaryDirectory(prefix="rmcs-bench-") as folder:
+        command = [sys.executable, "-m", "ray_multicluster_scheduler", "up", "--config", config]
+        command += ["--port", "0", "--state", folder]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                said = next((line for line in process.stderr if " is ready" in line), "")
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                if not said:
+                    raise RuntimeError("the service did not start")
+                yield said.split()[1]
+            finally:
+                process.terminate()
 
 
 def _private_stdout() -> TextIO:

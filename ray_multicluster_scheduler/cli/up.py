@@ -57,11 +57,18 @@ def down(
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds for its end.")] = (
         STOP_PATIENCE_S
     ),
+    drain: Annotated[
+        float | None,
+        typer.Option("--drain", min=0, help="Let it take nothing new, and wait so many seconds for what is not over."),
+    ] = None,
 ) -> None:
-    """Stop the service of a state folder. What runs goes on, and the next `rmcs up` takes it up."""
+    """Stop the service of a state folder. What runs goes on, and the next `rmcs up` takes it up.
+
+    Said again while it drains, it stops at once.
+    """
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
     from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
-    from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+    from ray_multicluster_scheduler.control_plane.store.state_folder import ask_to_drain, holder
 
     folder = state or rmcs_home()
     said = holder(folder)
@@ -69,8 +76,11 @@ def down(
         raise ConfigurationError(f"No service runs on {folder}.", next_step="name its folder with --state or RMCS_HOME")
     if "pid" not in said:
         raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
+    if drain is not None:
+        ask_to_drain(folder, int(said["pid"]), drain)
+        typer.echo(f"rmcs: the service waits up to {drain:g} s for what is not over", err=True)
     os.kill(int(said["pid"]), signal.SIGTERM)
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout + (drain or 0.0)
     while (now := holder(folder)) is not None and now.get("pid") == said["pid"]:
         if time.monotonic() > deadline:
             raise SchedulerError(

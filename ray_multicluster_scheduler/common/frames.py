@@ -24,7 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+OLDEST_PROTOCOL = 2
+"""Of agents that an older version of us started, and that still have its work. 3 has calls of actors that know which
+process of the control plane they come from."""
 CHUNK_BYTES = 256 * 1024
 MAX_MESSAGE_BYTES = 4 * 1024**3 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024

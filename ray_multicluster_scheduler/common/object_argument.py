@@ -8,6 +8,13 @@ from typing import Any
 
 RESULT = "result-"
 """What the name of a value begins with that is the value of an item; what was put goes by its digest."""
+ACTOR = "actor:"
+"""Where such names are listed: an actor whose handle is among the arguments, with its id behind it."""
+
+
+def is_put(name: str) -> bool:
+    """Is this the digest of a value that was put?"""
+    return not name.startswith((RESULT, ACTOR))
 
 
 @dataclass(frozen=True, slots=True)

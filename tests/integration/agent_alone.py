@@ -14,12 +14,17 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
+from ray_multicluster_scheduler.scheduler.connection.gateway import actor_methods as methods_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import calls as calls_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import gangs as gangs_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.actor_life import Actor
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import MethodOrder
 
 KEY = ("t1", 1)
 
@@ -192,6 +197,20 @@ async def what_happened_during_a_cut_is_told_after_it() -> None:
     serving.cancel()
 
 
+async def a_call_that_comes_again_is_told_as_it_is() -> None:
+    """As from a service that was started again and only knows that it may have sent it."""
+    agent, wire = new_agent(), Wire()
+    agent._calls.accept = lambda record: agent._calls.records.update({record.key: record})
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await wire.until(m.ACCEPTED)
+    agent._hear_worker(Message("started", {"id": "t1", "attempt": 1, "at": 5.0, "node": "n1"}))
+    wire.feed(m.CALLS, {"calls": [call(0, 1)]}, [b"function", b"args"])
+    await heard_all(wire)
+    assert [head["calls"] for head in wire.of(m.STARTED)] == [[["t1", 1, 5.0, "n1"]]] * 2
+    serving.cancel()
+
+
 async def old_bytes_do_not_renew_a_lease_that_is_over() -> None:
     """As when the process was stopped: an answer to an early question, and work, lie in its buffers."""
     agent, wire = new_agent(lease_s=0.2), Wire()
@@ -259,6 +278,100 @@ async def a_gang_that_ray_refuses_is_answered() -> None:
     serving.cancel()
 
 
+class ActorOfRay:
+    """In the place of an actor's handle: writes down what is called, and answers when a check says so."""
+
+    def __init__(self, agent: Agent, key: tuple[str, int] = ("a1", 1)) -> None:
+        record = CallRecord(key, name="A", actor={})
+        agent._calls.records[key] = record
+        agent._actors._actors[key] = Actor(record, {"asynchronous": False}, handle=self)
+        self.run, self.given = self, list[str]()
+        self.answers: dict[str, Future[bytes]] = {}
+
+    def remote(self, order: bytes, *_: object) -> Any:
+        name = MethodOrder.unpacked(order).key[0]
+        self.given.append(name)
+        value: Future[bytes] = Future()
+        self.answers[name] = value
+        return type("Ref", (), {"future": lambda _: value})()
+
+
+def method_call(name: str, number: int, life: int, **values: Any) -> dict[str, Any]:
+    head = {"id": name, "attempt": 1, "method": ["a1", 1, "f", number], "life": life}
+    full = {"fence": 0, "name": name, "args_blob": 0, "res": {}}
+    return {**head, **values} if values else {**head, **full}
+
+
+async def heard_all(wire: Wire) -> None:
+    """Whatever was fed has been handled."""
+    before = len(wire.of(m.PONG))
+    wire.feed(m.PING, {"t": 7})
+    while len(wire.of(m.PONG)) == before:
+        await asyncio.sleep(0.01)
+
+
+async def methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes() -> None:
+    agent, wire = new_agent(), Wire()
+    actor = ActorOfRay(agent)
+    serving = serve(agent, wire)
+    old = [method_call(f"old{number}", number, 1) for number in (5, 0, 3)]
+    wire.feed(m.CALLS, {"calls": [*old, method_call("old1", 1, 1, cancelled=True)]}, [b"args"])
+    await heard_all(wire)
+    assert actor.given == ["old0"], "2 has not come"
+    stored = Future[None]()
+    methods_module.ray.put = lambda _: stored.result(10)
+    wire.feed(m.CALLS, {"calls": [method_call("large", 4, 1)]}, [b"x" * 100_000])
+    wire.feed(m.CALLS, {"calls": [method_call("new1", 1, 2)]}, [b"args"])
+    wire.feed(m.CALLS, {"calls": [method_call("new0", 0, 2, refused="too large")]}, [b"args"])
+    await heard_all(wire)
+    assert actor.given == ["old0", "old3"], "the next of them is being stored"
+    stored.set_result(None)
+    while len(actor.given) < 5:
+        await asyncio.sleep(0.01)
+    assert actor.given == ["old0", "old3", "large", "old5", "new1"]
+    results = {one["id"]: one for head in wire.of(m.FINISHED) for one in head["results"]}
+    assert (results["old1"]["status"], results["new0"]["code"]) == ("cancelled", "NOT_SENDABLE")
+    assert results["old1"]["method"] is True
+    serving.cancel()
+
+
+async def a_method_that_comes_after_those_of_a_later_process_is_refused() -> None:
+    agent, wire = new_agent(), Wire()
+    actor = ActorOfRay(agent)
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [method_call("new0", 0, 2), method_call("old0", 0, 1)]}, [b"args"])
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert (result["id"], result["status"], result["code"]) == ("old0", "failed", "CAME_TOO_LATE")
+    assert "not run" in result["message"]
+    wire.feed(m.CALLS, {"calls": [method_call("new1", 1, 2)]}, [b"args"])
+    await heard_all(wire)
+    assert actor.given == ["new0", "new1"]
+    serving.cancel()
+
+
+async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again() -> None:
+    agent, wire = new_agent(), Wire()
+    actor = ActorOfRay(agent)
+    serving = serve(agent, wire)
+    wire.feed(m.CALLS, {"calls": [method_call(f"c{number}", number, 1) for number in (1, 3, 5)]}, [b"args"])
+    wire.feed(m.RESUME, {"keys": [["c3", 1]]})
+    await heard_all(wire)
+    assert actor.given == [], "who sent it may send 0 and 2"
+    wire.feed(m.RESUME, {"keys": [["c3", 1], ["c2", 1]], "before": True})
+    await heard_all(wire)
+    assert actor.given == ["c1", "c3"]
+    assert wire.of(m.UNKNOWN)[-1]["keys"] == [["c2", 1]]
+    actor.answers["c3"].set_result(pack_success(1.0, 0.5, "n1", b"value"))
+    (result,) = (await wire.until(m.FINISHED))["results"]
+    assert (result["id"], result["status"], result["method"]) == ("c3", "succeeded", True)
+    wire.feed(m.RESUME, {"keys": [["c3", 1], ["c1", 1]], "again": True})
+    while len(wire.of(m.FINISHED)) < 2:
+        await asyncio.sleep(0.01)
+    await heard_all(wire)
+    assert [[one["id"] for one in head["results"]] for head in wire.of(m.FINISHED)] == [["c3"], ["c3"]]
+    serving.cancel()
+
+
 CHECKS: dict[str, Callable[[], Any]] = {
     check.__name__: check
     for check in (
@@ -268,10 +381,14 @@ CHECKS: dict[str, Callable[[], Any]] = {
         a_message_that_cannot_be_handled_costs_the_connection_only,
         a_result_that_is_too_large_is_a_failure_with_a_sentence,
         what_happened_during_a_cut_is_told_after_it,
+        a_call_that_comes_again_is_told_as_it_is,
         old_bytes_do_not_renew_a_lease_that_is_over,
         an_answer_renews_the_lease_from_when_it_was_asked_for,
         a_gang_whose_places_cannot_be_asked_for_is_answered_and_leaves_none,
         a_gang_that_ray_refuses_is_answered,
+        methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes,
+        a_method_that_comes_after_those_of_a_later_process_is_refused,
+        a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_told_again,
     )
 }
 

@@ -97,6 +97,18 @@ async def test_methods_run_in_the_order_of_their_numbers_however_they_travel(lin
     assert line.heard.story("m1") == ["finished"]
 
 
+async def test_methods_of_a_later_process_run_after_those_that_came_of_the_one_before(line: BareLink) -> None:
+    line.make("a1", counter())
+    line.submit(method("m0", "a1", "add", 0, 1), method("m2", "a1", "add", 2, b"x" * 5_000_000))
+    line.submit(method("m4", "a1", "add", 4, 4))  # 1 and 3 were lost with their sender
+    line.link.adopt_method("m1", ("a1", 1), ("a1", 1))
+    lost = await line.result("m1")
+    assert (lost.failure, lost.of_actor) == (FailureClass.CLUSTER, "a1")
+    line.submit(method("n1", "a1", "all", 1, life=2), method("n0", "a1", "add", 0, 5, life=2))
+    assert await line.value("n1") == [0, 1, 5_000_000, 4, 5]
+    assert [await line.value(name) for name in ("m0", "m2", "m4", "n0")] == [2, 3, 4, 5]
+
+
 async def test_what_a_method_sees_says_and_raises(line: BareLink) -> None:
     line.make("a1", counter(), attempt=3)
     await line.started("a1", 3)

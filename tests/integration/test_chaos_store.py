@@ -13,6 +13,6 @@ from tests.support.chaos_store import ChaosStore, summary
 @pytest.mark.timeout(600)
 def test_a_service_that_is_killed_keeps_its_word(fleet: LocalFleet, tmp_path: Path) -> None:
     chaos = ChaosStore(Path(fleet.config_path), tmp_path, seed=7)
-    assert chaos.run(4) == []
-    assert chaos.kills.total() == 4
+    assert chaos.run(2) == []
+    assert chaos.kills.total() == 2
     assert {note.item for note in chaos.history.notes} == chaos.history.acknowledged, summary(chaos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,29 @@ def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, ser
         assert [row["job_id"] for row in other.list_jobs("SUCCEEDED")].count(job) == 1
         with pytest.raises(UnknownItemError):
             other.explain("task-of-nobody")
+
+
+def test_folders_and_modules_travel_with_what_needs_them(client: UnifiedScheduler, tmp_path: Path) -> None:
+    work, module = tmp_path / "work", tmp_path / "brought_along"
+    work.mkdir()
+    module.mkdir()
+    (work / "words.txt").write_text("from the folder")
+    (module / "__init__.py").write_text("WORD = 'from the module'\n")
+
+    def read() -> str:
+        import brought_along  # type: ignore[import-not-found]  # it is made above
+
+        return f"{open('words.txt').read()}, {brought_along.WORD}"
+
+    env = {"working_dir": str(work), "py_modules": [str(module)]}
+    task = client.submit_task_async(read, runtime_env=env, start_after=3.0)
+    job = client.submit_job_async("cat words.txt", runtime_env={"working_dir": str(work)}, start_after=3.0)
+    until(lambda: task.accepted and job.accepted)
+    shutil.rmtree(work)
+    shutil.rmtree(module)
+    assert task.result(90) == "from the folder, from the module"
+    job.result(90)
+    assert "from the folder" in job.logs()
 
 
 def test_cancel_by_id_alone(client: UnifiedScheduler, service: RunningService) -> None:

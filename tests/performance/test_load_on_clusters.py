@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from ray_multicluster_scheduler import UnifiedScheduler, get
 from tests.integration.conftest import fleet, ray_python, scheduler
 
@@ -17,6 +19,7 @@ __all__ = ["fleet", "ray_python", "scheduler"]
 THREADS, EACH = 4, 150
 
 
+@pytest.mark.slow  # test_load.py ramps further, on simulated clusters
 def test_six_hundred_tasks_from_four_threads(scheduler: UnifiedScheduler, tmp_path: Path) -> None:
     def work(folder: str, number: int) -> tuple[int, str]:
         import os

@@ -41,7 +41,9 @@ def task(task_id: str, function: Callable[..., Any], *args: Any, attempt: int = 
     )
 
 
-def method(task_id: str, actor_id: str, name: str, number: int, *args: Any, attempt: int = 1, **values: Any) -> Call:
+def method(
+    task_id: str, actor_id: str, name: str, number: int, *args: Any, attempt: int = 1, life: int = 0, **values: Any
+) -> Call:
     """A call of an actor's method; ``attempt`` is the actor's."""
     return Call(
         task_id=task_id,
@@ -52,7 +54,7 @@ def method(task_id: str, actor_id: str, name: str, number: int, *args: Any, atte
         function=b"",
         arguments=pickling.dumps((args, {})),
         resources={},
-        method=MethodCall(actor_id, attempt, name, number),
+        method=MethodCall(actor_id, attempt, name, number, life=life),
         **values,
     )
 

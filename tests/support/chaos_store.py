@@ -8,18 +8,33 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.crash_point import VARIABLE
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
+from tests.support.chaos_actor_history import ActorStory, actor_violations, read_ran
+from tests.support.chaos_actors import CalledActor
 from tests.support.chaos_history import History, read_notes, violations
 from tests.support.running_service import RunningService
 
-POINTS = ("after commit", "before send", "after send", "before acknowledge", "in start-up")
+POINTS = (
+    "after commit",
+    "before send",
+    "after send",
+    "before acknowledge",
+    "in start-up",
+    "call taken",
+    "before told",
+)
+MOST_PASSED = {"call taken": 40, "before told": 20}
+"""How often such a place is passed before the service dies there, at most; else 6 times."""
 TASKS = 12
 PATIENCE_S = 180.0
+AFTERWARDS_S = 0.5
+"""So long actors are still called when the service is there again."""
 
 
 def noted(path: str, seconds: float) -> str:
@@ -64,7 +79,8 @@ class ChaosStore:
         self._random = random.Random(seed)
         self.kills: Counter[str] = Counter()
         self.history = History()
-        self._notes = folder / "notes.jsonl"
+        self.actors: list[ActorStory] = []
+        self._notes, self._runs = folder / "notes.jsonl", folder / "calls.jsonl"
         self._job = folder / "job.py"
         self._job.write_text(_JOB.replace("PATH", repr(str(self._notes))))
 
@@ -93,7 +109,12 @@ class ChaosStore:
                     self.history.stored[item] = (str(found.now.state), found.now.attempt)
         finally:
             store.close()
-        return violations(self.history)
+        ran = read_ran(self._runs)
+        for story in self.actors:
+            story.stored = self.history.stored.get(story.item)
+            story.made = [note for note in self.history.notes if note.item == story.item]
+            story.ran = [run for run in ran if run.item == story.item]
+        return [*violations(self.history), *(said for story in self.actors for said in actor_violations(story))]
 
     def _points(self, rounds: int) -> Iterator[str]:
         """Half of the rounds at random moments, the others at named places in turn."""
@@ -101,12 +122,16 @@ class ChaosStore:
             yield POINTS[number // 2 % len(POINTS)] if number % 2 else "at random"
 
     def _round(self, client: UnifiedScheduler, point: str, jobs: int) -> None:
+        actors = [self._called_actor(client)]
         if point not in ("at random", "in start-up"):  # the process that is to die has to know
             self.service.stop()
-            self.service.start({VARIABLE: f"{point}:{self._random.randint(1, 6)}"})
+            # Programs are waiting, so it may come to that place before it can say that it is ready.
+            place = f"{point}:{self._random.randint(1, MOST_PASSED.get(point, 6))}"
+            self.service.start({VARIABLE: place}, wait=False)
         handles: list[Handle] = [
             client.submit_task_async(noted, (str(self._notes), self._random.uniform(0.05, 1.5))) for _ in range(TASKS)
         ]
+        actors.append(self._called_actor(client))
         handles += [client.submit_job_async(f"python {self._job}") for _ in range(jobs)]
         if point == "at random":
             time.sleep(self._random.uniform(0.0, 4.0))
@@ -129,16 +154,38 @@ class ChaosStore:
             self.history.answers[handle.id] = str(handle.state)
             if error is not None:
                 self._say(f"{handle.id}: {error!r}")
+        time.sleep(AFTERWARDS_S)
+        for actor in actors:
+            self._end(actor)
+
+    def _called_actor(self, client: UnifiedScheduler) -> CalledActor:
+        return CalledActor(client, self._notes, self._runs, self._random.getrandbits(32))
+
+    def _end(self, actor: CalledActor) -> None:
+        told, calls = actor.finish(PATIENCE_S)
+        self.history.acknowledged.add(actor.id)
+        self.history.answers[actor.id] = told
+        self.actors.append(ActorStory(actor.id, None, told, calls=calls))
+        with (self.folder / "answers.jsonl").open("a") as file:
+            file.writelines(json.dumps({"item": actor.id, **asdict(call)}) + "\n" for call in calls)
+        lost = [call for call in calls if call.value is None]
+        if lost:
+            self._say(f"{actor.id}: {len(lost)} of {len(calls)} calls were lost, the first: {lost[0].said}")
 
 
 def summary(chaos: ChaosStore) -> str:
     """One line of JSON."""
     ran = {note.item for note in chaos.history.notes}
     attempts = Counter(attempt for _, attempt in chaos.history.stored.values())
+    calls = [call for story in chaos.actors for call in story.calls]
     said = {
         "kills": dict(chaos.kills),
         "accepted": len(chaos.history.acknowledged),
         "ran": len(ran),
+        "actors": len(chaos.actors),
+        "calls answered": sum(call.value is not None for call in calls),
+        "calls lost with an error": sum(call.error is not None for call in calls),
+        "of those, calls that ran": sum(story.ran_though_lost() for story in chaos.actors),
         "attempts": {str(number): many for number, many in sorted(attempts.items())},
     }
     return json.dumps(said)

@@ -9,7 +9,13 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkInfo, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+    Call,
+    CallResult,
+    LinkInfo,
+    LinkListener,
+    MethodCall,
+)
 from tests.support.links import idle_snapshot, link_info
 
 Answer = Callable[[Call], CallResult]
@@ -55,6 +61,7 @@ class FakeLink:
         self.started: list[Key] = []
         self.recalled: list[Key] = []
         self.adopted: list[Key] = []
+        self.adopted_methods: list[tuple[str, Key, Key]] = []
         self.obeys_cancel, self.answers, self.closed = obeys_cancel, True, False
         self.current_snapshot = snapshot or idle_snapshot(cluster)
 
@@ -102,6 +109,15 @@ class FakeLink:
     def adopt(self, task_id: str, attempt: int) -> None:
         self.adopted.append((task_id, attempt))
         self._open.setdefault((task_id, attempt), {"accepted", "started"})
+
+    def adopt_method(self, call_id: str, actor: Key, prints_for: Key) -> None:
+        key = (call_id, 1)
+        if key in self._open:
+            return
+        self.adopted_methods.append((call_id, actor, prints_for))
+        self._open[key], self._call[key] = set(), _method(call_id, actor)
+        if self.closed:
+            self._settle(_lost(self._call[key], "the link is closed"))
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         if (task_id, attempt) not in self._open:
@@ -226,6 +242,11 @@ class FakeLink:
             raise ClusterConnectionError(
                 f"cluster {self._cluster!r} did not answer within {timeout:g} s.", cluster=self._cluster
             )
+
+
+def _method(call_id: str, actor: Key) -> Call:
+    """What is known of a call that the process before sent."""
+    return Call(call_id, 1, 0, call_id, "", b"", b"", {}, method=MethodCall(*actor, "", 0))
 
 
 def _lost(call: Call, sentence: str) -> CallResult:

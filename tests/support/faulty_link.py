@@ -166,6 +166,9 @@ class FaultyLink:
     def adopt(self, task_id: str, attempt: int) -> None:
         self._faults.pass_on("adopt", task_id, lambda: self._inner.adopt(task_id, attempt))
 
+    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
+        self._faults.pass_on("adopt", call_id, lambda: self._inner.adopt_method(call_id, actor, prints_for))
+
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._faults.pass_on("cancel", task_id, lambda: self._inner.cancel(task_id, attempt, force=force))
 
@@ -229,6 +232,9 @@ class _FaultyListener:
 
     def when_kept(self, deed: Callable[[], object]) -> None:
         self._listener.when_kept(deed)
+
+    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+        return self._listener.until_heard(call_id, deed)
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._faults.pass_on("snapshot", "", lambda: self._listener.snapshot(snapshot))

@@ -47,6 +47,9 @@ class Heard:
         self.kept_later: list[Callable[[], object]] = []
         self.slow = False
         """Results are kept only when a test says :meth:`keep`."""
+        self.hears_later = False
+        self.unheard: dict[str, Callable[[], object]] = {}
+        """If so: what is to be done when whoever made a call has its answer."""
 
     def keep(self) -> None:
         deeds, self.kept_later = self.kept_later, []
@@ -84,6 +87,11 @@ class Heard:
         self.kept_later.append(deed)
         if not self.slow:
             self.keep()
+
+    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+        if self.hears_later:
+            self.unheard[call_id] = deed
+        return self.hears_later
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self.events.append(("snapshot", snapshot))

@@ -14,6 +14,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
+    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
+    from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise, CallQueue
     from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 
 
@@ -70,6 +73,22 @@ class ControlPlane(ABC):
     @abstractmethod
     def is_call(self, item_id: str) -> bool:
         """Is this the id of a call of an actor's method?"""
+
+    @abstractmethod
+    def actors(self, submission: ActorSubmission) -> Actors:
+        """Whoever makes and finds actors here; made anew."""
+
+    @abstractmethod
+    def calls_of(self, actor: Item) -> CallQueue:
+        """A queue for the calls of this actor: there is to be one for each."""
+
+    @abstractmethod
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        """Ask for the end of a call; nothing happens to one that was answered."""
+
+    @abstractmethod
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        """Why it is where it is."""
 
     @abstractmethod
     def unfinished(self) -> list[Item]:

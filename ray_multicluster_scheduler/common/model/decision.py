@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, overload
 
@@ -67,6 +67,9 @@ class CandidateTable(Sequence[CandidateReport]):
 
     def __getitem__(self, index: int | slice) -> CandidateReport | tuple[CandidateReport, ...]:
         return self.rows[index]
+
+    def __iter__(self) -> Iterator[CandidateReport]:
+        return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

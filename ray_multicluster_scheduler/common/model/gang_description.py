@@ -90,7 +90,7 @@ class GangDescription:
     def describe(self) -> str:
         """One phrase for people: ``3 members (2 × 1 CPU, 1 × 4 CPU; PACK)``."""
         kinds = Counter(shape_of(member.requirements) for member in self.members)
-        amounts = ", ".join(f"{number} × {describe(dict(shape))}" for shape, number in kinds.items())
+        amounts = ", ".join(f"{number} × {describe(dict(shape))}" for shape, number in sorted(kinds.items()))
         number = len(self.members)
         return f"{number} member{'s' if number > 1 else ''} ({amounts}; {self.strategy})"
 

@@ -27,7 +27,8 @@ class TaskDescription:
     that the payload shelf holds. ``requirements`` is what the ledger reserves and Ray is asked for.
     ``home_paths`` are arguments that begin with somebody's home directory; they follow the item to its cluster.
     ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
-    Of items with one ``content_key``, one at a time is run.
+    Of items with one ``content_key``, one at a time is run. ``program`` is whose end is its end, where that is another
+    process than the control plane's.
     """
 
     id: str
@@ -63,6 +64,7 @@ class TaskDescription:
     actor: ActorDescription | None = None
     gang: GangDescription | None = None
     submitted_at: float = 0.0
+    program: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
-from ray_multicluster_scheduler.control_plane.admin_api.routes import blobs, fleet, items, probes
+from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
+from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, fleet, items, probes
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
@@ -25,8 +28,12 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
     )
     app.add_middleware(OnlyLocal)
     app.state.runtime = runtime
-    app.state.mailboxes = Mailboxes(runtime)
+    app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
+    app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
+    runtime.soon(app.state.leases.begin)
     app.add_exception_handler(SchedulerError, problems.answer)
-    for router in (probes.router, fleet.router, items.router, blobs.router):
+    for kind in (HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, problems.of_http)
+    for router in (probes.router, fleet.router, items.router, actors.router, blobs.router):
         app.include_router(router)
     return app

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 KEPT_S = 120.0
 """A mailbox that nobody asks for so long is dropped; whoever comes back after that names all his items again."""
+ANSWERS_KEPT_S = 3600.0
+"""The same for one with answers to calls that were not heard: they are nowhere else."""
 MOST_AT_ONCE = 500
 MOST_BYTES = 4 * 2**20
 STEPS_LATER_S = 0.2
@@ -23,10 +27,12 @@ STEPS_LATER_S = 0.2
 class Mailbox:
     """Of one client. An item stays in it until the client says that it has heard of its end. Lives on the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[str], object] = lambda _: None) -> None:
+        """``heard`` is told of each call whose answer the client has, or will never ask for."""
+        self._tell_heard = heard
         self.name = secrets.token_hex(8)
         """No two have the same: whoever finds another one than before has to name all his items again."""
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, Promise] = {}
         self._news: dict[str, None] = {}
         self._ends: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -35,20 +41,41 @@ class Mailbox:
         self.closed = False
         self.asking = 0
 
-    def watch(self, item: Item) -> None:
+    def find(self, item_id: str) -> Promise | None:
+        """What it has under this id, over or not."""
+        return self._items.get(item_id)
+
+    def watch(self, item: Promise) -> None:
+        """An item, or a call of an actor's method, of which only the end is told."""
         if item.id in self._items:
             return
         self._items[item.id] = item
-        item.watch_steps(self._hear)
-        self._hear(item)
+        if isinstance(item, Item):
+            item.watch_steps(self._hear)
+            self._hear(item)
+        else:
+            item.watch(self._hear)
 
     def drop(self, item_ids: Iterable[str]) -> None:
         for item_id in item_ids:
             item = self._items.pop(item_id, None)
             if item is not None:
-                item.unwatch_steps(self._hear)
+                if isinstance(item, Item):
+                    item.unwatch_steps(self._hear)
+                else:
+                    item.unwatch(self._hear)
+                    item.watch(self._call_over)
                 self._ends.pop(item_id, None)
                 self._news.pop(item_id, None)
+
+    def _call_over(self, call: Promise) -> None:
+        """It is not in here any more, and answered, now or some day."""
+        self._tell_heard(call.id)
+
+    @property
+    def has_answers(self) -> bool:
+        """Are there answers to calls in it that were not heard?"""
+        return any(not isinstance(self._items[one], Item) for one in self._ends)
 
     def drop_all(self) -> None:
         self.drop(list(self._items))
@@ -79,7 +106,7 @@ class Mailbox:
                 break
         return self._take() if turn == self._asked else []
 
-    def _hear(self, item: Item) -> None:
+    def _hear(self, item: Promise) -> None:
         if item.id in self._items:
             if item.outcome is not None:
                 self._ends[item.id] = None
@@ -104,19 +131,25 @@ class Mailbox:
 class Mailboxes:
     """One for each client that waits."""
 
-    def __init__(self, runtime: ServiceRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: ServiceRuntime, heard: Callable[[str], object] = lambda _: None) -> None:
+        """``heard`` is told of each call whose answer its client has, or will never ask for."""
+        self._runtime, self._heard = runtime, heard
         self._boxes: dict[str, Mailbox] = {}
         self._closed = False
 
     def box(self, client: str) -> Mailbox:
         """The client's, made anew if there is none (any more)."""
         self._sweep()
-        box = self._boxes.setdefault(client, Mailbox())
+        box = self._boxes.setdefault(client, Mailbox(self._heard))
         box.asked_at = asyncio.get_running_loop().time()
         if self._closed:
             box.close()
         return box
+
+    def last_heard(self, client: str) -> float | None:
+        """When a client last asked, in the loop's time; infinity if it does now."""
+        box = self._boxes.get(client)
+        return None if box is None else (math.inf if box.asking else box.asked_at)
 
     async def ask(
         self, client: str, known: str | None, add: Iterable[str], heard: Iterable[str], timeout: float
@@ -142,6 +175,8 @@ class Mailboxes:
         finally:
             box.asking -= 1
             box.asked_at = asyncio.get_running_loop().time()
+        if items:
+            crash_point("before told")
         return {"mailbox": box.name, "items": items, "problems": problems}
 
     def close(self) -> None:
@@ -151,8 +186,9 @@ class Mailboxes:
             box.close()
 
     def _sweep(self) -> None:
-        before = asyncio.get_running_loop().time() - KEPT_S
+        now = asyncio.get_running_loop().time()
         for client, box in list(self._boxes.items()):
-            if box.asked_at < before and not box.asking:
+            kept = ANSWERS_KEPT_S if box.has_answers else KEPT_S
+            if box.asked_at < now - kept and not box.asking:
                 box.drop_all()
                 del self._boxes[client]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs
+from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
+_PROBLEM = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
     (MissingBlobs, 424),
@@ -33,7 +36,23 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
     return said
 
 
+async def of_http(request: Request, error: Exception) -> Answer:
+    """What the HTTP layer itself refuses: no such path, no such verb, a query that is none."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        status, sentence, step = 422, f"{where}: {first['msg']}.", "correct it; docs/service.md names what there is"
+    else:
+        assert isinstance(error, HTTPException)
+        asked = f"{request.method} {request.url.path}"
+        status, sentence, step = error.status_code, f"{asked}: {error.detail}.", "docs/service.md names what there is"
+    said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence}
+    said.update(error="ConfigurationError", message=sentence, next_step=step)
+    headers = getattr(error, "headers", None)
+    return Answer(said, status_code=status, media_type=_PROBLEM, headers=headers)
+
+
 async def answer(_: Request, error: Exception) -> Answer:
     assert isinstance(error, errors.SchedulerError)
     said = document(error)
-    return Answer(said, status_code=int(said["status"]), media_type="application/problem+json")
+    return Answer(said, status_code=int(said["status"]), media_type=_PROBLEM)

@@ -95,10 +95,13 @@ def _serve(
             state.tell(address=address, control_plane=runtime.control_plane)
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
+            asked = state.drain_asked()
+            drain_s = drain_s if asked is None else asked
             if drain_s is not None and runtime.failure is None:
                 _drain(runtime, drain_s, stop, say)
         finally:
             retention.stop()
+            runtime.soon(runtime.acknowledge_no_more)
             runtime.soon(app.state.mailboxes.close)
             server.should_exit = True
             serving.result()
@@ -114,7 +117,7 @@ def _serve(
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:
     stop.clear()
     runtime.refuse("is draining and takes nothing new")
-    waiting = runtime.unfinished()
+    waiting = [item for item in runtime.unfinished() if not item.task.serves]  # an actor is not over by itself
     if not waiting:
         return
     say(f"rmcs: draining: {len(waiting)} items are not over; at most {limit_s:g} s (again to stop at once)")

@@ -8,13 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentWatch
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
-from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -26,15 +23,18 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
-from ray_multicluster_scheduler.common.object_argument import RESULT
+from ray_multicluster_scheduler.common.object_argument import is_put
+from ray_multicluster_scheduler.common.package_uri import packages_in
+from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
+from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
+from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
 
@@ -45,22 +45,12 @@ _FORGOTTEN = "it ended long ago and was forgotten"
 
 
 class Wanted(NamedTuple):
-    """An item to be taken. ``objects`` name the values that stand among its arguments, in their order."""
+    """An item to be taken. ``objects`` name the values that stand among its arguments, in their order, and behind them
+    the actors. ``get_if_exists``: a living actor of the same name will do."""
 
     task: TaskDescription
     objects: Sequence[str] = ()
-
-
-class MissingBlobs(TaskSubmissionError):
-    """The submission names payloads that are not here."""
-
-    def __init__(self, missing: Sequence[str], task_id: str) -> None:
-        super().__init__(
-            f"Payloads of {task_id} are not here: {', '.join(missing)}.",
-            task_id=task_id,
-            next_step="send them, then submit it again",
-        )
-        self.missing = list(missing)
+    get_if_exists: bool = False
 
 
 class ServiceRuntime(Runtime):
@@ -70,6 +60,9 @@ class ServiceRuntime(Runtime):
         self.store = store
         self._stored = StoreKeeping(store)
         self.history = StoredHistory(store)
+        self.values = StoredArguments(self)
+        self.names = ActorNames(self)
+        self.calls = ServiceCalls(self)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
@@ -93,12 +86,17 @@ class ServiceRuntime(Runtime):
                 self._keys[row.task.owner, row.task.idempotency_key] = item.id
             if row.task.content_key is not None and row.ending is None:
                 self._contents[row.task.content_key] = item.id
+            self.names.note(item)
+            if row.ending is not None:  # its end was asked for: the name is free
+                self.names.killed(item.id)
             if item.id in log.attached:
                 waiting.append(row)
         watches: list[ArgumentWatch | SchedulerError | None] = []
         for row in waiting:  # before the brain hears of them: it may send what is ready at once
             try:
-                arguments = await self._arguments(log.attached[row.task.id], {}, row.task.id)
+                arguments = await self.values.arguments(log.attached[row.task.id], {}, row.task.id)
+                if not row.waits_for:  # where its actors are was found out before
+                    arguments = replace(arguments, actors=())
                 watches.append(self.incomplete.expect(row.task.id, arguments))
             except SchedulerError as error:  # it was forgotten meanwhile; what has begun does not need it any more
                 self._stored.objects.lose(row.task.id, log.attached[row.task.id])
@@ -136,7 +134,7 @@ class ServiceRuntime(Runtime):
     async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
         """Accept these, each by itself. What is returned is durable: each is an item, maybe one that was accepted long
         ago, or why it was refused."""
-        self._check_that_it_goes_on()
+        self.check_that_it_goes_on()
         answers: list[Item | SchedulerError] = []
         known = self.store.known([one.task.id for one in wanted])
         for at, one in enumerate(wanted):
@@ -151,7 +149,8 @@ class ServiceRuntime(Runtime):
                 await self._until_durable(item)
         return answers
 
-    def _check_that_it_goes_on(self) -> None:
+    def check_that_it_goes_on(self) -> None:
+        """Raises ServiceUnavailableError."""
         if self.failure is not None or self.refusal is not None:
             raise ServiceUnavailableError(
                 f"The service {self.failure or self.refusal}.", next_step="ask again when it runs again"
@@ -167,12 +166,12 @@ class ServiceRuntime(Runtime):
         item.watch_steps(tell)
         try:
             while not item.accepted:
-                self._check_that_it_goes_on()
+                self.check_that_it_goes_on()
                 try:
                     async with asyncio.timeout(_LOOK_AGAIN_S):
                         await changed.wait()
                 except TimeoutError:
-                    self._check_that_it_goes_on()
+                    self.check_that_it_goes_on()
                     if self.store.trouble is not None:
                         raise ServiceUnavailableError(
                             f"{item.id} cannot be written now. {self.store.trouble}",
@@ -201,18 +200,23 @@ class ServiceRuntime(Runtime):
                     next_step="use another submission_id or idempotency_key",
                 )
             return known
-        if task.kind == "actor" or task.serves:
-            raise SchedulerError("Actors cannot be used through a service yet.", task_id=task.id)
+        if task.actor is not None and task.actor.public_name is not None:
+            async with self.names.lock(task.actor.public_name):
+                taken = await self.names.claim(task, get_if_exists=wanted.get_if_exists)
+                return taken if isinstance(taken, Item) else await self._take_new(wanted._replace(task=taken), blobs)
+        return await self._take_new(wanted, blobs)
+
+    async def _take_new(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
+        task = wanted.task
         if not task.submitted_at:
             task = replace(task, submitted_at=self.clock.now())
         task = await self._without_what_is_over(task)
         own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
-        missing = self.store.hold(
-            [one for one in (*task.payloads, *_puts(wanted.objects)) if one is not None and one not in own]
-        )
+        named = (*task.payloads, *filter(is_put, wanted.objects), *packages_in(task.runtime_env))
+        missing = self.store.hold([one for one in named if one is not None and one not in own])
         if missing:
             raise MissingBlobs(missing, task.id)
-        arguments = await self._arguments(wanted.objects, own, task.id) if wanted.objects else None
+        arguments = await self.values.arguments(wanted.objects, own, task.id) if wanted.objects else None
         again = self.item(task.id)
         if again is not None:  # somebody else brought it while we looked
             return again
@@ -226,7 +230,34 @@ class ServiceRuntime(Runtime):
         finally:
             if item is None or item.id != task.id:
                 log.take_back(task.id)
+        self.names.note(item)
         return item
+
+    async def durable(self) -> None:
+        """Until all that was said so far is written. Raises ServiceUnavailableError if that cannot be told."""
+        done = asyncio.Event()
+        self.manager.when_durable(done.set)
+        while not done.is_set():
+            if self.failure is not None:
+                raise ServiceUnavailableError(
+                    f"The service {self.failure}.", next_step="say it again when it runs again"
+                )
+            try:
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await done.wait()
+            except TimeoutError:
+                if self.store.trouble is not None:
+                    raise ServiceUnavailableError(
+                        f"It was heard, and cannot be written now. {self.store.trouble}",
+                        next_step="say it again when there is room",
+                    ) from None
+
+    def kill(self, item: Item, reason: str, *, force: bool) -> None:
+        """Ask for the end of an item; calls of an actor that have not left yet wait for it and fail."""
+        if item.task.serves:
+            self.names.killed(item.id)
+            self.calls.no_more(item.id)
+        self.cancel(item.id, reason, force=force)
 
     async def _find(self, task: TaskDescription) -> Item | None:
         """One that was accepted before, by id or key, and is over."""
@@ -248,45 +279,24 @@ class ServiceRuntime(Runtime):
         return None
 
     async def _without_what_is_over(self, task: TaskDescription) -> TaskDescription:
-        """The brain need not know of those before it that succeeded long ago."""
+        """The brain need not know of those before it that succeeded long ago. Raises TaskSubmissionError if one of them
+        failed then."""
         if not task.after:
             return task
         gone = set()
         for one in task.after:
             stored = None if self.record(one) is not None else self.store.item(one)
-            if stored is not None and stored.now.state is TaskState.SUCCEEDED:
-                gone.add(one)
-        return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
-
-    async def _arguments(self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str) -> Arguments:
-        """Handles that stand for these values. Raises TaskSubmissionError, and ResultLostError for a forgotten one."""
-        sources: list[Handle] = []
-        for name in names:
-            if not name.startswith(RESULT):
-                sources.append(await self._value(name, blobs.get(name), task_id))
+            if stored is None or not stored.now.state.terminal:
                 continue
-            item_id = name.removeprefix(RESULT)
-            item = self.item(item_id)
-            if item is None:
-                stored = await asyncio.to_thread(self.store.item, item_id)
-                if stored is None:
-                    raise TaskSubmissionError(
-                        f"{task_id} was given the value of {item_id}, which is not known here.",
-                        task_id=task_id,
-                        next_step="submit that one first, to the same service",
-                    )
-                item = await asyncio.to_thread(self.history.item, stored)
-            if item.outcome is not None and item.outcome.succeeded:
-                payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
-            sources.append(JobHandle(item, self) if item.task.kind == "job" else TaskHandle(item, self))
-        return Arguments(b"", sources=tuple(sources))
-
-    async def _value(self, digest: str, data: bytes | None, task_id: str) -> Handle:
-        if data is None:
-            data = await asyncio.to_thread(self.store.blob, digest)
-        if data is None:
-            raise MissingBlobs([digest], task_id)
-        return _Put(digest, data, self)
+            if stored.now.state is not TaskState.SUCCEEDED:
+                ended = "was cancelled" if stored.now.state is TaskState.CANCELLED else "failed"
+                raise TaskSubmissionError(
+                    f"{task.kind} {task.id} cannot run, because {one}, which it is to run after, {ended} long ago.",
+                    task_id=task.id,
+                    next_step=f"mend {one} and submit both again",
+                )
+            gone.add(one)
+        return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
 
     # ---- what is known
 
@@ -349,6 +359,10 @@ class ServiceRuntime(Runtime):
         _log.error("the service %s; start it again, everything is in its folder", self.failure)
         self.when_failed()
 
+    def acknowledge_no_more(self) -> None:
+        """On the loop, before programs cannot ask any more: agents keep what they answer for the next process."""
+        self._stored.acknowledge_no_more()
+
     def park(self) -> None:
         """Stop here, and leave everything running where it is: the next process goes on. Idempotent."""
         with self._closing:
@@ -370,23 +384,3 @@ class ServiceRuntime(Runtime):
         await self.links.park()
         await self.clients.close()
         await asyncio.to_thread(self.packages.close)
-
-
-class _Put(Handle):
-    """A value that a program has put."""
-
-    __slots__ = ("_digest",)
-
-    def __init__(self, digest: str, data: bytes, runtime: Runtime) -> None:
-        promise = Promise(digest)
-        done = Complete(digest, TaskState.SUCCEEDED, 0, None, message="it was put")
-        promise.ended(Outcome(done, CallResult(digest, 0, "succeeded", data)))
-        super().__init__(promise, runtime)
-        self._digest = digest
-
-    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
-        return self._digest, (outcome.result.payload or b"") if outcome.result else b""
-
-
-def _puts(names: Iterable[str]) -> list[str]:
-    return [name for name in names if not name.startswith(RESULT)]

@@ -29,6 +29,9 @@ class StoreKeeping:
         self.memory: LinkMemory = self.agents
         self.life, self.lasting = store.epoch, True
 
+    def blob(self, digest: str) -> bytes | None:
+        return self._store.blob(digest)
+
     def log(
         self,
         machine: SchedulerMachine,
@@ -44,4 +47,9 @@ class StoreKeeping:
         output: OutputStore,
         when_durable: Callable[[Callable[[], object]], object],
     ) -> KeepingCollector:
-        return KeepingCollector(post, output, self._store, self.durable_log, when_durable)
+        self._collector = KeepingCollector(post, output, self._store, self.durable_log, when_durable)
+        return self._collector
+
+    def acknowledge_no_more(self) -> None:
+        """On the loop: no program hears of answers from us any more; see the collector."""
+        self._collector.acknowledge_no_more()

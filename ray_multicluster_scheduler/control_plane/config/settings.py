@@ -92,6 +92,7 @@ class Settings(Strict):
     agent_listen: str = "auto"
     agent_advertise: str = "auto"
     agent_idle_s: Seconds = 300.0
+    program_lease_s: Seconds = 60.0
     keep_history_s: Seconds = 30 * 86_400.0
     keep_history_items: Count = 1_000_000
     keep_payloads_s: Seconds = 7 * 86_400.0

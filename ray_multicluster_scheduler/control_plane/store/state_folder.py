@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
 
 _LOCK = "server.json"
+_STOP = "stop.json"
 
 
 class StateFolder:
@@ -44,6 +45,18 @@ class StateFolder:
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, text, 0)
 
+    def drain_asked(self) -> float | None:
+        """So many seconds whoever stops us wants us to wait for what is not over; told once."""
+        path = self.path / _STOP
+        try:
+            said = json.loads(path.read_bytes())
+            path.unlink()
+        except (OSError, ValueError):
+            return None
+        told = said if isinstance(said, dict) else {}
+        drain = told.get("drain_s")
+        return float(drain) if told.get("pid") == os.getpid() and isinstance(drain, (int, float)) else None
+
     def leave(self) -> None:
         """Whoever wants it may have it. Idempotent."""
         if self._file >= 0:
@@ -56,6 +69,14 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self.leave()
+
+
+def ask_to_drain(path: Path, pid: int, seconds: float) -> None:
+    """Tell the process that has this folder how long to wait for what is not over, before it is told to stop. Raises
+    OSError."""
+    draft = path / f"{_STOP}.{os.getpid()}"
+    draft.write_text(json.dumps({"pid": pid, "drain_s": seconds}))
+    draft.replace(path / _STOP)
 
 
 def holder(path: Path) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ class AgentLink:
     ``is_over`` asks the Jobs API whether the agent's job has ended: together with the end of the lease, the
     only two ways to know that an attempt behind a broken connection is dead. ``end_agent`` stops that job if it
     can; it is asked to before calls are declared dead by the lease alone. ``of_before``: the agent was started by the
-    process before ours, and has its calls; it is waited for from now on.
+    process before ours, and has its calls; it is waited for from now on. What it says of methods that nobody here asked
+    for is kept until ``unclaimed_s`` after it came back.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class AgentLink:
         is_over: Callable[[], Awaitable[str | None]],
         end_agent: Callable[[], Awaitable[None]] | None = None,
         of_before: bool = False,
+        unclaimed_s: float = 120.0,
     ) -> None:
         self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
         self._heartbeat_s, self._lease_s, self._lost_after_s = heartbeat_s, lease_s, lost_after_s
@@ -52,7 +54,8 @@ class AgentLink:
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._calls = CallDesk(cluster, listener, self._send)
+        self._calls = CallDesk(cluster, listener, self._send, of_before=of_before)
+        self._unclaimed_s = unclaimed_s
         self._last_contact = self._last_word = time.monotonic()
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
@@ -106,6 +109,11 @@ class AgentLink:
         if self.over.is_set():
             self._calls.answer_all_lost("the link to the cluster is closed")
 
+    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
+        self._calls.adopt_method((call_id, 1), actor, prints_for)
+        if self.over.is_set():
+            self._calls.answer_all_lost("the link to the cluster is closed")
+
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._calls.cancel((task_id, attempt), force)
 
@@ -145,6 +153,7 @@ class AgentLink:
             except TimeoutError:
                 _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
         self._end(sentence)
+        self._calls.drop_unclaimed()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -183,8 +192,10 @@ class AgentLink:
         self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
-        self._calls.connected(again=not first or self._of_before)
+        self._calls.connected(again=not first or self._of_before, protocol=self.info.protocol)
         self._listener.link_up(self.info)
+        if first and self._of_before:
+            self._spawn(self._drop_unclaimed_later())
         children = [
             asyncio.create_task(self._read(connection)),
             asyncio.create_task(self._write(connection.writer, outbox)),
@@ -239,6 +250,10 @@ class AgentLink:
             if silent > 3 * self._heartbeat_s:
                 raise TimeoutError(f"nothing was heard from the agent for {silent:.1f} s")
 
+    async def _drop_unclaimed_later(self) -> None:
+        await asyncio.sleep(self._unclaimed_s)
+        self._calls.drop_unclaimed()
+
     async def _watch_the_silent(self) -> None:
         """The connection is gone: wait for the agent's return, or until it is known to be dead."""
         before: str | None = None
@@ -247,6 +262,7 @@ class AgentLink:
             if self.connected:
                 return
             if sentence is not None and before is not None:  # a dashboard that just started may know of no job once
+                _log.warning("agent %s of cluster %s has ended: %s", self._agent, self._cluster, sentence)
                 self._end(
                     f"the agent in cluster {self._cluster!r} has ended: {sentence}", restarted=sentence == RESTARTED
                 )

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.frames import (
     MAX_HANDSHAKE_BYTES,
+    OLDEST_PROTOCOL,
     PROTOCOL_VERSION,
     FrameError,
     FrameReader,
@@ -155,7 +156,8 @@ class AgentListener:
         head = hello.head
         if hello.kind != m.HELLO:
             raise PermissionError(f"expected hello, got {hello.kind!r}")
-        if head.get("protocol") != PROTOCOL_VERSION:
+        oldest = OLDEST_PROTOCOL if head.get("resume") else PROTOCOL_VERSION
+        if head.get("protocol") not in range(oldest, PROTOCOL_VERSION + 1):
             raise PermissionError(f"protocol {head.get('protocol')} is not {PROTOCOL_VERSION}")
         ticket = self._tickets.get(str(head.get("agent")))
         if ticket is None or ticket.cluster != head.get("cluster"):

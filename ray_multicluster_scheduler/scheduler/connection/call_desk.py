@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, Message
 from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.link_messages import (
+    NOT_KNOWN,
+    ON_ITS_WAY,
     ended_before_it_left,
     keys_in,
     lost,
     not_sendable,
+    of_older_agent,
     result_from,
 )
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Key, Outstanding
+from ray_multicluster_scheduler.scheduler.connection.unclaimed import Unclaimed
+
+_WITH_LIVES = 3
+"""From this protocol on, an agent can order calls of several processes of one control plane."""
 
 
 class Send(Protocol):
@@ -27,16 +34,21 @@ class Send(Protocol):
 
 class CallDesk:
     """Keeps the promises of ClusterLink about calls. What cannot be sent now is still owed; it is sent when
-    the agent is back and says that it lacks it."""
+    the agent is back and says that it lacks it. ``of_before``: answers to methods' calls that the process before ours
+    sent may come before they are asked for, and are kept until :meth:`drop_unclaimed`."""
 
-    def __init__(self, cluster: str, listener: LinkListener, send: Send) -> None:
+    def __init__(self, cluster: str, listener: LinkListener, send: Send, *, of_before: bool = False) -> None:
         self._cluster, self._listener, self._send = cluster, listener, send
         self._owed = Outstanding()
+        self._unclaimed = Unclaimed() if of_before else None
         self._sender: CallSender | None = None
         self._behind: dict[Key, list[Call]] = {}
+        self._protocol = PROTOCOL_VERSION
+        self._unheard: set[Key] = set()
+        """Answers to calls of methods that were told, and not heard by whoever made them."""
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._owed) + (0 if self._unclaimed is None else len(self._unclaimed))
 
     # What is asked for ----------------------------------------------------------------------------------
 
@@ -49,6 +61,24 @@ class CallDesk:
         """It was sent by somebody before us, and is owed to us now."""
         self._owed.adopt(key)
         self._send(m.RESUME, {"keys": [key]})
+
+    def adopt_method(self, key: Key, actor: Key, prints_for: Key) -> None:
+        """The same for the call of a method, whose answer may have come already."""
+        answer = None if self._unclaimed is None else self._unclaimed.claim(key)
+        self._owed.adopt_method(key, actor, prints_for)
+        if answer is None:
+            self._send(m.RESUME, {"keys": [key], "before": True})
+        elif answer.payload is None:
+            self._send(m.RESUME, {"keys": [key], "again": True})
+        else:
+            self._finished([answer.head], [answer.payload])
+
+    def drop_unclaimed(self) -> None:
+        """Answers that nobody asked for so far are not wanted, nor are later ones."""
+        keys = [] if self._unclaimed is None else self._unclaimed.clear()
+        self._unclaimed = None
+        if keys:
+            self._send(m.ACK, {"keys": keys}, lazy=True)
 
     def cancel(self, key: Key, force: bool) -> None:
         debt = self._owed.get(key)
@@ -79,13 +109,18 @@ class CallDesk:
 
     # The connection -------------------------------------------------------------------------------------
 
-    def connected(self, *, again: bool) -> None:
+    def connected(self, *, again: bool, protocol: int = PROTOCOL_VERSION) -> None:
         """There is a connection, and its other end may have anything or nothing of what was sent before."""
+        self._protocol = protocol
         self._sender = CallSender(self._send, self._refuse)
         self._behind.clear()
         if again:
-            self._send(m.RESUME, {"keys": self._owed.keys()})
-            for key, debt in self._owed.items():
+            owed = self._owed.items()
+            self._send(m.RESUME, {"keys": [key for key, debt in owed if not debt.of_before]})
+            before = [key for key, debt in owed if debt.of_before]
+            if before:
+                self._send(m.RESUME, {"keys": before, "before": True})
+            for key, debt in owed:
                 self._ask(key, debt)
 
     def disconnected(self) -> None:
@@ -147,8 +182,14 @@ class CallDesk:
         keys = []
         for result, payload in zip(results, blobs, strict=True):
             key = (result["id"], result["attempt"])
-            keys.append(key)
             debt = self._owed.get(key)
+            if key in self._unheard:  # it was told before, and whoever made it may not have it yet
+                continue
+            if debt is None and self._unclaimed is not None and result.get("method"):
+                keys += self._unclaimed.keep(key, result, payload)
+                continue
+            if debt is None or debt.actor is None or not self._until_heard(key):
+                keys.append(key)
             if debt is None:
                 continue
             answer = result_from(result, payload, debt)
@@ -158,7 +199,18 @@ class CallDesk:
                 self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))
             self._owed.settle(key)
             self._listener.finished(self._cluster, answer)
-        self._listener.when_kept(lambda: self._send(m.ACK, {"keys": keys}, lazy=True))
+        if keys:
+            self._listener.when_kept(lambda: self._send(m.ACK, {"keys": keys}, lazy=True))
+
+    def _until_heard(self, key: Key) -> bool:
+        def forget() -> None:
+            self._unheard.discard(key)
+            self._send(m.ACK, {"keys": [key]}, lazy=True)
+
+        waits = self._listener.until_heard(key[0], forget)
+        if waits:
+            self._unheard.add(key)
+        return waits
 
     def _send_again(self, keys: list[Key]) -> None:
         """These lack something there. Send them with all they need, unless their end was asked for meanwhile."""
@@ -171,7 +223,7 @@ class CallDesk:
             if debt is None:
                 continue
             if call is None:
-                self._settle(key, lost(key, debt, "the agent does not know this call any more"))
+                self._settle(key, lost(key, debt, ON_ITS_WAY if debt.of_before else NOT_KNOWN))
             elif not debt.cancelled and not debt.recalled:
                 again.append(call)
             elif call.method is None:
@@ -187,6 +239,12 @@ class CallDesk:
             return
         ready = []
         for call in calls:
+            if call.method is not None and call.method.life > 1 and self._protocol < _WITH_LIVES:
+                key = (call.task_id, call.attempt)
+                debt = self._owed.get(key)
+                if debt is not None:
+                    self._settle(key, of_older_agent(key, debt, self._cluster, self._protocol))
+                continue
             if call.method is not None:
                 actor = (call.method.actor_id, call.method.actor_attempt)
                 debt = self._owed.get(actor)

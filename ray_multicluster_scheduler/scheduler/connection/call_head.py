@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Any, Literal, TypeAlias
 
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, MemberCall, NewActor, NewGang
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, MemberCall, MethodCall, NewActor, NewGang
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Key
 
 Need: TypeAlias = tuple[Literal["fn", "obj"], str]
@@ -78,7 +78,7 @@ def head_of(call: Call, blobs: Blobs) -> dict[str, Any]:
     if call.actor is not None:
         head["actor"] = _actor(call.actor)
     if call.method is not None:
-        head["method"] = method_of(call)
+        head |= method_of(call.method)
     return head
 
 
@@ -102,10 +102,10 @@ def _gang(gang: NewGang, blobs: Blobs, key: Key) -> dict[str, Any]:
     return {"strategy": gang.strategy, "of": gang.of, "members": members}
 
 
-def method_of(call: Call) -> list[Any] | None:
-    """Whose method, which, and its number."""
-    method = call.method
-    return None if method is None else [method.actor_id, method.actor_attempt, method.method, method.number]
+def method_of(method: MethodCall) -> dict[str, Any]:
+    """Whose method, which, and its number among those of which life."""
+    head: dict[str, Any] = {"method": [method.actor_id, method.actor_attempt, method.method, method.number]}
+    return {**head, "life": method.life} if method.life else head
 
 
 def _actor(actor: NewActor) -> dict[str, Any]:

@@ -130,4 +130,5 @@ class CallSender:
 
 
 def _bare(call: Call) -> dict[str, Any]:
-    return {"id": call.task_id, "attempt": call.attempt, "method": method_of(call)}
+    head = {"id": call.task_id, "attempt": call.attempt}
+    return head if call.method is None else {**head, **method_of(call.method)}

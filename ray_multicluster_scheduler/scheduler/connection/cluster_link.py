@@ -81,7 +81,8 @@ class NewGang:
 @dataclass(frozen=True, slots=True)
 class MethodCall:
     """Makes a call one of an actor's method. ``number`` counts from 0 for each attempt of the actor without a gap:
-    calls are run in that order, however they travelled."""
+    calls are run in that order, however they travelled. ``life`` is the process of the control plane that sends it: a
+    later one has a larger one, and counts from 0 again. What the one before sent is run first, as far as it arrived."""
 
     actor_id: str
     actor_attempt: int
@@ -89,6 +90,7 @@ class MethodCall:
     number: int
     gang_id: str = ""
     """The item that the actor is a member of, if it is one."""
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,10 @@ class LinkListener(Protocol):
         """Do this, on the loop, when all that was told by ``finished`` before is kept for good; at once, if nothing is
         kept longer than the process. Only then the other side may forget it."""
 
+    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+        """Before the answer to a call of a method is told. True: ``deed`` will be done, on the loop, when whoever made
+        the call has its answer, and the other side may forget it only then. False: as for any other answer."""
+
     def snapshot(self, snapshot: ResourceSnapshot) -> None: ...
 
 
@@ -219,6 +225,11 @@ class ClusterLink(Protocol):
     def adopt(self, task_id: str, attempt: int) -> None:
         """This call was given to the same agent by the process before ours, and was seen to start: whatever becomes of
         it is told. If nobody knows it over there, it is answered as lost."""
+
+    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
+        """This call of a method of ``actor`` was given to the same agent by the process before ours, or was on its way:
+        its answer is told, if need be before this returns. If nobody knows it over there, it is answered as lost.
+        ``prints_for``: whose output is what it prints, the actor's or its gang's."""
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         """Ask for its end; an actor is killed. Unknown or finished calls are ignored."""

@@ -11,6 +11,9 @@ from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Ke
 
 RESTARTED = "the cluster was restarted and knows nothing of it"
 """What became of an agent of which the cluster's Jobs API has never heard."""
+NOT_KNOWN = "the agent does not know this call any more"
+ON_ITS_WAY = "it was on its way when the service was restarted; whether it ran is not known"
+"""What became of a method's call of the process before ours that the agent does not know."""
 
 
 def lost(key: Key, debt: Debt, sentence: str, *, restarted: bool = False) -> CallResult:
@@ -31,6 +34,21 @@ def ended_before_it_left(key: Key, debt: Debt) -> CallResult:
     """The answer to a call whose end was asked for, or that was recalled, before it arrived anywhere."""
     code = "" if debt.cancelled else m.RECALLED
     return CallResult(key[0], key[1], "cancelled", code=code, of_actor=_actor_of(debt))
+
+
+def of_older_agent(key: Key, debt: Debt, cluster: str, protocol: int) -> CallResult:
+    """The answer to a call of a method that was made by an older version of us, and cannot be put in order there."""
+    return CallResult(
+        task_id=key[0],
+        attempt=key[1],
+        status="failed",
+        failure=FailureClass.PERMANENT,
+        error_type="TaskSubmissionError",
+        code="OLDER_AGENT",
+        message=f"the agent of cluster {cluster!r} is that of an older version (protocol {protocol}), which takes no "
+        "calls from a service that was started again; make the actor anew",
+        of_actor=_actor_of(debt),
+    )
 
 
 def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:

@@ -74,6 +74,16 @@ def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) 
     )
 
 
+def how_it_ended(message: str) -> str:
+    """One sentence of what a cluster says of an agent's job that is over: it quotes the whole log."""
+    if m.DIAL_FAILED in message:
+        return f"it ended itself, as nobody answered it while its lease held: {_after(m.DIAL_FAILED, message)}"
+    if m.REFUSED in message:
+        return f"it was turned away: {_after(m.REFUSED, message)}"
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    return " | ".join([*lines[:1], *lines[1:][-_TAIL_LINES:]])
+
+
 def _after(word: str, log: str) -> str:
     first_line = log.split(word, 1)[1].strip().partition("\n")[0]
     return first_line.strip().rstrip(".") or "its log says no more"

@@ -28,6 +28,8 @@ class Debt:
     recalled: bool = False
     moved: bool = False
     started: bool = False
+    of_before: bool = False
+    """A method that the process before ours sent: only the agent can know whether it arrived there."""
 
 
 class Outstanding:
@@ -46,6 +48,10 @@ class Outstanding:
     def adopt(self, key: Key) -> None:
         """One that the other side has, and has begun."""
         self._debts.setdefault(key, Debt(None, started=True))
+
+    def adopt_method(self, key: Key, actor: Key, prints_for: Key) -> None:
+        """One of an actor's method, that the other side may have."""
+        self._debts.setdefault(key, Debt(None, actor, prints_for, started=True, of_before=True))
 
     def get(self, key: Key) -> Debt | None:
         """None when it is answered, or was never ours."""

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import Cluster
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, how_it_ended
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
     TlsIdentity,
@@ -226,7 +226,7 @@ class RayClientPool:
             if info is None:
                 return RESTARTED
             if info.get("status") in ENDED:
-                return str(info.get("message") or info["status"])
+                return how_it_ended(str(info.get("message") or info["status"]))
             return None
 
         return ask

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import psutil
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.package_uri import digest_and_name, is_stored
 from ray_multicluster_scheduler.scheduler.connection.packaging import (
     MAX_PACKAGE_BYTES,
     Package,
@@ -63,8 +64,11 @@ class _Slot:
 class PackageCache:
     """Packs a path once, and again only when a file under it was touched. Lives on one event loop."""
 
-    def __init__(self, *, max_bytes: int = MAX_PACKAGE_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(
+        self, *, max_bytes: int = MAX_PACKAGE_BYTES, stored: Callable[[str], bytes | None] = lambda _: None
+    ) -> None:
+        """``stored`` has the packages that programs gave, by their digests; it may take a while."""
+        self._max_bytes, self._stored = max_bytes, stored
         self._folder: Path | None = None
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._uploads: dict[tuple[str, str], asyncio.Lock] = {}
@@ -75,15 +79,34 @@ class PackageCache:
     async def ship(self, path: Path, kind: PackageKind, excludes: Sequence[str], store: PackageStore) -> str:
         """The URI of the package of ``path``, which is in ``store`` afterwards."""
         async with self._package(path, kind, tuple(excludes)) as package:
-            uri = self._renamed.get(package.uri, package.uri)
-            # Of many items that need the same package at once, one uploads it.
-            async with self._uploads.setdefault((store.name, uri), asyncio.Lock()):
-                if not self._surely_there((store.name, uri)):
-                    asked = asyncio.get_running_loop().time()
-                    if not await store.package_exists(uri):
-                        await store.upload_package(uri, package.path)
-                    self._seen[store.name, uri] = asked
-            return uri
+            return await self._upload(package.uri, store, lambda: package.path)
+
+    async def ship_stored(self, stored: str, store: PackageStore) -> str:
+        """The same for one that a program gave to its service. Raises TaskSubmissionError if it is gone."""
+        digest, name = digest_and_name(stored)
+
+        def content() -> bytes:
+            data = self._stored(digest)
+            if data is None:
+                raise TaskSubmissionError(
+                    f"The package {name} of the runtime_env is not kept here.",
+                    cluster=store.name,
+                    next_step="submit it again, with the folder itself",
+                )
+            return data
+
+        return await self._upload(f"gcs://{name}", store, content)
+
+    async def _upload(self, uri: str, store: PackageStore, content: Callable[[], Path | bytes]) -> str:
+        uri = self._renamed.get(uri, uri)
+        # Of many items that need the same package at once, one uploads it.
+        async with self._uploads.setdefault((store.name, uri), asyncio.Lock()):
+            if not self._surely_there((store.name, uri)):
+                asked = asyncio.get_running_loop().time()
+                if not await store.package_exists(uri):
+                    await store.upload_package(uri, await asyncio.to_thread(content))
+                self._seen[store.name, uri] = asked
+        return uri
 
     def report_missing(self, sentence: str) -> None:
         """A cluster says that it does not have the packages in this sentence: from now on they go by other names.
@@ -100,6 +123,10 @@ class PackageCache:
         now = asyncio.get_running_loop().time()
         self._seen = {one: at for one, at in self._seen.items() if now - at < SURE_S}
         return key in self._seen
+
+    def forget_seen(self) -> None:
+        """Whoever had a package may have lost it: look before each use."""
+        self._seen.clear()
 
     def close(self) -> None:
         """Remove the packed files. Idempotent."""
@@ -184,6 +211,8 @@ async def _shipped(
             cluster=client.name,
             next_step="give a path, or a URI such as s3://…",
         )
+    if is_stored(value):
+        return await cache.ship_stored(str(value), client)
     if "://" in str(value):
         return str(value)
     return await cache.ship(_local(value, base), kind, excludes, client)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.common.object_argument import RESULT
+from ray_multicluster_scheduler.common.object_argument import is_put
+from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.control_plane.store import Change, Outcome, Store, StoredItem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
@@ -46,6 +47,7 @@ class DurableLog:
         self._completions: dict[str, Complete] = {}
         """Of what the machine still knows: its row may have to be written again."""
         self._deeds: list[Deed] = []
+        self._writer = stored_rows.DecisionWriter()
         self.attached: dict[str, tuple[str, ...]] = {}
         """After :meth:`restored`: the names of the values attached to what is not over."""
         self._written: deque[tuple[Future[int] | None, list[Deed]]] = deque()
@@ -66,7 +68,8 @@ class DurableLog:
                 task_id=task.id,
                 next_step="use only text, numbers, lists and mappings in its options and its runtime_env",
             ) from error
-        named = [one for one in (*task.payloads, *_digests(objects)) if one is not None and one not in blobs]
+        others = (*_digests(objects), *packages_in(task.runtime_env))
+        named = [one for one in (*task.payloads, *others) if one is not None and one not in blobs]
         missing = self._store.hold(named)
         if missing:
             raise TaskSubmissionError(
@@ -106,7 +109,7 @@ class DurableLog:
             if transition.number == 1:
                 self._fresh[transition.task_id] = None
             if decision is not None:
-                self._change.decisions.append(stored_rows.decided(transition.task_id, transition.attempt, decision))
+                self._change.decisions.append(self._writer.decided(transition.task_id, transition.attempt, decision))
 
     def remember(self, task_id: str) -> None:
         self._touched[task_id] = None
@@ -205,4 +208,4 @@ class DurableLog:
 
 def _digests(objects: Sequence[str]) -> list[str]:
     """Those that are not the values of other items, which are where those are."""
-    return [name for name in objects if not name.startswith(RESULT)]
+    return [name for name in objects if is_put(name)]

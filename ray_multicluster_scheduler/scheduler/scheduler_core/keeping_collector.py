@@ -37,6 +37,13 @@ class KeepingCollector(ResultCollector):
         super().__init__(post, output)
         self._store, self._log, self._when_durable = store, log, when_durable
         self._line: deque[tuple[asyncio.Task[None] | None, Callable[[], object]]] = deque()
+        self._leaving = False
+        self._unheard: dict[str, Callable[[], object]] = {}
+
+    def acknowledge_no_more(self) -> None:
+        """This process ends, and may not tell any program of what comes from now on: nothing of it is acknowledged, so
+        that the next process hears of it again. Answers to calls of methods are nowhere but with their agents."""
+        self._leaving = True
 
     def finished(self, cluster: str, result: CallResult) -> None:
         if result.of_actor is not None:
@@ -53,6 +60,16 @@ class KeepingCollector(ResultCollector):
     def when_kept(self, deed: Callable[[], object]) -> None:
         self._in_turn(lambda: self._say_when_kept(deed))
 
+    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+        self._unheard[call_id] = deed
+        return True
+
+    def heard(self, call_id: str) -> None:
+        """The program that made this call has its answer, or does not want it any more."""
+        deed = self._unheard.pop(call_id, None)
+        if deed is not None and not self._leaving:
+            deed()
+
     def _finish(self, cluster: str, result: CallResult) -> None:
         if self._log.is_over(result.task_id):  # it is late: how the item ended is written
             self._tell(result)
@@ -67,7 +84,8 @@ class KeepingCollector(ResultCollector):
 
     def _acknowledge(self, deed: Callable[[], object]) -> None:
         crash_point("before acknowledge")
-        deed()
+        if not self._leaving:
+            deed()
 
     def _in_turn(self, deed: Callable[[], object]) -> None:
         if self._line:

@@ -95,5 +95,8 @@ class ResultCollector:
     def when_kept(self, deed: Callable[[], object]) -> None:
         deed()  # answers live and die with the program
 
+    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+        return False  # so do they here
+
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._post(SnapshotTaken(snapshot))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import (
@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
+from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
@@ -39,23 +40,30 @@ _COLUMNS = frozenset(
 COMPLETION = "completion"
 """Where the brain's last word of an item is: beside its row, of which it is no part."""
 _TASK = tuple(one.name for one in fields(TaskDescription))
+_NOTHING = object()
+_USUAL = {one.name: one.default for one in fields(TaskDescription) if one.default is not MISSING}
+"""What need not be written: it is what a description has that says nothing of it."""
 _REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
 _REST_SET = frozenset(_REST)
+_MOST_TEXTS = 2_000
+_json = json.JSONEncoder(separators=(",", ":")).encode
 _PARTS = ("job", "actor", "gang")
 
 
 def described(task: TaskDescription, objects: Sequence[str] = ()) -> bytes:
     """An item as it was accepted, with the names of the values that were attached to it. Raises TypeError, ValueError
     for what is not plain data."""
-    document: dict[str, Any] = {name: getattr(task, name) for name in _TASK}
+    said = ((name, getattr(task, name)) for name in _TASK)
+    document: dict[str, Any] = {name: value for name, value in said if value != _USUAL.get(name, _NOTHING)}
     for name in _PARTS:
-        if document[name] is not None:
+        if name in document:
             document[name] = asdict(document[name])
     return _text({"v": _VERSION, "task": document, "objects": list(objects)})
 
 
 def new_item(task: TaskDescription, number: int, description: bytes, objects: Sequence[str] = ()) -> NewItem:
     """Its record; ``description`` is what :func:`described` says."""
+    packages = packages_in(task.runtime_env) if task.runtime_env else ()
     return NewItem(
         id=task.id,
         number=number,
@@ -65,7 +73,7 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
         submitted_at=task.submitted_at,
         description=description,
         key=task.idempotency_key,
-        blobs=tuple(dict.fromkeys(one for one in (*task.payloads, *objects) if one is not None)),
+        blobs=tuple(dict.fromkeys(one for one in (*task.payloads, *objects, *packages) if one is not None)),
     )
 
 
@@ -97,24 +105,40 @@ def step_of(transition: Transition) -> Step:
     return Step(*transition)._replace(sentence=readable(transition.sentence))
 
 
-def decided(task_id: str, attempt: int, decision: SchedulingDecision) -> Decided:
-    """Its table row by row, without the names of the fields: it is written for every attempt."""
-    rows = [
-        [
-            row.cluster,
-            [[one.code, one.sentence, one.permanent] for one in row.rejections],
-            row.ranks,
-            row.scores,
-            row.raw_scores,
-            row.total,
-            row.node_id,
-        ]
-        for row in decision.candidates
-    ]
-    document = {"v": _VERSION, "code": decision.code, "sentence": decision.sentence, "rows": rows}
-    if decision.unblocked_by is not None:
-        document["unblocked_by"] = decision.unblocked_by
-    return Decided(task_id, attempt, decision.at, decision.cluster, _text(document))
+class DecisionWriter:
+    """Decisions as records. Rows are told again and again to items that are alike, so their texts are kept a while."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[CandidateReport, str]] = {}
+
+    def decided(self, task_id: str, attempt: int, decision: SchedulingDecision) -> Decided:
+        """Its table row by row, without the names of the fields: it is written for every attempt."""
+        document = {"v": _VERSION, "code": decision.code, "sentence": decision.sentence}
+        if decision.unblocked_by is not None:
+            document["unblocked_by"] = decision.unblocked_by
+        rows = ",".join([self._row(row) for row in decision.candidates])
+        text = f'{_json(document)[:-1]},"rows":[{rows}]}}'
+        return Decided(task_id, attempt, decision.at, decision.cluster, text.encode())
+
+    def _row(self, row: CandidateReport) -> str:
+        known = self._texts.get(id(row))
+        if known is not None:
+            return known[1]
+        text = _json(
+            [
+                row.cluster,
+                [[one.code, one.sentence, one.permanent] for one in row.rejections],
+                row.ranks,
+                row.scores,
+                row.raw_scores,
+                row.total,
+                row.node_id,
+            ]
+        )
+        if len(self._texts) >= _MOST_TEXTS:
+            self._texts.clear()
+        self._texts[id(row)] = row, text  # as long as it is here, nobody else has its id
+        return text
 
 
 def task_of(stored: StoredItem) -> tuple[TaskDescription, tuple[str, ...]]:
@@ -205,4 +229,4 @@ def _cluster(row: ClusterRow) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+    return _json(document).encode()

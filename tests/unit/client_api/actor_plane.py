@@ -6,7 +6,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
-from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_actors import EmbeddedActors
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
@@ -43,7 +43,7 @@ class ActorPlane(ControlPlane):
         self.submission = Submission(
             runtime.config.settings, runtime.shelf, runtime.clock, "cp1", runtime.preparation.homes
         )
-        self.actors = Actors(
+        self.actors = EmbeddedActors(
             runtime,
             ActorSubmission(runtime.config.settings, runtime.clock, runtime.preparation.homes, self.submission.new_id),
         )

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actors.call_handle import explain_by_id
+from ray_multicluster_scheduler.app.client_api.embedded.open_calls import explain_by_id
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.exception import ActorDiedError, SchedulerError, TaskCancelledError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actors import actors
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
+from ray_multicluster_scheduler.app.client_api.embedded import detached_actors, explanation
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -303,7 +302,7 @@ class TestDetached:
                 return True
 
         monkeypatch.setattr(plane.runtime, "clients", SimpleNamespace(client=lambda cluster: Silent()))
-        monkeypatch.setattr(actors, "LOOK_PATIENCE_S", 0.05)
+        monkeypatch.setattr(detached_actors, "LOOK_PATIENCE_S", 0.05)
         began = time.monotonic()
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
             plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
@@ -313,9 +312,9 @@ class TestDetached:
 
     def test_on_several_clusters_one_must_be_named(self, plane: ActorPlane) -> None:
         with pytest.raises(ConfigurationError, match="on each of linux, mac"):
-            plane.actors._one_of("tally", ["linux", "mac"])
+            detached_actors.one_of("tally", ["linux", "mac"])
         with ClusterContextManager.use("mac"):
-            assert plane.actors._one_of("tally", ["linux", "mac"]) == "mac"
+            assert detached_actors.one_of("tally", ["linux", "mac"]) == "mac"
 
     def test_it_is_left_alone_at_the_end(self) -> None:
         with ActorPlane() as plane:

@@ -78,6 +78,10 @@ SETTINGS = {
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
+    "program_lease_s": (
+        "integration/test_service_actors.py",
+        "test_a_program_that_is_killed_takes_its_actor_along",
+    ),
     "keep_history_s": (
         "unit/service/test_retention.py",
         "test_items_that_ended_longer_ago_than_keep_history_s_are_forgotten",

@@ -148,3 +148,20 @@ async def test_methods_are_only_answered_and_actors_live_until_a_test_ends_them(
     assert heard.result("m1").of_actor == "a1"
     link.fail("a1", FailureClass.CRASH, code="ACTOR_DIED")
     assert heard.result("a1").of_actor is None
+
+
+async def test_methods_of_the_process_before_are_answered_as_their_actors() -> None:
+    heard = Heard()
+    link = FakeLink("a", heard)
+    link.adopt_method("call-1", ("a1", 1), ("a1", 1))
+    link.adopt_method("call-2", ("a1", 1), ("g1", 1))
+    link.adopt_method("call-2", ("a1", 1), ("g1", 1))
+    assert link.adopted_methods == [("call-1", ("a1", 1), ("a1", 1)), ("call-2", ("a1", 1), ("g1", 1))]
+    link.finish("call-1", b"v")
+    link.lose()
+    link.adopt_method("call-3", ("a1", 1), ("a1", 1))
+    assert [(one.task_id, one.status, one.of_actor) for one in heard.results()] == [
+        ("call-1", "succeeded", "a1"),
+        ("call-2", "failed", "a1"),
+        ("call-3", "failed", "a1"),
+    ]

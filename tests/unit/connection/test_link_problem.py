@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log, how_it_ended
 
 RAYS_OWN = "2026-01-01 10:00:00,000 INFO job_manager.py:560 -- Runtime env is setting up.\n"
 
@@ -63,3 +63,19 @@ def test_a_problem_can_be_sent_to_another_process() -> None:
     problem = LinkProblem("m", code="C", permanent=True, task_id="t", cluster="a", next_step="n")
     copy = pickle.loads(pickle.dumps(problem))
     assert (str(copy), copy.code, copy.permanent, copy.task_id, copy.cluster) == (str(problem), "C", True, "t", "a")
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "failed with exit code 4:\nTraceback:\n  CancelledError\nRMCS-AGENT-CANNOT-DIAL h:1: the lease is over",
+            "it ended itself, as nobody answered it while its lease held: h:1: the lease is over",
+        ),
+        ("failed:\nRMCS-AGENT-REFUSED nobody waits for it", "it was turned away: nobody waits for it"),
+        ("STOPPED", "STOPPED"),
+        ("failed, logs:\n" + "\n".join("abcdefgh"), "failed, logs: | d | e | f | g | h"),
+    ],
+)
+def test_the_end_of_an_agent_is_one_sentence(message: str, said: str) -> None:
+    assert how_it_ended(message) == said

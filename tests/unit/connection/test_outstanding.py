@@ -61,3 +61,16 @@ def test_clear_hands_over_everything() -> None:
     assert [(key, debt.cancelled) for key, debt in debts.clear()] == [(T1, False), (T2, True)]
     assert debts.clear() == []
     assert not debts
+
+
+def test_a_method_of_the_process_before_is_owed_with_its_actor() -> None:
+    debts = owed()
+    debts.adopt_method(("call-1", 1), ("g.1", 2), ("g", 2))
+    debt = debts.get(("call-1", 1))
+    assert debt is not None
+    assert (debt.call, debt.actor, debt.prints_for, debt.of_before) == (None, ("g.1", 2), ("g", 2), True)
+    debts.add(call("call-2", method=MethodCall("a1", 1, "f", 0)))
+    debts.adopt_method(("call-2", 1), ("a1", 1), ("a1", 1))
+    known = debts.get(("call-2", 1))
+    assert known is not None
+    assert known.call is not None, "it is ours"

@@ -111,3 +111,11 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
         async with asyncio.timeout(5):
             while line.answered() != expected or len(being_read) < min(len(expected) + 2, 4):
                 await asyncio.sleep(0.001)
+
+
+async def test_an_answer_says_that_it_is_a_methods(line: Line, results: Results) -> None:
+    task = CallRecord(("t", 1))
+    task.head, task.payload = {"status": "succeeded"}, b"x"
+    results.add([answer("m", Report(), chunks=0), task])
+    entries = [one for kind, head in line.sent if kind == m.FINISHED for one in head["results"]]
+    assert [one.get("method") for one in entries] == [True, None]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.package_uri import stored_package
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import SURE_S, PackageCache, resolve_runtime_env
 
 
@@ -29,10 +30,9 @@ class Store:
 
     async def upload_package(self, uri: str, source: Path | bytes) -> None:
         await asyncio.sleep(0.01)
-        assert isinstance(source, Path)
         if self.broken:
             raise OSError("cut")
-        self.packages[uri] = source.read_bytes()
+        self.packages[uri] = source if isinstance(source, bytes) else source.read_bytes()
         self.uploads.append(uri)
 
 
@@ -185,3 +185,19 @@ async def test_something_that_is_no_path_is_refused(cache: PackageCache) -> None
     with pytest.raises(TaskSubmissionError, match="neither a path nor a URI") as caught:
         await resolve_runtime_env({"py_modules": [3]}, None, Store(), cache)
     assert caught.value.cluster == "mac"
+
+
+async def test_a_package_that_a_program_gave_is_uploaded_where_it_is_missing() -> None:
+    kept = {"abc": b"zip"}
+    cache, store = PackageCache(stored=kept.get), Store()
+    env = {"working_dir": stored_package("abc", "_ray_pkg_1.zip"), "py_modules": [stored_package("abc", "x.zip")]}
+    resolved = await resolve_runtime_env(env, None, store, cache)
+    assert resolved == {"working_dir": "gcs://_ray_pkg_1.zip", "py_modules": ["gcs://x.zip"]}
+    assert store.packages == {"gcs://_ray_pkg_1.zip": b"zip", "gcs://x.zip": b"zip"}
+    await resolve_runtime_env(env, None, store, cache)
+    assert len(store.uploads) == 2
+
+
+async def test_one_that_is_gone_says_so() -> None:
+    with pytest.raises(TaskSubmissionError, match=r"x\.zip of the runtime_env is not kept here"):
+        await resolve_runtime_env({"working_dir": stored_package("abc", "x.zip")}, None, Store(), PackageCache())

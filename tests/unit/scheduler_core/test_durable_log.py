@@ -219,7 +219,9 @@ async def test_the_next_process_goes_on_from_what_was_durable(folder: Path) -> N
 def round_trip(row: ItemRow) -> ItemRow:
     new = stored_rows.new_item(row.task, row.number, stored_rows.described(row.task))
     now = stored_rows.item_now(row)
-    decision = None if row.decision is None else stored_rows.decided(row.task.id, row.attempt, row.decision)
+    decision = (
+        None if row.decision is None else stored_rows.DecisionWriter().decided(row.task.id, row.attempt, row.decision)
+    )
     return stored_rows.item_row(StoredItem(new, now), [Step(*one) for one in row.history], decision)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
+from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service, where_now
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 
@@ -66,3 +66,12 @@ def test_what_is_no_address(given: object) -> None:
 def test_the_key_is_named_that_is_wrong() -> None:
     with pytest.raises(ConfigurationError, match="RMCS_ADDRESS is 'ftp://x'"):
         find_service(None, {"RMCS_ADDRESS": "ftp://x"})
+
+
+def test_one_that_was_started_again_on_another_port_is_found(tmp_path: Path) -> None:
+    environ = {"RMCS_HOME": str(tmp_path)}
+    with StateFolder(tmp_path) as state:
+        state.tell(address=HERE, control_plane="mine")
+        assert where_now("mine", environ) == HERE
+        assert where_now("of somebody else", environ) is None
+    assert where_now("mine", environ) is None

@@ -255,3 +255,24 @@ def test_the_value_of_one_can_be_unpickled_by_who_asks(service: HttpService) -> 
     service.submit("t")
     service.plane.finish(running(item(service, "t")), pickling.dumps({"a": 1}))
     assert pickling.loads(service.get("/api/v1/items/t/result")) == {"a": 1}
+
+
+# ---- what the HTTP layer itself refuses
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "said"),
+    [
+        ("GET", "/api/v1/nowhere", 404, "Not Found"),
+        ("DELETE", "/api/v1/items", 405, "Method Not Allowed"),
+        ("GET", "/api/v1/items?limit=many", 422, "query.limit"),
+        ("GET", "/api/v1/calls/c/result", 422, "query.client"),
+    ],
+)
+def test_no_such_path_verb_or_query_is_a_problem_too(
+    service: HttpService, method: str, path: str, status: int, said: str
+) -> None:
+    found, answer = service.ask(method, path)
+    assert (found, answer["status"], answer["error"]) == (status, status, "ConfigurationError")
+    assert said in answer["message"]
+    assert "docs/service.md" in answer["next_step"]

@@ -59,7 +59,13 @@ class Client:
         for item in self.live.values():
             item.moved(Transition(item.id, 1, TaskState.QUEUED, 0, 1.0, "QUEUED", "waits"))
         self.inbound = Inbound(
-            cast("Any", self.service), "me", lambda: list(self.live.values()), self.live.get, self._end, self._lose
+            cast("Any", self.service),
+            "me",
+            lambda: list(self.live.values()),
+            self.live.get,
+            cast("Any", self._end),
+            cast("Any", self._lose),
+            lambda _: None,
         )
 
     def _end(self, item: Item, outcome: Outcome) -> None:
@@ -176,3 +182,11 @@ async def test_a_refusal_is_not_the_end_of_asking(client: Client) -> None:
     client.inbound.begin()
     client.service.answers += [SchedulerError("not now"), {"items": [ended("a")]}]
     await eventually(lambda: client.over)
+
+
+async def test_what_cannot_be_understood_stops_nobody_from_hearing_the_rest(client: Client) -> None:
+    client.inbound.begin()
+    strange = {**ended("a"), "outcome": {"completion": {"state": "ODD"}, "result": None, "origin": None}}
+    client.service.answers.append({"items": [strange, ended("b")]})
+    heard = (await client.until_asked(2))["heard"]
+    assert (heard, set(client.over)) == (["b"], {"b"})

@@ -82,6 +82,20 @@ async def test_a_small_value_is_told_at_once_and_written_with_the_news(world: Wo
     assert world.store.blob(digest_of(b"value")) == b"value"
 
 
+async def test_a_process_that_leaves_acknowledges_nothing(world: World) -> None:
+    """The agents tell the next one again; programs could not hear of it from this one."""
+    kept: list[str] = []
+    world.finish("t", b"value")
+    world.collector.when_kept(lambda: kept.append("t"))
+    world.collector.acknowledge_no_more()
+    world.finish("later", b"other")
+    world.collector.when_kept(lambda: kept.append("later"))
+    await eventually(lambda: world.store.blob(digest_of(b"other")) == b"other")
+    await asyncio.sleep(0.05)
+    assert kept == []
+    assert world.told == ["t", "later"]
+
+
 async def test_a_large_value_is_on_the_disk_before_it_is_told(world: World) -> None:
     world.finish("t", LARGE)
     assert world.told == []
@@ -182,3 +196,16 @@ async def test_a_late_answer_is_told_and_neither_written_nor_kept(world: World) 
     assert world.told == ["late"]
     assert world.store.blob(digest_of(b"value")) is None
     assert world.collector.result("late") is None
+
+
+async def test_answers_of_methods_are_forgotten_when_they_were_heard(world: World) -> None:
+    done: list[str] = []
+    for name in ("call-1", "call-2"):
+        assert world.collector.until_heard(name, lambda name=name: done.append(name))  # type: ignore[misc]  # its own
+    world.collector.heard("call-1")
+    world.collector.heard("call-1")
+    world.collector.heard("of nobody")
+    assert done == ["call-1"]
+    world.collector.acknowledge_no_more()
+    world.collector.heard("call-2")
+    assert done == ["call-1"], "the next process hears of it again"

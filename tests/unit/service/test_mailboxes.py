@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import mailboxes as module
@@ -188,6 +188,20 @@ async def test_a_mailbox_that_nobody_asks_for_is_dropped(monkeypatch: pytest.Mon
     assert ids(await waiting) == ["a"], "one that is asked just now is kept"
 
 
+async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", -1.0)
+    heard: list[str] = []
+    post = Mailboxes(cast("Any", None), heard.append)
+    call = Promise("call")
+    box = post.box("c")
+    box.watch(call)
+    call.ended(Outcome(Complete("call", TaskState.SUCCEEDED, 1, "mac"), None))
+    assert post.box("c") is box, "its answer is nowhere else"
+    monkeypatch.setattr(module, "ANSWERS_KEPT_S", -1.0)
+    assert post.box("c") is not box
+    assert heard == ["call"]
+
+
 async def test_a_dropped_item_is_not_watched_any_more() -> None:
     items = Items("a")
     box = Mailbox()
@@ -196,6 +210,24 @@ async def test_a_dropped_item_is_not_watched_any_more() -> None:
     box.drop(["a", "never"])
     end(items["a"])
     assert await box.news(0) == []
+
+
+async def test_of_calls_it_is_told_when_their_answer_was_heard() -> None:
+    heard: list[str] = []
+    box = Mailbox(heard.append)
+    done = Outcome(Complete("c", TaskState.SUCCEEDED, 1, "mac"), None)
+    answered, given_up = Promise("answered"), Promise("given up")
+    box.watch(answered)
+    box.watch(given_up)
+    answered.ended(done)
+    assert [one["id"] for one in await box.news(0)] == ["answered"]
+    assert heard == []
+    box.drop(["answered"])
+    assert heard == ["answered"]
+    box.drop_all()
+    assert heard == ["answered"], "it runs"
+    given_up.ended(done)
+    assert heard == ["answered", "given up"], "nobody will ever ask for it"
 
 
 @pytest.mark.parametrize("known", [None, "that of another life"])

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS
@@ -193,11 +194,6 @@ def test_a_task_and_a_job_cannot_have_one_id(scheduler: UnifiedScheduler, servic
     assert task.result(10) == 3
 
 
-def test_actors_are_refused(scheduler: UnifiedScheduler) -> None:
-    with pytest.raises(SchedulerError, match="service"):
-        scheduler.submit_actor(dict)
-
-
 def test_output_comes_from_the_service(scheduler: UnifiedScheduler, service: HttpService) -> None:
     service.plane.works = False
     handle = scheduler.submit_task_async(add, (1,))
@@ -222,11 +218,11 @@ def test_callbacks_run_when_it_is_over(scheduler: UnifiedScheduler) -> None:
 
 def test_one_that_is_too_large_does_not_harm_the_others(tmp_path: Path) -> None:
     with (
-        HttpService(tmp_path / "small", works=True, max_payload_bytes=100_000) as service,
+        HttpService(tmp_path / "small", works=True, max_payload_bytes=2_000_000) as service,
         UnifiedScheduler(address=service.address) as scheduler,
     ):
         before = scheduler.submit_task_async(add, (1,))
-        large = scheduler.submit_task_async(len, ("x" * 200_000,))
+        large = scheduler.submit_task_async(len, ("x" * 5_000_000,))
         after = scheduler.submit_task_async(add, (2,))
         with pytest.raises(TaskSubmissionError, match="larger than"):
             large.result(10)
@@ -321,5 +317,21 @@ def test_nobody_there_is_a_sentence_within_seconds() -> None:
 
 def test_something_else_there_is_a_sentence(service: HttpService) -> None:
     scheduler = UnifiedScheduler(address=f"{service.address}/elsewhere")
-    with pytest.raises(SchedulerError, match="answered 404"):
+    with pytest.raises(SchedulerError, match="/elsewhere/api/v1/fleet: Not Found"):
         scheduler.submit_task(add, (1,))
+
+
+def test_a_service_that_was_started_again_on_another_port_is_followed(
+    scheduler: UnifiedScheduler, service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+    assert scheduler.submit_task(add, (1,)) == 2
+    before, plane = service.address, service.plane.runtime.control_plane
+    service.stop()
+    later = scheduler.submit_task_async(add, (2,))
+    service.port = 0
+    service.start()
+    assert service.address != before
+    with StateFolder(tmp_path / "home") as state:
+        state.tell(address=service.address, control_plane=plane)
+        assert later.result(30) == 3

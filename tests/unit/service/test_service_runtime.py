@@ -15,18 +15,17 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
-    SchedulerError,
     ServiceUnavailableError,
     StoreFullError,
     TaskSubmissionError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs, Wanted
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs, ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import Change
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, PriorityChanged
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.control_plane import until
-from tests.unit.lifecycle.driver import actor
 from tests.unit.service.service_plane import BLOBS, A, F, ServicePlane, a_job, a_task, running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
@@ -173,11 +172,9 @@ def test_equal_content_is_joined_also_after_a_restart(plane: ServicePlane) -> No
 def test_one_that_is_refused_does_not_harm_the_others(plane: ServicePlane) -> None:
     blobs = {**BLOBS, digest_of(b"x"): b"x"}
     bad = a_task("bad", runtime_env={"env_vars": {"A": float}})
-    first, refused, served, last = plane.take(a_task("t1"), bad, actor("a"), a_task("t2"), blobs=blobs)
+    first, refused, last = plane.take(a_task("t1"), bad, a_task("t2"), blobs=blobs)
     assert isinstance(first, Item)
     assert isinstance(refused, TaskSubmissionError)
-    assert isinstance(served, SchedulerError)
-    assert "Actors" in str(served)
     assert isinstance(last, Item)
     assert plane.store.item("bad") is None
     assert plane.taken(a_task("bad")).id == "bad"
@@ -277,3 +274,42 @@ def test_what_the_store_has_forgotten_is_expired(plane: ServicePlane) -> None:
     (refused,) = plane.take(a_job("j"))
     assert isinstance(refused, UnknownItemError)
     assert plane.runtime.run(plane.runtime.all_jobs()) == []
+
+
+def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+
+    async def tell(runtime: ServiceRuntime, event: Event) -> None:
+        runtime.tell(event)
+        await runtime.durable()
+
+    def priority(plane: ServicePlane) -> int | None:
+        stored = plane.store.item("t")
+        return None if stored is None else stored.now.priority
+
+    with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
+        runtime = plane.runtime
+        plane.taken(a_task("t", start_after=5e9))
+        runtime.run(tell(runtime, PriorityChanged("t", 5)))
+        assert priority(plane) == 5
+        disk.full = True
+        with pytest.raises(ServiceUnavailableError, match="It was heard, and cannot be written now"):
+            runtime.run(tell(runtime, PriorityChanged("t", 7)))
+        disk.full = False
+        with suppress(ServiceUnavailableError):  # there may be no room for a moment longer
+            runtime.run(runtime.durable())
+        until(lambda: priority(plane) == 7)
+
+
+def test_what_comes_after_one_that_is_over_long_ago(plane: ServicePlane) -> None:
+    good = running(plane.taken(a_task("good")))
+    plane.finish(good)
+    forgotten(plane, good)
+    bad = plane.taken(a_task("bad", start_after=5e9))
+    plane.runtime.cancel("bad", "enough", force=False)
+    until(bad.done)
+    forgotten(plane, bad)
+    assert plane.taken(a_task("next", after=("good",))).outcome is None
+    (refused,) = plane.take(a_task("never", after=("good", "bad")))
+    assert isinstance(refused, TaskSubmissionError)
+    assert "because bad, which it is to run after, was cancelled long ago" in str(refused)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, ask_to_drain, holder
 from tests.unit.client_api.control_plane import fleet, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,6 +91,32 @@ def test_a_signal_ends_it_in_order(folder: Folder, number: signal.Signals) -> No
     process.send_signal(number)
     assert process.wait(30) == 0
     SqliteStore(folder.state).close()
+
+
+def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
+    process, address = folder.up()
+    job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
+    said = json.dumps({"task": job}).encode()
+    request = Request(f"{address}/api/v1/items", said, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=10) as response:
+        assert response.status == 200
+    first = folder.rmcs("down", "--drain", "600")
+    log = folder.said_in(0)
+    until(lambda: "draining: 1 items are not over; at most 600 s" in log.read_text(), 30)
+    second = folder.rmcs("down")
+    assert (second.wait(30), first.wait(30), process.wait(10)) == (0, 0, 0)
+    assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
+
+
+def test_a_wish_to_drain_is_for_one_process_only(tmp_path: Path) -> None:
+    ask_to_drain(tmp_path, os.getpid() + 1, 5.0)
+    with StateFolder(tmp_path) as state:
+        assert state.drain_asked() is None
+        ask_to_drain(tmp_path, os.getpid(), 5.0)
+        assert state.drain_asked() == 5.0
+        assert state.drain_asked() is None
+        (tmp_path / "stop.json").write_text("nonsense")
+        assert state.drain_asked() is None
 
 
 def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:

@@ -6,14 +6,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import how_it_ended, never_sent
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentFailure, ArgumentWatch, Values
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import TaskState
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.method_calls import MethodCalls
+    from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink
 
 MAX_UNANSWERED = 1000
 """So many calls of one actor are with its cluster at most, or twice as many as it runs at once if that is more; the
@@ -40,6 +42,7 @@ class ActorCalls:
         self.killed = False
         """Its end was asked for, even if it is not over yet."""
         self._attempt = self._number = 0
+        self._adopted: deque[CallItem] = deque()
         item.watch_steps(lambda _: calls.wake(self))
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> CallItem:
@@ -48,15 +51,25 @@ class ActorCalls:
         prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
         call = CallItem(calls.new_id(), self, method, prepared.data, complete=prepared.plain)
         call.has_paths = bool(find_in_arguments(args, kwargs, calls.homes, 1))
-        if prepared.plain:
-            calls.put(call)
-            return call
-        call.watch_arguments = ArgumentWatch(
-            prepared, lambda values: self._filled_in(call, values), lambda failure: self._failed(call, failure)
-        )
-        calls.put(call)
-        call.watch_arguments.begin()
+        self.take(call, prepared)
         return call
+
+    def take(self, call: CallItem, arguments: Arguments) -> None:
+        """Take a new call into the queue; it waits for its arguments. Raises SchedulerError after the end."""
+        if arguments.plain:
+            self._calls.put(call)
+            return
+        call.watch_arguments = ArgumentWatch(
+            arguments, lambda values: self._filled_in(call, values), lambda failure: self._failed(call, failure)
+        )
+        self._calls.put(call)
+        call.watch_arguments.begin()
+
+    def adopt(self, call: CallItem) -> None:
+        """On the loop: a call that the process before ours may have sent. Its cluster is asked what became of it."""
+        self._adopted.append(call)
+        self._calls.note(call)
+        self._calls.wake(self)
 
     def no_more(self) -> None:
         """Its end was asked for: calls that have not left yet wait for it and fail."""
@@ -68,12 +81,14 @@ class ActorCalls:
             self._fail_waiting(self.item.outcome)
             return
         target = self._target()
-        if target is None or not self.waiting:
+        if target is None or not (self.waiting or self._adopted):
             return
         cluster, attempt = target
         link = self._calls.link(cluster)
         if link is None:  # its end is known, and will be told of the actor, too
             return
+        while self._adopted:
+            self._ask_for(self._adopted.popleft(), link, cluster, attempt)
         if attempt != self._attempt:
             self._attempt, self._number = attempt, 0
         batch = self._next(cluster)
@@ -83,7 +98,7 @@ class ActorCalls:
             first, self._number = self._number, self._number + len(batch)
             link.submit(
                 [
-                    call.sent(cluster, attempt, number, self._calls.homes, home)
+                    call.sent(cluster, attempt, number, self._calls.homes, home, self._calls.life)
                     for number, call in enumerate(batch, start=first)
                 ]
             )
@@ -104,6 +119,12 @@ class ActorCalls:
         if first is not call and first.watch_arguments is not None and not first.complete:
             return f"waits for {first.id} before it, which {first.watch_arguments.waits_for}", before
         return f"waits for its turn; {self.unanswered} calls are with the actor", before
+
+    def _ask_for(self, call: CallItem, link: ClusterLink, cluster: str, attempt: int) -> None:
+        if call.outcome is None:
+            self.unanswered += 1
+            call.sent_to, call.actor_attempt = cluster, attempt
+            link.adopt_method(call.id, (self.item.id, attempt), (self.item.whole, attempt))
 
     def _target(self) -> tuple[str, int] | None:
         """Cluster and attempt that take calls now."""
@@ -130,14 +151,15 @@ class ActorCalls:
         return batch
 
     def _fail_waiting(self, ended: Outcome) -> None:
-        completion = ended.completion
-        what = "was killed" if completion.state is TaskState.CANCELLED else "has ended"
-        if completion.state is TaskState.SUCCEEDED:
-            what = "has left by itself"
+        completion, what = ended.completion, how_it_ended(ended)
+        while self._adopted:
+            call = self._adopted.popleft()
+            message = f"{call.name} ({call.id}) was on its way when the service was started again, and actor "
+            message += f"{self.item.id} {what} meanwhile; whether it ran is not known. {completion.message}".strip()
+            self._refuse(call, "ActorDiedError", message, "find out what the call had done", ended)
         while self.waiting:
             call = self.waiting.popleft()
-            message = f"{call.name} ({call.id}) was not sent: actor {self.item.id} {what}. {completion.message}".strip()
-            self._refuse(call, "ActorDiedError", message, "make a new actor and call that", ended)
+            self._refuse(call, "ActorDiedError", never_sent(call, ended), "make a new actor and call that", ended)
 
     def _refuse(
         self, call: CallItem, error: str, message: str, next_step: str, actor_ended: Outcome | None = None

@@ -9,12 +9,11 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
 from ray_multicluster_scheduler.app.client_api.actors.actor_method import ActorMethod
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallQueue
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.common.exception import (
@@ -59,11 +58,11 @@ class ActorHandle:
 
     _rmcs_actor_handle = True
     _item: Item
-    _rmcs_calls: ActorCalls
-    _rmcs_runtime: Runtime
+    _rmcs_calls: CallQueue
+    _rmcs_runtime: ControlPlane
     _rmcs_methods: Mapping[str, MethodShape]
 
-    def __init__(self, calls: ActorCalls, runtime: Runtime, methods: Mapping[str, MethodShape]) -> None:
+    def __init__(self, calls: CallQueue, runtime: ControlPlane, methods: Mapping[str, MethodShape]) -> None:
         """``methods`` is empty for an actor that was found: then any name may be one."""
         for name, shape in methods.items():
             own = vars(ActorHandle).get(name)
@@ -102,7 +101,7 @@ class ActorHandle:
         item = self._item
         _check_process(self)
         if not item.wait_until(lambda: _serves_or_over(item), timeout):
-            reason = explanation.explain_item(self._rmcs_runtime, item.whole).get("sentence") or ""
+            reason = self._rmcs_runtime.explain(item.whole).get("sentence") or ""
             raise TaskTimeoutError(
                 f"{item.id} is not ready after {timeout:g} s; it is {item.state}: {reason}",
                 task_id=item.id,
@@ -125,7 +124,7 @@ class ActorHandle:
 
     def explain(self) -> dict[str, Any]:
         """Why it is where it is: state, reason, decision table, history, and how many calls are on their way."""
-        story = explanation.explain_item(self._rmcs_runtime, self._item.id)
+        story = self._rmcs_runtime.explain(self._item.id)
         calls = self._rmcs_calls
         story.update(calls_waiting=len(calls.waiting), calls_unanswered=calls.unanswered)
         return story

@@ -11,8 +11,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
-    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+    from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallQueue
+    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 
 
 class ActorMethod:
@@ -22,8 +22,8 @@ class ActorMethod:
 
     def __init__(
         self,
-        calls: ActorCalls,
-        runtime: Runtime,
+        calls: CallQueue,
+        runtime: ControlPlane,
         name: str,
         shape: MethodShape,
         own: Callable[..., Any] | None = None,

@@ -6,10 +6,9 @@ import difflib
 import threading
 from collections.abc import Callable, Mapping
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 
@@ -18,7 +17,7 @@ class ActorRegistry:
     """Each living actor has one handle here, so that whoever asks for it gets the same. The name of one that was killed
     is free at once, though its end takes a while. Safe from any thread."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: ControlPlane) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._by_id: dict[str, ActorHandle] = {}
@@ -36,7 +35,7 @@ class ActorRegistry:
             if there is not None:
                 raise name_taken(str(name), f"{there._item.task.name} {there._item.id}", there._item.cluster)
             item = submit()
-            handle = ActorHandle(ActorCalls(item, self._runtime.method_calls), self._runtime, methods)
+            handle = ActorHandle(self._runtime.calls_of(item), self._runtime, methods)
             self._by_id[item.id] = handle
             if name is not None:
                 self._id_of_name[name] = item.id

@@ -12,10 +12,9 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_options import Actor
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
 class ActorVerbs(ABC):
@@ -83,11 +82,6 @@ class ActorVerbs(ABC):
         runtime, submission = self._started()
         with self._lock:
             if self._actors is None:
-                if not isinstance(runtime, Runtime):
-                    raise SchedulerError(
-                        "Actors cannot be used through a service yet.",
-                        next_step="use an embedded scheduler for them: UnifiedScheduler(config=…)",
-                    )
                 new_id, homes = submission.new_id, runtime.homes
-                self._actors = Actors(runtime, ActorSubmission(runtime.settings, runtime.clock, homes, new_id))
+                self._actors = runtime.actors(ActorSubmission(runtime.settings, runtime.clock, homes, new_id))
             return self._actors

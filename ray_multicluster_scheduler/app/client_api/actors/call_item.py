@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
+from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, MethodCall, SharedObject
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
 _NO_RESOURCES: dict[str, float] = {}
 
 
-class CallItem(Promise):
+class CallItem(CallPromise):
     """Made by the calling thread; from then on written on the loop and read from any thread.
 
-    A call is sent once and never again. Until its arguments have values it is not ``complete``.
+    Until its arguments have values it is not ``complete``.
     """
+
+    actor: ActorCalls
 
     __slots__ = (
         "_data",
-        "actor",
         "actor_attempt",
         "cancel_asked",
         "complete",
         "has_paths",
-        "method",
         "objects",
         "pinned",
         "sent_to",
@@ -38,8 +39,7 @@ class CallItem(Promise):
     )
 
     def __init__(self, call_id: str, actor: ActorCalls, method: str, data: bytes, *, complete: bool) -> None:
-        super().__init__(call_id)
-        self.actor, self.method = actor, method
+        super().__init__(call_id, actor, method)
         self._data, self.complete = data, complete
         self.has_paths = self.cancel_asked = False
         self.objects: Sequence[SharedObject] = ()
@@ -47,11 +47,6 @@ class CallItem(Promise):
         self.sent_to: str | None = None
         self.actor_attempt = 0
         self.watch_arguments: ArgumentWatch | None = None
-
-    @property
-    def name(self) -> str:
-        """For people: which method of what."""
-        return f"{self.actor.item.task.name}.{self.method}"
 
     @property
     def state(self) -> TaskState:
@@ -70,18 +65,16 @@ class CallItem(Promise):
     def attempt(self) -> int:
         return 0 if self.sent_to is None else 1
 
-    @property
-    def accepted(self) -> bool:
-        return True
-
     def filled_in(self, values: Values) -> None:
         """All its arguments have values."""
         self.objects = tuple(SharedObject(*one) for one in values.objects)
         self.pinned = values.pinned
         self.complete = True
 
-    def sent(self, cluster: str, attempt: int, number: int, homes: Sequence[str], target_home: str | None) -> Call:
-        """It leaves now, as the call of this number of this attempt of the actor."""
+    def sent(
+        self, cluster: str, attempt: int, number: int, homes: Sequence[str], target_home: str | None, life: int
+    ) -> Call:
+        """It leaves now, as the call of this number of this attempt of the actor, in this life of ours."""
         self.sent_to, self.actor_attempt = cluster, attempt
         data, self._data = self._data, b""
         objects, self.objects = self.objects, ()
@@ -98,7 +91,7 @@ class CallItem(Promise):
             homes=homes if paths else (),
             target_home=target_home if paths else None,
             objects=objects,
-            method=MethodCall(self.actor.item.id, attempt, self.method, number, self._gang_id()),
+            method=MethodCall(self.actor.item.id, attempt, self.method, number, self._gang_id(), life),
         )
 
     def _gang_id(self) -> str:

@@ -35,9 +35,12 @@ class MethodCalls:
         homes: Sequence[str],
         home_of: Callable[[str], str | None],
         on_failure: Callable[[BaseException], None],
+        life: int = 0,
     ) -> None:
-        """``on_failure`` hears of a defect in here, after which nobody can say what was sent."""
+        """``on_failure`` hears of a defect in here, after which nobody can say what was sent. ``life`` counts the
+        processes of a control plane whose actors outlive them."""
         self.link, self.homes, self.home_of, self._failure = link, homes, home_of, on_failure
+        self.life = life
         self._prefix, self._numbers, self._newest = f"call-{control_plane}-", itertools.count(1), 0
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._lock = Lock()  # over the refusal and what is put while it is not there
@@ -67,6 +70,11 @@ class MethodCalls:
             self._open[call.id] = call
             call.actor.waiting.append(call)
         self.wake(call.actor)
+
+    def note(self, call: CallItem) -> None:
+        """It is open, and in no queue."""
+        with self._lock:
+            self._open[call.id] = call
 
     def wake(self, actor: ActorCalls) -> None:
         """Something changed for this actor. Many changes are one wake-up of the loop."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 
 
@@ -107,7 +108,12 @@ class ArgumentWatch:
             self._fail(ArgumentFailure(sentence, "TaskSubmissionError"))
         elif self._finish():
             self._let_go()
-            self._ready(Values(values_of(self._arguments), next(iter(clusters), None)))
+            try:
+                values = Values(values_of(self._arguments), next(iter(clusters), None))
+            except SchedulerError as error:  # it had a value, which is forgotten
+                self._failed(ArgumentFailure(error.message, type(error).__name__))
+                return
+            self._ready(values)
 
     def _fail(self, failure: ArgumentFailure) -> None:
         if self._finish():

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.actors import call_handle
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
@@ -71,6 +70,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         self._runtime: ControlPlane | None = None
         self._submission: Submission | None = None
         self._control_plane: str | None = None
+        self._runtime_env: Mapping[str, Any] = {}
 
     @property
     def config(self) -> FleetConfig:
@@ -236,8 +236,8 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         if actor is not None:
             ActorHandle.kill(actor)
             return
-        if isinstance(runtime, Runtime) and runtime.is_call(item):
-            call_handle.cancel_by_id(runtime, item, force=force)
+        if runtime.is_call(item):
+            runtime.cancel_call(item, force=force)
             return
         item = runtime.whole_id(item)
         runtime.check_known(item)
@@ -292,10 +292,11 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
                 raise ConfigurationError(
                     "The runtime_env comes too late: the scheduler is in use.", next_step="give it with init()"
                 )
-            clusters = [
-                one.model_copy(update={"runtime_env": merge_runtime_env(one.runtime_env, env)})
-                for one in self.config.clusters
-            ]
+            if self.address is not None:
+                self._runtime_env = env
+                return
+            merged = [{"runtime_env": merge_runtime_env(one.runtime_env, env)} for one in self.config.clusters]
+            clusters = [one.model_copy(update=new) for one, new in zip(self.config.clusters, merged, strict=True)]
             self._config = self.config.model_copy(update={"clusters": tuple(clusters)})
 
     # The program ----------------------------------------------------------------------------------------
@@ -370,7 +371,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
                 if self.address is None:
                     self._runtime = Runtime(self.config, self._control_plane)
                 else:
-                    self._runtime = RemoteRuntime(self.address, self._control_plane)
+                    self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env)
                 self._submission = Submission(
                     self._runtime.settings,
                     self._runtime.shelf,

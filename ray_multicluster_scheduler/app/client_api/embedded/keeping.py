@@ -24,6 +24,9 @@ class Keeping(Protocol):
     lasting: bool
     """Can what is over be read here, by whoever asks?"""
 
+    def blob(self, digest: str) -> bytes | None:
+        """A package that a program has given; not on the loop."""
+
     def log(
         self,
         machine: SchedulerMachine,
@@ -48,6 +51,9 @@ class NothingKept:
         self.shelf = PayloadShelf()
         self.memory: LinkMemory = NoMemory()
         self.life, self.lasting = 1, False
+
+    def blob(self, digest: str) -> bytes | None:
+        return None
 
     def log(
         self,

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
+from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, open_calls
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
+    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 
 
@@ -33,10 +39,23 @@ class Known(LoopThread, ControlPlane):
 
     def explain(self, task_id: str) -> dict[str, Any]:
         if self.is_call(task_id):
-            from ray_multicluster_scheduler.app.client_api.actors import call_handle  # noqa: PLC0415 - it imports this
-
-            return call_handle.explain_by_id(self._here, task_id)
+            return open_calls.explain_by_id(self._here, task_id)
         return explanation.explain_item(self._here, task_id)
+
+    def actors(self, submission: ActorSubmission) -> Actors:
+        from ray_multicluster_scheduler.app.client_api.embedded import embedded_actors  # noqa: PLC0415 - it imports this
+
+        return embedded_actors.EmbeddedActors(self._here, submission)
+
+    def calls_of(self, actor: Item) -> ActorCalls:
+        return ActorCalls(actor, self._here.method_calls)
+
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        open_calls.cancel_by_id(self._here, call_id, force=force)
+
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        assert isinstance(call, CallItem)
+        return open_calls.explain_call(self._here, call)
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         self.run(self._here.health.check_all())

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.actors import call_handle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, open_calls
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -25,8 +24,8 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
     """On the loop. Raises UnknownItemError, ConfigurationError."""
     match question:
         case {"explain": str(item_id)}:
-            if runtime.method_calls.was_issued(item_id):
-                story = await asyncio.to_thread(call_handle.explain_by_id, runtime, item_id)
+            if runtime.method_calls.was_issued(item_id) or runtime.method_calls.find(item_id) is not None:
+                story = await asyncio.to_thread(open_calls.explain_by_id, runtime, item_id)
             else:
                 story = explanation.story(runtime, item_id)
             return {"program": _program(runtime), "explain": story}

@@ -258,7 +258,7 @@ class Runtime(Known):
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
-        self.packages = PackageCache()
+        self.packages = PackageCache(stored=self._keeping.blob)
         post = self._post
         self.incomplete = IncompleteItems(self.shelf, post, self.soon)
         self.collector = self._keeping.collector(post, self.output, self.manager.when_durable)
@@ -290,8 +290,9 @@ class Runtime(Known):
             platform.python_version(),
             settings.lost_after_s,
         )
+        homes, home_of = self.preparation.homes, self.preparation.home_of
         self.method_calls = MethodCalls(
-            self.control_plane, self.links.existing, self.preparation.homes, self.preparation.home_of, self._defect
+            self.control_plane, self.links.existing, homes, home_of, self._defect, self._keeping.life
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.model import ActorDescription, MemberDescription, TaskDescription
@@ -45,12 +44,9 @@ class MemberItem(Item):
             self.ended(Outcome(replace(outcome.completion, task_id=self.id), outcome.result, outcome.origin))
 
 
-def handles_of(gang: Item, runtime: Runtime, methods: Sequence[Mapping[str, MethodShape]]) -> list[ActorHandle]:
+def handles_of(gang: Item, runtime: ControlPlane, methods: Sequence[Mapping[str, MethodShape]]) -> list[ActorHandle]:
     """One for each member, in their order."""
     described = gang.task.gang
     members = () if described is None else described.members
     items = [MemberItem(gang, index, member) for index, member in enumerate(members)]
-    return [
-        ActorHandle(ActorCalls(item, runtime.method_calls), runtime, of)
-        for item, of in zip(items, methods, strict=True)
-    ]
+    return [ActorHandle(runtime.calls_of(item), runtime, of) for item, of in zip(items, methods, strict=True)]

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.actor_verbs import ActorVerbs
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission
@@ -51,10 +50,8 @@ class GangVerbs(ActorVerbs):
         described = GangSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
         new = described.describe(members, strategy, tags, options)
         gang = new.task.gang
-        if gang is not None and gang.of == "actor":
-            self._with_actors()  # raises where there are none
         item = runtime.submit(new.shelved(runtime.shelf), new.arguments)
-        if gang is not None and gang.of == "actor" and isinstance(runtime, Runtime):
+        if gang is not None and gang.of == "actor":
             return handles_of(item, runtime, [part.methods for part in new.parts])
         handle = TaskHandle(item, runtime)
         runtime.let_catch_up()

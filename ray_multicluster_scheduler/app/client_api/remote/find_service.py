@@ -35,6 +35,14 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
     return _checked(str(found), "server.json")
 
 
+def where_now(control_plane: str, environ: Mapping[str, str]) -> str | None:
+    """Where this very control plane listens, if it runs here: it may have been started again on another port."""
+    said = holder(rmcs_home(environ))
+    if said is None or said.get("control_plane") != control_plane or not said.get("address"):
+        return None
+    return _checked(str(said["address"]), "server.json")
+
+
 def _checked(address: object, key: str) -> str:
     found = _parts(address)
     if found is None or found.scheme not in ("http", "https") or not found.hostname or found.query:

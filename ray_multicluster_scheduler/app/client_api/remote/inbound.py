@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
@@ -17,19 +18,22 @@ POLL_S = 25.0
 
 
 class Inbound:
-    """Lives on the loop. ``watched`` are the items that are not over; ``ended`` and ``unknown`` are told of each."""
+    """Lives on the loop. ``watched`` are the items and calls that are not over; ``ended`` and ``unknown`` are told of
+    each, and ``mailbox`` of the name of the one that the service has for us."""
 
     def __init__(
         self,
         client: ServiceClient,
         name: str,
-        watched: Callable[[], Iterable[Item]],
-        find: Callable[[str], Item | None],
-        ended: Callable[[Item, Outcome], object],
-        unknown: Callable[[Item, SchedulerError], object],
+        watched: Callable[[], Iterable[Promise]],
+        find: Callable[[str], Promise | None],
+        ended: Callable[[Promise, Outcome], object],
+        unknown: Callable[[Promise, SchedulerError], object],
+        mailbox: Callable[[str], object],
     ) -> None:
         self._client, self._name = client, name
         self._watched, self._find, self._ended, self._unknown = watched, find, ended, unknown
+        self._tell_mailbox = mailbox
         self._add: dict[str, None] = {}
         self._heard: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -81,39 +85,49 @@ class Inbound:
                 self._heard.pop(item_id, None)
             if mailbox != self._mailbox:  # the service does not know any more what we wait for
                 self._mailbox = mailbox
-                self._add.update((item.id, None) for item in self._watched() if item.accepted)
+                watched = list(self._watched())
+                self._add.update((one.id, None) for one in watched if isinstance(one, Item) and one.accepted)
+            self._tell_mailbox(mailbox)
             await self._hear(answer)
 
     async def _hear(self, answer: Mapping[str, Any]) -> None:
         for status in answer["items"]:
-            item = self._find(status["id"])
-            if "outcome" in status:
-                if item is not None and item.outcome is None:
-                    try:
-                        await self._end(item, status)
-                    except SchedulerError as error:
-                        _log.warning("how %s ended cannot be fetched yet: %s", item.id, error)
-                        await asyncio.sleep(1.0)
-                        continue
-                self._heard[status["id"]] = None
-            elif item is not None and "number" in status:
-                step = wire.step_from_wire(status)
-                if item.transition is None or item.transition.number < step.number:
-                    item.moved(step)
+            try:
+                await self._hear_one(status)
+            except SchedulerError as error:
+                _log.warning("how %s ended cannot be fetched yet: %s", status["id"], error)
+                await asyncio.sleep(1.0)
+            except (LookupError, TypeError, ValueError) as error:  # of another version, perhaps; others go on
+                _log.warning("what the service tells of an item cannot be understood: %r in %.200s", error, status)
+                await asyncio.sleep(1.0)
         for item_id, problem in answer["problems"].items():
             item = self._find(item_id)
             self._heard[item_id] = None
             if item is not None:
                 self._unknown(item, wire.problem_from_wire(problem))
 
-    async def _end(self, item: Item, status: Mapping[str, Any]) -> None:
+    async def _hear_one(self, status: Mapping[str, Any]) -> None:
+        item = self._find(status["id"])
+        if "outcome" in status:
+            if item is not None and item.outcome is None:
+                await self._end(item, status)
+            self._heard[status["id"]] = None
+        elif isinstance(item, Item) and "number" in status:
+            step = wire.step_from_wire(status)
+            if item.transition is None or item.transition.number < step.number:
+                item.moved(step)
+
+    async def _end(self, item: Promise, status: Mapping[str, Any]) -> None:
         said = status["outcome"]
         fetched: dict[str, bytes] = {}
         for digest in wire.named_payloads(said):
+            path = f"/api/v1/blobs/{digest}"
+            if not isinstance(item, Item):  # answers to calls are nowhere but in the mailbox
+                path = f"/api/v1/calls/{quote(item.id, safe='')}/result?client={quote(self._name, safe='')}"
             try:
-                fetched[digest] = await self._client.fetch(f"/api/v1/blobs/{digest}")
+                fetched[digest] = await self._client.fetch(path)
             except UnknownItemError:
                 _log.warning("the value of %s was forgotten before it was fetched", item.id)
-        if "number" in status:
+        if isinstance(item, Item) and "number" in status:
             item.transition = wire.step_from_wire(status)
         self._ended(item, wire.outcome_from_wire(said, fetched))

@@ -11,6 +11,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 
@@ -23,9 +24,11 @@ class Parcel:
     """An item, and all that the service needs to take it."""
 
     item: Item
-    document: Mapping[str, Any]
-    blobs: Mapping[str, bytes]
+    document: dict[str, Any]
+    blobs: dict[str, bytes]
     sent_with: set[str] = field(default_factory=set)
+    runtime_env: dict[str, Any] | None = None
+    """As the program gave it, once its packages were given to the service."""
 
 
 class Outbound:
@@ -42,6 +45,7 @@ class Outbound:
         self._accepted, self._refused = accepted, refused
         self._waiting: deque[Parcel] = deque()
         self._there: set[str] = set()
+        self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
 
     def put(self, parcel: Parcel) -> None:
@@ -54,13 +58,14 @@ class Outbound:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+        await self._packages.close()
 
     async def _send_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)  # what comes at the same moment goes along
             batch = self._next_batch()
             try:
-                batch = await self._upload_large(batch)
+                batch = await self._upload_large(await self._pack(batch))
                 answers = await self._send(batch)
             except (TypeError, ValueError):  # something in one of them is no JSON
                 self._waiting.extendleft(reversed(self._plain(batch)))
@@ -73,7 +78,11 @@ class Outbound:
             for parcel, answer in zip(batch, answers, strict=True):
                 problem = answer.get("problem")
                 missing = wire.missing_blobs(problem) if problem else ()
-                if missing and not set(missing) <= parcel.sent_with and set(missing) <= set(parcel.blobs):
+                new = not set(missing) <= parcel.sent_with
+                if missing and new and self._packages.lost(missing):
+                    parcel.sent_with.update(missing)
+                    again.append(parcel)
+                elif missing and new and set(missing) <= set(parcel.blobs):
                     self._there.difference_update(missing)  # the service forgot them meanwhile
                     again.append(parcel)
                 elif problem:
@@ -107,6 +116,22 @@ class Outbound:
                 plain.append(parcel)
         return plain
 
+    async def _pack(self, batch: list[Parcel]) -> list[Parcel]:
+        """Returns those whose folders and modules the service has; the others are refused."""
+        packed = []
+        for parcel in batch:
+            task = parcel.document["task"]
+            env = parcel.runtime_env or task.get("runtime_env")
+            try:
+                if env:
+                    parcel.runtime_env = dict(env)
+                    task["runtime_env"] = await self._packages.resolved(env)
+            except SchedulerError as error:
+                self._refused(parcel, error)
+            else:
+                packed.append(parcel)
+        return packed
+
     async def _upload_large(self, batch: list[Parcel]) -> list[Parcel]:
         """Returns those whose payloads are there; the others are refused."""
         there = []
@@ -114,8 +139,7 @@ class Outbound:
             try:
                 for digest, data in parcel.blobs.items():
                     if len(data) > wire.INLINE_BYTES and digest not in self._there:
-                        path = f"/api/v1/blobs/{digest}"
-                        await self._client.ask("PUT", path, data=data, patience=None, timeout=3600.0)
+                        await self._client.upload(digest, data)
                         self._there.add(digest)
                         parcel.sent_with.add(digest)
             except SchedulerError as error:

@@ -1,4 +1,4 @@
-"""RemoteKnown: what a service tells of items and of the fleet."""
+"""RemoteKnown: what a service tells of items and of the fleet, and what it can be told of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 
 ACCEPT_TIMEOUT_S = 60.0
 
@@ -35,7 +36,7 @@ class RemoteOutput:
 
 
 class RemoteKnown(LoopThread, ControlPlane):
-    """The questions of a ControlPlane, put to a service; :class:`ControlPlane` says what each means."""
+    """The questions and wishes of a ControlPlane, put to a service; :class:`ControlPlane` says what each means."""
 
     _client: ServiceClient
     _fleet: Mapping[str, Any]
@@ -63,7 +64,8 @@ class RemoteKnown(LoopThread, ControlPlane):
         return rows
 
     def actor_rows(self) -> list[dict[str, Any]]:
-        return []
+        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/actors")["actors"]
+        return rows
 
     def job_log(self, job_id: str) -> str:
         self.settled(job_id)
@@ -89,6 +91,30 @@ class RemoteKnown(LoopThread, ControlPlane):
                 yield piece
         finally:
             self.leave(stream.aclose())
+
+    def tell(self, event: events.Event) -> None:
+        match event:
+            case events.HoldRequested(task_id, reason):
+                self._order(task_id, "hold", {"reason": reason})
+            case events.ReleaseRequested(task_id):
+                self._order(task_id, "release", {})
+            case events.PriorityChanged(task_id, priority):
+                self._order(task_id, "priority", {"priority": priority})
+            case events.QueuePaused(what, name, reason):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
+            case events.QueueResumed(what, name):
+                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
+            case events.CordonChanged(cluster, cordoned):
+                verb = "cordon" if cordoned else "uncordon"
+                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
+            case _:
+                raise TypeError(f"a service cannot be told of {event!r}")
+
+    def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
+        item = self._live.get(task_id)
+        if item is not None:
+            wait_for_acceptance(item)
+        self._ask("POST", path_of(task_id, verb), said)
 
     @property
     def homes(self) -> Sequence[str]:

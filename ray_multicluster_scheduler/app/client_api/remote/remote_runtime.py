@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
+from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own, send_when_there
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, Parcel
+from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
+from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
     ACCEPT_TIMEOUT_S,
     RemoteKnown,
@@ -32,22 +38,25 @@ from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
     SchedulerError,
-    TaskSubmissionError,
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
-from ray_multicluster_scheduler.common.object_argument import RESULT
+from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.task_description import Kind
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
+    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
     from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 
 _log = get_logger(__name__)
 _INTERRUPTED = "the program that submitted it was interrupted"
+END_PATIENCE_S = 10.0
+"""So long the service is asked to end our actors, which it does by itself when it does not hear of us any more."""
 
 
 class RemoteRuntime(RemoteKnown):
@@ -58,13 +67,15 @@ class RemoteRuntime(RemoteKnown):
 
     lives_on = True
 
-    def __init__(self, address: str, control_plane: str) -> None:
-        self.address, self.control_plane = address, control_plane
+    def __init__(self, address: str, control_plane: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+        """``runtime_env`` is for everything that is submitted, below each item's own."""
+        self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
         self._own: set[str] = set()
         """Of these: what was not there before, so that nobody else has submitted it."""
+        self._late: set[str] = set()
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._callbacks = Callbacks()
         self._closing = threading.Lock()
@@ -84,21 +95,30 @@ class RemoteRuntime(RemoteKnown):
             await self._client.close()
             raise
         self.settings = Settings.model_validate(self._fleet["settings"])
+        self._client.most_bytes = self.settings.max_payload_bytes
+        self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
         self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self.calls = RemoteCalls(self, self._client, lambda: self._inbound.begin())  # noqa: PLW0108 - it is made below
         self._inbound = Inbound(
             self._client,
             self.control_plane,
-            lambda: list(self._live.values()),
-            self._live.get,
-            self._item_over,
-            lambda item, error: self._fail(item, error),  # noqa: PLW0108 - mypy knows no other way
+            lambda: [*self._live.values(), *self.calls.open()],
+            lambda name: self._live.get(name) or self.calls.find(name),
+            self._promise_over,
+            self._refused,
+            self.calls.told_of,
         )
 
     # ---- items
 
-    def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
-        objects, blobs = _objects(arguments, self, task.id)
-        blobs |= {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
+    def submit(self, task: TaskDescription, arguments: Arguments | None = None, *, get_if_exists: bool = False) -> Item:
+        actor = task.actor
+        if task.serves and not (actor is not None and actor.detached):
+            task = replace(task, program=self.control_plane)
+        if self._runtime_env:
+            task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
+        check_own(arguments, self, task.id)
+        blobs = {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
         for digest in task.payloads:
             self.shelf.release(digest)
         item = Item(task)
@@ -116,9 +136,11 @@ class RemoteRuntime(RemoteKnown):
                     next_step="use another submission_id or idempotency_key",
                 )
             self._live[task.id] = item
-        document = {"task": document_of(task), "objects": objects}
-        self.soon(self._outbound.put, Parcel(item, document, blobs))
-        if task.idempotency_key is None and task.content_key is None:
+        document: dict[str, Any] = {"task": document_of(task)}
+        if get_if_exists:
+            document["get_if_exists"] = True
+        send_when_there(self, Parcel(item, document, blobs), arguments)
+        if task.idempotency_key is None and task.content_key is None and not (actor and actor.public_name):
             return item
         # It may be another one again, whose id is not known before the service has answered.
         wait_for_acceptance(item)
@@ -129,6 +151,32 @@ class RemoteRuntime(RemoteKnown):
             self._live.pop(item.id, None)
         found = self.item(first)
         return item if found is None else found
+
+    def send(self, parcel: Parcel) -> None:
+        """All that the service needs to take it is there."""
+        self.soon(self._outbound.put, parcel)
+
+    def over_before_it_left(self, item: Item, outcome: Outcome) -> None:
+        """It will never be sent."""
+        self._item_over(item, outcome)
+
+    def stays(self, item: Item) -> None:
+        """It waits here for one of its arguments."""
+        self._late.add(item.id)
+
+    def leaves(self, item: Item) -> bool:
+        """It does not wait here any more. False: somebody else said so before."""
+        with self._lock:
+            there = item.id in self._late
+            self._late.discard(item.id)
+        return there
+
+    def is_late(self, item: Item) -> bool:
+        """Does the service not hear of it before something else, so that others cannot name it yet?"""
+        return item.whole in self._late and not item.accepted
+
+    def late_ones(self, ids: Sequence[str]) -> list[Item]:
+        return [item for one in ids if one in self._late and (item := self._live.get(one)) is not None]
 
     def let_catch_up(self) -> None:
         """The service says itself when it has enough."""
@@ -149,7 +197,9 @@ class RemoteRuntime(RemoteKnown):
         """One that somebody else has submitted, or this program before it was started again."""
         kind, name = status["kind"], status["name"]
         job = JobDescription(entrypoint=name) if kind == "job" else None
-        fresh = Item(TaskDescription(id=status["id"], kind="job" if job else "task", name=name, job=job))
+        actor = ActorDescription.from_dict(status["actor"]) if kind == "actor" else None
+        seen: Kind = "job" if job else "actor" if actor else "task"
+        fresh = Item(TaskDescription(id=status["id"], kind=seen, name=name, job=job, actor=actor))
         fresh.transition = wire.step_from_wire(status)
         with self._lock:
             item = self._live.get(fresh.id) or self._ended.get(fresh.id)
@@ -157,6 +207,10 @@ class RemoteRuntime(RemoteKnown):
                 item = self._live[fresh.id] = fresh
                 self.soon(self._inbound.add, item)
         return item
+
+    def found(self, path: str) -> Item:
+        """The item that the service names there. Raises UnknownItemError."""
+        return self._adopt(self._ask("GET", path))
 
     def settled(self, task_id: str) -> Item | None:
         item = self.item(task_id)
@@ -175,17 +229,40 @@ class RemoteRuntime(RemoteKnown):
         return task_id
 
     def is_call(self, item_id: str) -> bool:
-        return False
+        return self.calls.was_issued(item_id)
+
+    def actors(self, submission: ActorSubmission) -> Actors:
+        from ray_multicluster_scheduler.app.client_api.remote import remote_actors  # noqa: PLC0415 - it imports this
+
+        return remote_actors.RemoteActors(self, submission)
+
+    def calls_of(self, actor: Item) -> RemoteActorCalls:
+        return RemoteActorCalls(actor, self.calls)
+
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        self.calls.cancel(call_id, force=force)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        return self.calls.explain_by_id(task_id) if self.is_call(task_id) else super().explain(task_id)
+
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        assert isinstance(call, RemoteCall)
+        return self.calls.explain(call)
 
     def unfinished(self) -> list[Item]:
         with self._lock:
             return list(self._live.values())
 
     def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
-        self.run(self._cancel(task_id, reason, force))
+        self.run(self._cancel(task_id, reason, force=force))
 
-    async def _cancel(self, task_id: str, reason: str, force: bool) -> None:
+    async def _cancel(self, task_id: str, reason: str, *, force: bool) -> None:
         item = self._live.get(task_id)
+        if item is not None and self.is_late(item) and self.leaves(item):
+            message = f"{task_id} was cancelled before it was sent: {reason}"
+            done = Complete(task_id, TaskState.CANCELLED, 0, None, "TaskCancelledError", message)
+            self._item_over(item, Outcome(done, None))
+            return
         if item is not None and not item.accepted:  # it is on its way, and must be there first
             await self._until_accepted(item)
         await self._client.ask("POST", path_of(task_id, "cancel"), {"reason": reason, "force": force})
@@ -202,30 +279,6 @@ class RemoteRuntime(RemoteKnown):
         finally:
             item.unwatch_steps(tell)
 
-    def tell(self, event: events.Event) -> None:
-        match event:
-            case events.HoldRequested(task_id, reason):
-                self._order(task_id, "hold", {"reason": reason})
-            case events.ReleaseRequested(task_id):
-                self._order(task_id, "release", {})
-            case events.PriorityChanged(task_id, priority):
-                self._order(task_id, "priority", {"priority": priority})
-            case events.QueuePaused(what, name, reason):
-                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
-            case events.QueueResumed(what, name):
-                self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
-            case events.CordonChanged(cluster, cordoned):
-                verb = "cordon" if cordoned else "uncordon"
-                self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
-            case _:
-                raise TypeError(f"a service cannot be told of {event!r}")
-
-    def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
-        item = self._live.get(task_id)
-        if item is not None:
-            wait_for_acceptance(item)
-        self._ask("POST", path_of(task_id, verb), said)
-
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         item.watch(lambda _: self._callbacks.run(work))
 
@@ -234,16 +287,20 @@ class RemoteRuntime(RemoteKnown):
     def shutdown(self, *, drain: bool) -> None:
         """What was accepted goes on; with ``drain`` it is waited for. Where the program asked for it (the decorator,
         wait_for_all_jobs), what it submitted itself is cancelled after Ctrl+C."""
-        items = self.unfinished()
+        unfinished = self.unfinished()
+        items = [item for item in unfinished if not item.task.serves]
         if program.stopping():
             shutdown_story.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
         elif drain:
-            wait_for(items, len(items))
+            waited = [*items, *self.calls.open()]
+            wait_for(waited, len(waited))
         else:
             deadline = time.monotonic() + ACCEPT_TIMEOUT_S
             for item in items:
                 if not item.wait_accepted(max(0.0, deadline - time.monotonic())):
                     shutdown_story.say(f"{item.id} was not accepted by {self.address}, which does not answer")
+        self.calls.refuse("was shut down")  # before their actors end: so much is for sure
+        self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
         with self._closing:
             if self.loop_over:
                 return
@@ -254,8 +311,25 @@ class RemoteRuntime(RemoteKnown):
             finally:
                 self._end()
 
+    def _end_actors(self, actors: Sequence[Item]) -> None:
+        """Those that are not detached end with their program; if the service does not hear of it, it sees us gone."""
+        left = [item.id for item in actors if item.outcome is None]
+        if left and not self.loop_over:
+            self.run(self._cancel_all(left))
+
+    async def _cancel_all(self, ids: Sequence[str]) -> None:
+        asked = [asyncio.ensure_future(self._cancel(one, "its program has ended", force=True)) for one in ids]
+        await asyncio.wait(asked, timeout=END_PATIENCE_S)
+        for one, task in zip(ids, asked, strict=True):
+            why = "no answer" if not task.done() else task.exception()
+            if why is not None:
+                _log.warning("%s was not told that %s is not needed any more: %s", self.address, one, why)
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
     async def _close(self) -> None:
         await self._inbound.close()
+        await self.calls.close()
         await self._outbound.close()
         await self._client.close()
 
@@ -276,6 +350,18 @@ class RemoteRuntime(RemoteKnown):
     def _was_refused(self, parcel: Parcel, error: SchedulerError) -> None:
         self._fail(parcel.item, error)
 
+    def _refused(self, promise: Promise, error: SchedulerError) -> None:
+        if isinstance(promise, RemoteCall):
+            self.calls.end(promise, promise.failed(error))
+        elif isinstance(promise, Item):
+            self._fail(promise, error)
+
+    def _promise_over(self, promise: Promise, outcome: Outcome) -> None:
+        if isinstance(promise, RemoteCall):
+            self.calls.end(promise, outcome)
+        elif isinstance(promise, Item):
+            self._item_over(promise, outcome)
+
     def _fail(self, item: Item, error: SchedulerError) -> None:
         done = Complete(
             item.id,
@@ -294,30 +380,3 @@ class RemoteRuntime(RemoteKnown):
             self._own.discard(item.id)
             self._ended[item.id] = item
         item.ended(outcome)
-
-
-def _objects(arguments: Arguments | None, runtime: RemoteRuntime, task_id: str) -> tuple[list[str], dict[str, bytes]]:
-    """The names of the values among the arguments, and those that the service has to be given. Raises
-    TaskSubmissionError for what it cannot have."""
-    names: list[str] = []
-    blobs: dict[str, bytes] = {}
-    for source in () if arguments is None else arguments.sources:
-        if isinstance(source, ObjectHandle):
-            outcome = source._item.outcome
-            assert outcome is not None
-            name, data = source._blob(outcome)
-            names.append(name)
-            blobs[name] = data
-        elif source._runtime is not runtime:
-            raise TaskSubmissionError(
-                f"{task_id} was given {source.id}, which another scheduler has.",
-                task_id=task_id,
-                next_step="wait for its result and pass that",
-            )
-        else:
-            names.append(f"{RESULT}{source._item.id}")
-    if arguments is not None and arguments.actors:
-        raise TaskSubmissionError(
-            f"{task_id} was given an actor, and actors cannot be used through a service yet.", task_id=task_id
-        )
-    return names, blobs

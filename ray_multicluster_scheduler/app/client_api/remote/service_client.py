@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import aiohttp
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
+from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -33,6 +33,10 @@ class ServiceClient:
             trust_env=False,
         )
         self._silent = False
+        self.where_now: Callable[[], str | None] = lambda: None
+        """Where the same service listens now, if that can be told."""
+        self.most_bytes: int | None = None
+        """The largest payload that the service takes, once it was asked."""
 
     async def close(self) -> None:
         await self._session.close()
@@ -59,6 +63,16 @@ class ServiceClient:
             return json.loads(answer) if answer else None
         except ValueError as error:
             raise _problem(self.address, status, answer) from error
+
+    async def upload(self, digest: str, data: bytes) -> None:
+        """Give it a payload, however long it takes. Raises TaskSubmissionError for one that it would not take: it would
+        close the connection while we are still sending, and that looks as if it were gone."""
+        if self.most_bytes is not None and len(data) > self.most_bytes:
+            raise TaskSubmissionError(
+                f"A payload of {len(data):,} bytes is larger than the {self.most_bytes:,} that the service takes.",
+                next_step="send less at once, or give the service another max_payload_bytes",
+            )
+        await self.ask("PUT", f"/api/v1/blobs/{digest}", data=data, patience=None, timeout=3600.0)
 
     async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
         """The answer as it is. Raises as :meth:`ask` does."""
@@ -99,11 +113,19 @@ class ServiceClient:
                     problem: Exception = _problem(self.address, response.status, answer)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 problem = error
+            self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise self._gone(problem) from problem
             self._say(problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _follow(self, problem: Exception) -> None:
+        """Nobody listens there any more; the service may have been started again somewhere else."""
+        moved = self.where_now() if isinstance(problem, aiohttp.ClientConnectorError) else None
+        if moved is not None and moved != self.address:
+            _log.warning("the service %s is now %s", self.address, moved)
+            self.address = moved
 
     def _say(self, problem: Exception) -> None:
         if not self._silent:

@@ -8,8 +8,10 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
+from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
@@ -31,6 +33,11 @@ def runtime_of(request: Request) -> ServiceRuntime:
 def mailboxes_of(request: Request) -> Mailboxes:
     mailboxes: Mailboxes = request.app.state.mailboxes
     return mailboxes
+
+
+def leases_of(request: Request) -> ProgramLeases:
+    leases: ProgramLeases = request.app.state.leases
+    return leases
 
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
@@ -58,6 +65,14 @@ async def json_of(request: Request) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
     return said
+
+
+def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
+    """The payloads that travel along, by their digests. Raises ConfigurationError."""
+    try:
+        return wire.bytes_from_wire(said.get("blobs") or {})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
 
 
 def texts(said: dict[str, Any], key: str) -> list[str]:

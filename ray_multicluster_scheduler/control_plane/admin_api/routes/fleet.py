@@ -72,13 +72,20 @@ async def drained(request: Request, name: str) -> dict[str, Any]:
 @router.post("/clusters/{name}/cordon")
 async def cordon(request: Request, name: str) -> dict[str, Any]:
     """Close it for new work."""
-    return {"items": fleet_control.cordon(runtime_of(request), name, cordoned=True)}
+    return await _cordoned(request, name, cordoned=True)
 
 
 @router.post("/clusters/{name}/uncordon")
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
     """Open it again."""
-    return {"items": fleet_control.cordon(runtime_of(request), name, cordoned=False)}
+    return await _cordoned(request, name, cordoned=False)
+
+
+async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
+    runtime = runtime_of(request)
+    items = fleet_control.cordon(runtime, name, cordoned=cordoned)
+    await runtime.durable()
+    return {"items": items}
 
 
 @router.post("/clusters/{name}/declare-dead")
@@ -86,7 +93,9 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
     reason = explained_by(said.get("reason", ""))
-    return {"items": await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)}
+    items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
+    await runtime.durable()
+    return {"items": items}
 
 
 @router.post("/queue/{what}/{name}/pause")
@@ -101,6 +110,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
             runtime.tell(QueuePaused("owner", name, explained_by(said.get("reason", ""))))
         case _:
             raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    await runtime.durable()
     return {what: name}
 
 
@@ -116,6 +126,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
             runtime.tell(QueueResumed("owner", name))
         case _:
             raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    await runtime.durable()
     return {what: name}
 
 

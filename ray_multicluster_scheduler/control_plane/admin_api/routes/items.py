@@ -16,10 +16,13 @@ from ray_multicluster_scheduler.app.client_api.options import explained_by, prio
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
+    blobs_of,
     json_of,
+    leases_of,
     mailboxes_of,
     runtime_of,
     seconds,
@@ -60,10 +63,7 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     entries = said.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
-    try:
-        blobs = wire.bytes_from_wire(said.get("blobs") or {})
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
+    blobs = blobs_of(said)
     wanted: list[Wanted | SchedulerError] = []
     for entry in entries:
         try:
@@ -74,10 +74,11 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     client = said.get("client")
-    if isinstance(client, str) and client:
-        box = mailboxes_of(request).box(client)
-        for one in answers:
-            if isinstance(one, Item):
+    box = mailboxes_of(request).box(client) if isinstance(client, str) and client else None
+    for one in answers:
+        if isinstance(one, Item):
+            leases_of(request).hold(one)
+            if box is not None:
                 box.watch(one)
     return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
 
@@ -91,16 +92,17 @@ def _wanted(entry: object) -> Wanted:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
     task = task_from(entry["task"])
-    if task.kind == "task" and not (task.function_digest and task.arguments_digest):
-        raise ConfigurationError(f"task {task.id} has no payload.", task_id=task.id)
+    if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
+        raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
     objects = tuple(texts(dict(entry), "objects"))
-    if task.gang is not None and sum(one.objects for one in task.gang.members) != len(objects):
+    values = [one for one in objects if not one.startswith(ACTOR)]
+    if task.gang is not None and sum(one.objects for one in task.gang.members) != len(values):
         raise ConfigurationError(
-            f"gang {task.id} is given {len(objects)} values, and its members name another number of them.",
+            f"gang {task.id} is given {len(values)} values, and its members name another number of them.",
             task_id=task.id,
             next_step="name one object for each that a member has",
         )
-    return Wanted(task, objects)
+    return Wanted(task, objects, entry.get("get_if_exists") is True)
 
 
 @router.get("/items/{item_id}")
@@ -109,7 +111,13 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
     item = await runtime_of(request).look(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return {**wire.status_to_wire(item), "kind": item.task.kind, "name": item.task.name, "owner": item.task.owner}
+    return face(item)
+
+
+def face(item: Item) -> dict[str, Any]:
+    """An item as it is now, for whoever has not submitted it."""
+    told = {**wire.status_to_wire(item), "kind": item.task.kind, "name": item.task.name, "owner": item.task.owner}
+    return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
 
 
 @router.get("/items")
@@ -172,7 +180,8 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     item = await _there(runtime, item_id)
     if item is not None and not item.done():
         reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
-        runtime.cancel(item.id, reason, force=said.get("force") is True)
+        runtime.kill(item, reason, force=said.get("force") is True)
+        await runtime.durable()
     return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
 
 
@@ -182,6 +191,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     said, runtime = await json_of(request), runtime_of(request)
     if await _there(runtime, item_id) is not None:
         runtime.tell(HoldRequested(item_id, explained_by(said.get("reason", ""))))
+        await runtime.durable()
     return {"id": item_id}
 
 
@@ -191,6 +201,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     if await _there(runtime, item_id) is not None:
         runtime.tell(ReleaseRequested(item_id))
+        await runtime.durable()
     return {"id": item_id}
 
 
@@ -201,6 +212,7 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     priority = priority_of(said.get("priority"))
     if await _there(runtime, item_id) is not None:
         runtime.tell(PriorityChanged(item_id, priority))
+        await runtime.durable()
     return {"id": item_id, "priority": priority}
 
 

@@ -51,8 +51,6 @@ def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
     for key, value in said.items():
         field = fields.get(key)
         if field is None:
-            if fields is _ACTOR:  # its other fields are looked at when it is made
-                continue
             raise ConfigurationError(f"{what} has no field {key!r}.", next_step=f"use {', '.join(fields)}")
         if not field.holds(value):
             raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as {field.words}")
@@ -105,7 +103,19 @@ _JOB = {
     "metadata": _Field(_is_words, "texts by name"),
     "entrypoint_resources": _RESOURCES,
 }
-_ACTOR = {"placement": _RESOURCES, "ready_timeout": _maybe(_SECONDS)}
+_NAME = _Field(lambda value: is_text(value) and bool(value), "a name")
+_ACTOR = {
+    "ray_name": _NAME,
+    "placement": _RESOURCES,
+    "public_name": _maybe(_NAME),
+    "max_restarts": _whole(-1, _MOST),
+    "restart_elsewhere": _FLAG,
+    "lifetime": _maybe(_one_of("detached")),
+    "max_concurrency": _maybe(_whole(1, _MOST)),
+    "ready_timeout": _maybe(_SECONDS),
+    "adopt": _FLAG,
+    "asynchronous": _FLAG,
+}
 _GANG = {
     "members": _Field(_list_of(lambda one: isinstance(one, Mapping)), "a list of members"),
     "strategy": _TEXT,
@@ -155,4 +165,5 @@ _TASK = {
     "actor": _maybe(_OBJECT),
     "gang": _maybe(_OBJECT),
     "submitted_at": _TIME,
+    "program": _maybe(_TEXT),
 }

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.failures import cau
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.turns import Turns
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import ActorOrder
 
 
@@ -38,9 +39,8 @@ class Actor:
     spec: dict[str, Any]
     handle: Any = None
     node: str = ""
-    next_number: int = 0
-    waiting: dict[int, CallRecord] = field(default_factory=dict)
-    """Methods that were not given to Ray yet, by number."""
+    turns: Turns = field(default_factory=Turns)
+    """Methods that were not given to Ray yet."""
     open: set[Key] = field(default_factory=set)
     """Methods that Ray owes an answer for."""
     looked_at: bool = False

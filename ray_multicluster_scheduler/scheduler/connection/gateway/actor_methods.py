@@ -22,6 +22,10 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import MethodOrder
 
 _MANY = 16  # calls of one actor that are not answered
+_TOO_LATE = (
+    "it came after calls of a later process of the control plane, so it has no place in their order any more; it was "
+    "not run"
+)
 Tell = Callable[[Key, Message], None]
 """Says something to an actor's process."""
 
@@ -54,9 +58,11 @@ class ActorMethods:
         elif actor is None or actor.buried:
             self.fail(record, actor)
             return
-        if actor is None:
+        if actor is None or actor.buried:
             return
-        actor.waiting[method.number] = record
+        if not actor.turns.add(method, record):
+            self._refuse_late(record)
+            return
         if record.head is None and record.slow_to_give:
             record.being_stored = True
             self._hands.beside(partial(self._store, actor, record))
@@ -107,12 +113,7 @@ class ActorMethods:
 
     def advance(self, actor: Actor) -> None:
         """Give Ray what is next, as far as it is there."""
-        while actor.handle is not None:
-            record = actor.waiting.get(actor.next_number)
-            if record is None or record.being_stored:
-                return
-            del actor.waiting[actor.next_number]
-            actor.next_number += 1
+        while actor.handle is not None and (record := actor.turns.take()) is not None:
             if record.head is None:
                 actor.open.add(record.key)
                 self._submit(actor, actor.handle, record)
@@ -143,6 +144,11 @@ class ActorMethods:
         else:
             self._calls.complete(record, value, error)
         self._after_answer(actor)
+
+    def _refuse_late(self, record: CallRecord) -> None:
+        if record.head is None:
+            head = {"status": "failed", "failure": "permanent", "code": "CAME_TOO_LATE", "error_type": "RuntimeError"}
+            self._calls.conclude(record, {**head, "message": _TOO_LATE})
 
     def fail(self, record: CallRecord, actor: Actor | None, error: BaseException | None = None) -> None:
         """It was not called, or died with its actor."""

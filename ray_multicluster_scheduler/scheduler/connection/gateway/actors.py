@@ -192,9 +192,8 @@ class Actors:
         self._hands.beside(bury)
 
     def _buried(self, actor: Actor) -> None:
-        for record in list(actor.waiting.values()):
+        for record in actor.turns.clear():
             self._methods.fail(record, actor)
-        actor.waiting.clear()
         if actor.open:  # their answers first; Ray gives them by itself
             self._later(_LAST_ANSWERS_S, partial(self._conclude, actor))
         else:
@@ -218,7 +217,7 @@ class Actors:
             self._calls.conclude(record, describe(actor.death, cancelled=False))
 
     def _answered(self, actor: Actor) -> None:
-        if actor.buried and not actor.open and not actor.waiting:
+        if actor.buried and not actor.open and not actor.turns:
             self._conclude(actor)
 
     # Methods ----------------------------------------------------------------------------------------------
@@ -226,6 +225,13 @@ class Actors:
     def call(self, record: CallRecord) -> None:
         """Take the call of a method."""
         self._methods.call(self._of(record), record)
+
+    def wait_no_longer(self, record: CallRecord) -> None:
+        """Who sent this call of a method is gone: those before it that have not come never will."""
+        actor = self._of(record)
+        if actor is not None and record.method is not None:
+            actor.turns.skip_to(record.method)
+            self._methods.advance(actor)
 
     def cancel_method(self, record: CallRecord) -> None:
         """End a method, if it can be ended."""

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -200,7 +201,7 @@ class Agent:
                 self._actors.forget(_keys(head))
                 self._gangs.forget(_keys(head))
             case m.RESUME:
-                self._resume(_keys(head))
+                self._resume(_keys(head), of_before=bool(head.get("before")), again=bool(head.get("again")))
             case m.PROBE:
                 probe.now()
             case m.PING:
@@ -215,14 +216,17 @@ class Agent:
     def _take(self, calls: list[dict[str, Any]], blobs: Any) -> None:
         taken: list[Key] = []
         lacking: list[Key] = []
+        repeated: list[CallRecord] = []
         for call in calls:
             record = record_from(call, blobs, self._functions, self._objects)
             if record is None:  # something was dropped here to make room, and is sent again with the call
                 lacking.append((call["id"], call["attempt"]))
                 continue
             taken.append(record.key)
-            if record.key in self._calls.records:
-                continue  # a repeated one is the same call
+            known = self._calls.records.get(record.key)
+            if known is not None:  # a repeated one is the same call, and who repeats it may not know that it began
+                repeated.append(known)
+                continue
             if record.method is not None:
                 self._actors.call(record)
             elif record.actor is not None:
@@ -232,6 +236,7 @@ class Agent:
             else:
                 self._calls.accept(record)
         self.send(m.ACCEPTED, {"keys": taken}, lazy=True)
+        self._tell_again(repeated)
         if lacking:
             self.send(m.UNKNOWN, {"keys": lacking})
 
@@ -248,13 +253,23 @@ class Agent:
         else:
             self._calls.cancel(record, force)
 
-    def _resume(self, keys: list[Key]) -> None:
-        """After a reconnect: say which calls arrived, and what they did; those that did not arrive are sent again."""
+    def _resume(self, keys: list[Key], *, of_before: bool, again: bool) -> None:
+        """Say which calls arrived, and what they did; those that did not arrive are sent again, if who sent them is
+        still there. With ``again``, answers that were told are told once more."""
         known = [key for key in keys if key in self._calls.records]
         unknown = [key for key in keys if key not in self._calls.records]
         self.send(m.ACCEPTED, {"keys": known})
         self.send(m.UNKNOWN, {"keys": unknown})
         records = [self._calls.records[key] for key in known]
+        self._tell_again(records)
+        if of_before:
+            for record in records:
+                self._actors.wait_no_longer(record)
+        if again:
+            self._results.add(record for record in records if record.head is not None and not record.waits_for_output)
+
+    def _tell_again(self, records: Iterable[CallRecord]) -> None:
+        """What they did so far, of those that are not over."""
         self._reporter.catch_up(
             (record.key, record.report) for record in records if record.head is None and record.method is None
         )

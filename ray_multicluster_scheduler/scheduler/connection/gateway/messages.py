@@ -1,4 +1,4 @@
-"""The messages of the link, protocol version 2 (see `common.frames` for how they travel).
+"""The messages of the link, protocol version 3 (see `common.frames` for how they travel).
 
 Handshake, on every connection; the join token is never sent, the link's secret once, in the first WELCOME
 (which travels over TLS unless both ends are on loopback)::
@@ -12,12 +12,12 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 connection and the link's secret on later ones. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
-                          objects, ahead, short, actor, method, gang}]} + attachments; see below
+                          objects, ahead, short, actor, method, life, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
     RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
     ACK        → agent    {keys}                   results that need not be kept any more
-    RESUME     → agent    {keys}                   after a reconnect: what is still unanswered here
+    RESUME     → agent    {keys, before, again}    after a reconnect: what is still unanswered here
     PROBE      → agent    {}                       asks for a SNAPSHOT now
     CLOSE      → agent    {sentence}               end everything but detached actors, then yourself
     PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
@@ -33,11 +33,12 @@ connection and the link's secret on later ones. Then, in any order:
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
 function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of
-NewActor; ``method`` is [actor id, actor attempt, name, number]. ``gang`` is {strategy, of, members: [{name, fn,
-fn_blob, args_blob, res, objects, asynchronous}]}, and then the call itself has no function and no arguments; in its
-cluster a member goes by the id of the gang, a dot and its position. Keys with nothing in them are left out. For a
-method that will not be called after all, the entry is {id, attempt, method} with ``cancelled: true`` or ``refused:
-sentence``: its number must arrive, because later ones wait for it.
+NewActor; ``method`` is [actor id, actor attempt, name, number], and ``life`` says which process of the control plane
+sent it. ``gang`` is {strategy, of, members: [{name, fn, fn_blob, args_blob, res, objects, asynchronous}]}, and then the
+call itself has no function and no arguments; in its cluster a member goes by the id of the gang, a dot and its
+position. Keys with nothing in them are left out. For a method that will not be called after all, the entry is {id,
+attempt, method, life} with ``cancelled: true`` or ``refused: sentence``: its number must arrive, because later ones
+wait for it.
 
 Messages of one frame arrive in order; larger ones may be overtaken. A call that was sent ``ahead`` has no place. It
 waits in the agent, first come first served among calls with equal ``res``, until a call that has such a place ends,
@@ -45,6 +46,15 @@ or until START. MOVED is sent before FINISHED of either call, and again after a 
 result was acknowledged. If nobody waits, the place goes back: FINISHED comes without MOVED. Actors' places are not
 handed on. With ``ahead: "overlap"`` the oldest that wait are given to Ray already, so that it has them at hand: one
 for each place, and a few more if they are very short.
+
+Methods of one actor are given to Ray in the order of their numbers, which each process of the control plane counts from
+0. When the first call of a larger ``life`` comes, what has come of the life before is given first, in its order, and
+nobody waits for the rest. A call that comes after that with a smaller ``life`` has no place in the order any more: it
+fails, and was not run. Calls of methods are not remembered by the control plane; whoever made them names them to the
+next process, which asks for them by RESUME with ``before: true``. Who sent them is gone, so those with smaller numbers
+that have not come never will, and nobody waits for them either. A method's entry in FINISHED has ``method: true``: a
+new process to which nobody has named it yet does not acknowledge it at once. RESUME with ``again: true`` asks for
+FINISHED once more, of calls that have ended.
 
 What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
 

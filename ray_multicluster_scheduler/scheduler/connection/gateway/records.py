@@ -25,6 +25,8 @@ class Method:
     actor: Key
     name: str
     number: int
+    life: int = 0
+    """Which process of the control plane sent it; each counts its calls from 0."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ def _method(call: dict[str, Any]) -> Method | None:
     if "method" not in call:
         return None
     actor_id, attempt, name, number = call["method"]
-    return Method((str(actor_id), int(attempt)), str(name), int(number))
+    return Method((str(actor_id), int(attempt)), str(name), int(number), int(call.get("life", 0)))
 
 
 def _kept(kept: KeptByDigest, digest: str, position: int | None, blobs: Sequence[Any]) -> Kept | None:

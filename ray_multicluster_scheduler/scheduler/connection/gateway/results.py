@@ -137,6 +137,8 @@ def _result(record: CallRecord) -> dict[str, Any]:
     head = record.head or {}
     result = {"id": record.key[0], "attempt": record.key[1], **head}
     result.pop("chunks", None)
+    if record.method is not None:
+        result["method"] = True
     if record.report.dropped and record.method is None:
         result["dropped"] = head.get("dropped", 0) + record.report.dropped
     return result

@@ -1,0 +1,51 @@
+"""RemoteActors: the actors of a service, for one of its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
+from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
+from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
+from ray_multicluster_scheduler.app.client_api.remote.remote_known import wait_for_acceptance
+from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
+from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+
+class RemoteActors(Actors):
+    """Names are the service's: all its programs find each other's actors by them. Safe from any thread."""
+
+    def __init__(self, runtime: RemoteRuntime, submission: ActorSubmission) -> None:
+        super().__init__(runtime, submission)
+        self._service = runtime
+
+    def _make(
+        self, new: NewActorItem, name: str | None, methods: Mapping[str, MethodShape], *, get_if_exists: bool
+    ) -> ActorHandle:
+        known = None if name is None or not get_if_exists else self._registry.named(name)
+        if known is not None:
+            return known
+        task = new.shelved(self._runtime.shelf)
+        item = self._service.submit(task, new.arguments, get_if_exists=get_if_exists)
+        if name is not None:
+            wait_for_acceptance(item)
+            if item.outcome is not None and item.transition is None:  # it was refused
+                raise error_of(item.outcome) or UnknownItemError(f"{item.id} was refused.", task_id=item.id)
+        return self._handle(item, name, methods)
+
+    def _search(self, name: str) -> ActorHandle:
+        wanted = ClusterContextManager.get()
+        where = "" if wanted is None else f"&cluster={quote(wanted, safe='')}"
+        item = self._service.found(f"/api/v1/actor?name={quote(name, safe='')}{where}")
+        return self._handle(item, name, {})
+
+    def _handle(self, item: Item, name: str | None, methods: Mapping[str, MethodShape]) -> ActorHandle:
+        known = self._registry.find(item.id)
+        if known is not None:
+            return known
+        return self._registry.add(lambda: item, name, methods, get_if_exists=True)

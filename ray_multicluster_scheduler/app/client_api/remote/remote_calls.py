@@ -1,0 +1,320 @@
+"""RemoteCalls: the way of actors' calls from a program to its service. Each is passed on at most once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import aiohttp
+
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import call_story
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.embedded import open_calls
+from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
+from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
+from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own
+from ray_multicluster_scheduler.app.client_api.remote.remote_call import Packed, RemoteActorCalls, RemoteCall
+from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
+from ray_multicluster_scheduler.common.exception import (
+    SchedulerError,
+    ServiceUnavailableError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.logging import get_logger
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+
+MOST_CALLS = 500
+MOST_BYTES = 8 * 2**20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_MOST_REMEMBERED = 10_000
+_Parcel = tuple[RemoteCall, Packed]
+_log = get_logger(__name__)
+
+
+class RemoteCalls:
+    """All unanswered calls of one program. Made on the loop; `call`, `put`, `wake` and `end` are for any thread.
+
+    The service does not write calls down. If it is started again meanwhile, it is told of those that it had, and asks
+    their actors' clusters: what became of a call that is not known there either, nobody can say, and it fails.
+    """
+
+    def __init__(self, runtime: RemoteRuntime, client: ServiceClient, watch: Callable[[], object]) -> None:
+        self._runtime, self._client, self._watch = runtime, client, watch
+        self._prefix, self._numbers, self._newest = f"call-{runtime.control_plane}-", itertools.count(1), 0
+        self._lock = threading.Lock()
+        self._refusal: str | None = None
+        self._open: dict[str, RemoteCall] = {}
+        self._out: deque[RemoteCall] = deque()
+        self._there: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._mailbox: str | None = None
+
+    # ---- for any thread
+
+    def new_id(self) -> str:
+        self._newest = number = next(self._numbers)
+        return f"{self._prefix}{number}"
+
+    def was_issued(self, call_id: str) -> bool:
+        number = call_id.removeprefix(self._prefix)
+        return call_id.startswith(self._prefix) and number.isdecimal() and 0 < int(number) <= self._newest
+
+    def homes(self) -> Sequence[str]:
+        return self._runtime.homes
+
+    def check_own(self, arguments: Arguments, actor_id: str) -> None:
+        """Raises TaskSubmissionError for a value or an actor that another scheduler has."""
+        check_own(arguments, self._runtime, f"a call of {actor_id}")
+
+    def find(self, call_id: str) -> RemoteCall | None:
+        return self._open.get(call_id)
+
+    def open(self) -> list[RemoteCall]:
+        """Those that are not answered, oldest first."""
+        with self._lock:
+            return list(self._open.values())
+
+    def put(self, call: RemoteCall) -> None:
+        """Raises SchedulerError after the end, and in the child of a fork."""
+        self._runtime.check_process()
+        with self._lock:
+            if self._refusal is not None:
+                raise shut_down(self._refusal)
+            self._open[call.id] = call
+            call.actor.waiting.append(call)
+        self.wake(call.actor)
+
+    def wake(self, actor: RemoteActorCalls) -> None:
+        """Something of this actor may be ready to leave."""
+        self._runtime.soon(self._leave, actor)
+
+    def end(self, call: RemoteCall, outcome: Outcome) -> None:
+        with self._lock:
+            known = self._open.pop(call.id, None)
+        if known is not None and call.left:
+            call.actor.unanswered -= 1
+        if call.watch_arguments is not None:
+            call.watch_arguments.stop()
+        call.unpack()
+        call.ended(outcome)
+
+    def cancel(self, call_id: str, *, force: bool) -> None:
+        """One that has not left never does; of one that has, the service is asked as soon as it has it."""
+        call = self._open.get(call_id)
+        if call is not None:
+            self._runtime.run(self._cancel(call, force))
+
+    def explain_by_id(self, call_id: str) -> dict[str, Any]:
+        call = self._open.get(call_id)
+        return open_calls.answered(call_id) if call is None else self.explain(call)
+
+    def explain(self, call: RemoteCall) -> dict[str, Any]:
+        """Why it is where it is: the service knows, once it has it."""
+        if call.outcome is not None:
+            return Explanation(call_story(call, "", call.outcome.completion.message, 0))
+        if call.watch_arguments is not None and not call.complete:
+            return Explanation(call_story(call, "WAITS", call.watch_arguments.waits_for, 0))
+        if not call.left and not call.actor.serves:
+            sentence = f"waits for the actor, which is {call.actor.item.state}"
+            older = itertools.takewhile(lambda other: other is not call, self.open())
+            before = sum(1 for other in older if other.actor is call.actor)
+            return Explanation(call_story(call, "WAITS", sentence, before))
+        try:
+            path = f"/api/v1/calls/{quote(call.id, safe='')}/explain"
+            return Explanation(self._runtime.run(self._client.ask("GET", path)))
+        except (UnknownItemError, ServiceUnavailableError):
+            sentence = f"{self._client.address} has not taken it yet; while this program runs, it is tried again"
+            if call.taken:
+                sentence = f"{self._client.address} has it, and does not tell more; its answer may be on its way"
+            return Explanation(call_story(call, "SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
+
+    def refuse(self, why: str) -> None:
+        """Nothing more is taken, and every open call is answered."""
+        with self._lock:
+            self._refusal = self._refusal or why
+        for call in self.open():
+            self.end(call, call.cancelled("its program has ended, and did not wait for it"))
+
+    # ---- on the loop
+
+    def told_of(self, mailbox: str) -> None:
+        """If the service has another mailbox for us than before, it may not know of our calls: name them again."""
+        if mailbox == self._mailbox:
+            return
+        self._mailbox = mailbox
+        again = [call for call in self.open() if call.taken]
+        for call in again:
+            call.taken = False
+        self._out.extendleft(reversed(again))
+        self._begin()
+
+    async def close(self) -> None:
+        tasks = [*self._ending, *([] if self._sending is None else [self._sending])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _cancel(self, call: RemoteCall, force: bool) -> None:
+        if call.outcome is not None:
+            return
+        if not call.left:
+            self.end(call, call.cancelled("the caller asked for it, before it was sent"))
+            self._leave(call.actor)
+            return
+        call.cancel_asked = force or call.cancel_asked is True
+        if call.taken:
+            await self._ask_for_its_end(call, PATIENCE_S)
+
+    async def _ask_for_its_end(self, call: RemoteCall, patience: float | None = None) -> None:
+        path = f"/api/v1/calls/{quote(call.id, safe='')}/cancel"
+        await self._client.ask("POST", path, {"force": call.cancel_asked is True}, patience=patience)
+
+    def _leave(self, actor: RemoteActorCalls) -> None:
+        self._out.extend(actor.ready())
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._out and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while self._out:
+            await asyncio.sleep(0)  # what comes at the same moment goes along
+            batch = self._next_batch()
+            try:
+                await self._send(batch)
+            except ServiceUnavailableError:
+                self._out.extendleft(call for call, _ in reversed(batch))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            except SchedulerError as error:
+                self._fail(batch, error)
+            except Exception as error:  # noqa: BLE001 - a defect of ours: nobody can say what was sent
+                _log.exception("the way of actors' calls to the service has a defect")
+                self._fail(batch, SchedulerError(f"The way of calls to the service has a defect: {error!r}."))
+            else:
+                pause = _FIRST_PAUSE_S
+
+    def _fail(self, batch: Sequence[_Parcel], error: SchedulerError) -> None:
+        for call, _ in batch:
+            self.end(call, call.failed(error))
+
+    def _next_batch(self) -> list[_Parcel]:
+        batch: list[_Parcel] = []
+        size = 0
+        while self._out and len(batch) < MOST_CALLS and size < MOST_BYTES:
+            call = self._out.popleft()
+            if call.outcome is not None:
+                continue
+            try:
+                packed = call.pack()
+            except SchedulerError as error:  # a value among its arguments was forgotten
+                self.end(call, call.failed(error))
+                continue
+            batch.append((call, packed))
+            size += packed.size
+        return batch
+
+    async def _upload_large(self, batch: Sequence[_Parcel]) -> None:
+        """Those that cannot be given what they need are refused."""
+        if len(self._there) > _MOST_REMEMBERED:
+            self._there.clear()
+        for call, packed in batch:
+            try:
+                for digest, data in packed.blobs.items():
+                    if len(data) > wire.INLINE_BYTES and digest not in self._there and call.outcome is None:
+                        await self._client.upload(digest, data)
+                        self._there.add(digest)
+            except SchedulerError as error:
+                self.end(call, call.failed(error))
+
+    async def _send(self, batch: Sequence[_Parcel]) -> None:
+        """Raises ServiceUnavailableError: they are to be sent again."""
+        await self._upload_large(batch)
+        batch = [parcel for parcel in batch if parcel[0].outcome is None]  # some were cancelled meanwhile
+        if not batch:
+            return
+        blobs: dict[str, bytes] = {}
+        for call, packed in batch:
+            blobs.update((name, data) for name, data in packed.blobs.items() if len(data) <= wire.INLINE_BYTES)
+            if not call.left:
+                call.left = True
+                call.actor.unanswered += 1
+        said = {
+            "client": self._runtime.control_plane,
+            "calls": [{**call.document(), **packed.said} for call, packed in batch],
+            "blobs": wire.bytes_to_wire(blobs),
+        }
+        mailbox = self._mailbox  # another one may be there when we hear that nobody answers
+        try:
+            answer = await self._client.ask("POST", "/api/v1/calls", said, patience=0.0)
+        except ServiceUnavailableError as error:
+            for call, _ in batch:
+                if not _may_have_arrived(error):
+                    self._not_left(call)
+                elif call.first:
+                    call.mailbox, call.first = mailbox, False
+            raise
+        self._hear([call for call, _ in batch], self._answers(answer, len(batch)))
+        self._watch()
+
+    def _answers(self, answer: Any, number: int) -> list[dict[str, Any]]:
+        """Raises SchedulerError for what is none: it may be another program at that address."""
+        told = answer.get("calls") if isinstance(answer, dict) else None
+        if not isinstance(told, list) or len(told) != number or not all(isinstance(one, dict) for one in told):
+            raise SchedulerError(
+                f"What {self._client.address} answered to calls of actors cannot be understood: {str(answer)[:100]}",
+                next_step="see whether that is the address of a service, of the same version",
+            )
+        return told
+
+    def _hear(self, batch: Sequence[RemoteCall], told: Sequence[dict[str, Any]]) -> None:
+        problems = [one.get("problem") for one in told]
+        lacking = [set(wire.missing_blobs(problem)) if problem else set() for problem in problems]
+        forgotten = self._there & set().union(*lacking)
+        self._there -= forgotten
+        again = []
+        for call, problem, missing in zip(batch, problems, lacking, strict=True):
+            if missing & forgotten:
+                self._not_left(call)
+                again.append(call)
+            elif problem:
+                self.end(call, call.failed(wire.problem_from_wire(problem)))
+            else:
+                self._taken(call)
+        self._out.extendleft(reversed(again))
+
+    def _not_left(self, call: RemoteCall) -> None:
+        """It is known that nobody has it."""
+        if call.left and call.first and call.outcome is None:
+            call.left = False
+            call.actor.unanswered -= 1
+
+    def _taken(self, call: RemoteCall) -> None:
+        call.taken, call.first, call.mailbox = True, False, None
+        call.unpack()
+        if call.cancel_asked is not None and call.outcome is None:
+            task = asyncio.get_running_loop().create_task(self._ask_for_its_end(call))
+            self._ending.add(task)
+            task.add_done_callback(self._ended_asking)
+
+    def _ended_asking(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("a call could not be cancelled: %s", error)
+
+
+def _may_have_arrived(error: ServiceUnavailableError) -> bool:
+    """Else it is known that nobody took it: there was no connection, or an answer that said so."""
+    return error.__cause__ is not None and not isinstance(error.__cause__, aiohttp.ClientConnectorError)

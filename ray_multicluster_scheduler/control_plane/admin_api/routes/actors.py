@@ -1,0 +1,163 @@
+"""Actors by their names, and calls of their methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
+from ray_multicluster_scheduler.app.client_api.embedded import explanation, open_calls
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.crash_point import crash_point
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+    Answer,
+    blobs_of,
+    json_of,
+    mailboxes_of,
+    runtime_of,
+    texts,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.service_calls import WantedCall
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
+
+router = APIRouter(prefix="/api/v1", tags=["actors"])
+MOST_CALLS = 10_000
+
+
+@router.get("/actors")
+async def list_actors(request: Request) -> Response:
+    """Every actor that is not over or was so lately, oldest first."""
+    return Answer({"actors": explanation.actor_rows(runtime_of(request))})
+
+
+@router.get("/actor")
+async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
+    """A living actor by its name: one of this service, or a detached one on any cluster, or on this one."""
+    runtime = runtime_of(request)
+    if cluster is not None:
+        runtime.check_cluster(cluster)
+    async with runtime.names.lock(name):
+        living = runtime.names.living(name)
+    return Answer(face(living if living is not None else await runtime.names.find(name, cluster)))
+
+
+@router.post("/calls")
+async def call(request: Request) -> Response:
+    """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
+    "blobs": {digest: base64}}``, in the order in which they are to run. Answers and errors come to the client's mailbox
+    (``/api/v1/wait``). Calls are not written down: each is passed on at most once.
+
+    With ``"first": false`` a call was sent before, and nobody knows whether it arrived; ``mailbox`` is the one that the
+    client had then."""
+    said, runtime = await json_of(request), runtime_of(request)
+    runtime.check_that_it_goes_on()
+    client, entries = said.get("client"), said.get("calls")
+    if not isinstance(client, str) or not client:
+        raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
+    if not isinstance(entries, list) or len(entries) > MOST_CALLS:
+        raise ConfigurationError("calls is no list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
+    blobs = blobs_of(said)
+    box = mailboxes_of(request).box(client)
+    late: dict[object, MissingBlobs] = {}
+    answers = [await _take(runtime, box, entry, blobs, late) for entry in entries]
+    crash_point("call taken")
+    return Answer({"mailbox": box.name, "calls": answers})
+
+
+async def _take(
+    runtime: ServiceRuntime, box: Mailbox, entry: object, blobs: Mapping[str, bytes], late: dict[object, MissingBlobs]
+) -> dict[str, Any]:
+    """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
+    try:
+        wanted = _wanted(entry, box)
+        known = box.find(wanted.id)
+        if known is None:
+            if wanted.actor in late:
+                raise late[wanted.actor]
+            _check_id(runtime, wanted)
+            known = await runtime.calls.take(
+                wanted, blobs, lambda: box.find(wanted.id) or runtime.calls.find(wanted.id)
+            )
+        if isinstance(known, Item):
+            raise _taken(wanted.id)
+        box.watch(known)
+    except MissingBlobs as error:
+        late[wanted.actor] = error
+        return {"problem": problems.document(error)}
+    except SchedulerError as error:
+        return {"problem": problems.document(error)}
+    return {"id": wanted.id}
+
+
+def _check_id(runtime: ServiceRuntime, wanted: WantedCall) -> None:
+    """Ids are their programs'. Raises ConfigurationError for one that means something else here."""
+    known = runtime.calls.find(wanted.id)
+    if known is not None:
+        same = (known.actor.item.id, known.method) == (wanted.actor, wanted.method)
+        if wanted.first or not same:
+            raise _taken(wanted.id)
+    elif runtime.item(wanted.id) is not None or runtime.record(wanted.id) is not None:
+        raise _taken(wanted.id)
+
+
+def _taken(call_id: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{call_id} is the id of something else.", task_id=call_id, next_step="give the call an id of its own"
+    )
+
+
+def _wanted(entry: object, box: Mailbox) -> WantedCall:
+    """Raises ConfigurationError."""
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError("A call is no JSON object.", next_step='send {"id": …, "actor": …, "method": …}')
+    for key in ("id", "actor", "method"):
+        if not is_text(entry.get(key)) or not entry[key]:
+            raise ConfigurationError(f"The {key} of a call is {str(entry.get(key))[:100]!r}.", next_step="give a text")
+    arguments = entry.get("arguments")
+    first = entry.get("first") is not False
+    fresh = first or entry.get("mailbox") == box.name
+    if fresh and not is_text(arguments):
+        raise ConfigurationError(
+            f"The call {entry['id']} has no arguments.", next_step="name the digest of the pickled (args, kwargs)"
+        )
+    objects = tuple(texts(dict(entry), "objects"))
+    return WantedCall(
+        entry["id"], entry["actor"], entry["method"], arguments, objects, entry.get("paths") is True, first, fresh
+    )
+
+
+@router.post("/calls/{call_id}/cancel")
+async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
+    """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
+    said, runtime = await json_of(request), runtime_of(request)
+    open_call = runtime.calls.find(call_id)
+    if open_call is not None:
+        runtime.method_calls.cancel(open_call, force=said.get("force") is True)
+    return {"id": call_id}
+
+
+@router.get("/calls/{call_id}/explain")
+async def explain_call(request: Request, call_id: str) -> Response:
+    """Why it is not answered yet."""
+    open_call = runtime_of(request).calls.find(call_id)
+    if open_call is None:
+        raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
+    return Answer(open_calls.story(open_call))
+
+
+@router.get("/calls/{call_id}/result")
+async def call_result(request: Request, call_id: str, client: str) -> Response:
+    """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
+    known = mailboxes_of(request).box(client).find(call_id)
+    outcome = known.outcome if isinstance(known, CallItem) else None
+    if outcome is None or outcome.result is None or outcome.result.payload is None:
+        raise UnknownItemError(f"There is no answer to {call_id!r} here.", task_id=call_id)
+    return Response(outcome.result.payload, media_type="application/octet-stream")

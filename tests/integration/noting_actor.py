@@ -1,0 +1,41 @@
+"""The actor that tests of actors through a service make. It imports nothing that a cluster does not have."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class Counter:
+    """Writes what it does to a file."""
+
+    def __init__(self, path: str = "", start: int = 0) -> None:
+        self.value, self.path = start, path
+        self._note(f"made {start}")
+
+    def add(self, number: int, seconds: float = 0.0) -> int:
+        time.sleep(seconds)
+        self.value += number
+        self._note(f"add {number}")
+        return self.value
+
+    def read(self) -> int:
+        return self.value
+
+    def boom(self) -> None:
+        raise ValueError("no such thing")
+
+    def large(self, size: int) -> bytes:
+        return b"x" * size
+
+    def plus(self, other: Any) -> int:
+        """With what another actor has."""
+        return self.value + int(other.read.remote().result(20))
+
+    def _note(self, text: str) -> None:
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+Counter.__module__ = "__main__"  # pickled by value: nothing of these tests has to be shipped

@@ -1,0 +1,162 @@
+"""What happened to an actor in a round of chaos, and whether it may have: each rule is one promise."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.chaos_history import Note
+
+NOT_KNOWN = "not known"
+"""What the error of a call says of which nobody can tell whether it ran."""
+NOT_RUN = ("was not sent", "was not run")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A line that a method wrote about one call of it. ``token`` was made there, and is what it returned."""
+
+    item: str
+    attempt: int
+    caller: int
+    number: int
+    token: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call as its program saw it: the ``number``-th of this ``caller``. ``error`` is the class of what it raised,
+    ``ours`` whether that is a SchedulerError; neither value nor error: it was never answered."""
+
+    caller: int
+    number: int
+    value: str | None = None
+    error: str | None = None
+    ours: bool = True
+    said: str = ""
+
+    def __str__(self) -> str:
+        return f"call {self.caller}/{self.number}"
+
+
+@dataclass
+class ActorStory:
+    """``stored`` is its last state and attempt in the store, ``told`` what its program was told, ``made`` what its
+    constructor wrote, ``ran`` what its methods wrote, and ``calls`` what its program knows of them."""
+
+    item: str
+    stored: tuple[str, int] | None
+    told: str
+    made: list[Note] = field(default_factory=list)
+    ran: list[Ran] = field(default_factory=list)
+    calls: list[Called] = field(default_factory=list)
+
+    def ran_though_lost(self) -> int:
+        """How many calls failed and had run, as far as is written."""
+        lost = {(call.caller, call.number) for call in self.calls if call.error is not None}
+        return len(lost & {(run.caller, run.number) for run in self.ran})
+
+
+def read_ran(path: Path) -> list[Ran]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Ran(**json.loads(line)) for line in lines]
+
+
+def actor_violations(story: ActorStory) -> list[str]:
+    """Every sentence is one promise that was broken."""
+    return [f"{story.item}: {sentence}" for rule in RULES.values() for sentence in rule(story)]
+
+
+def _made_once_in_each_attempt(story: ActorStory) -> Iterator[str]:
+    last = 0 if story.stored is None else story.stored[1]
+    many = Counter(note.attempt for note in story.made)
+    for attempt, times in sorted(many.items()):
+        if times > 1:
+            yield f"it was made {times} times in attempt {attempt}"
+        if attempt > last:
+            yield f"it was made in attempt {attempt}, and the store knows of {last}"
+    if last not in many:
+        yield f"it was accepted, and never made in attempt {last}"
+    for run in story.ran:
+        if run.attempt not in many:
+            yield f"call {run.caller}/{run.number} ran in attempt {run.attempt}, in which it was never made"
+
+
+def _one_attempt_at_a_time(story: ActorStory) -> Iterator[str]:
+    made = {note.attempt: note.at for note in story.made}
+    for before, after in itertools.pairwise(sorted(made)):
+        late = [run for run in story.ran if run.attempt == before and run.ended > made[after]]
+        if late or made[before] > made[after]:
+            yield f"attempt {before} still did something when {after} had begun"
+
+
+def _at_most_once(story: ActorStory) -> Iterator[str]:
+    for (caller, number), times in Counter((run.caller, run.number) for run in story.ran).items():
+        if times > 1:
+            yield f"call {caller}/{number} ran {times} times"
+    known = {(call.caller, call.number) for call in story.calls}
+    for run in story.ran:
+        if (run.caller, run.number) not in known:
+            yield f"call {run.caller}/{run.number} ran, and nobody made it"
+
+
+def _a_value_is_what_ran(story: ActorStory) -> Iterator[str]:
+    for call in story.calls:
+        if call.value is not None:
+            tokens = [run.token for run in story.ran if (run.caller, run.number) == (call.caller, call.number)]
+            if tokens != [call.value]:
+                yield f"{call} was answered with {call.value}, and what ran returned {', '.join(tokens) or 'nothing'}"
+
+
+def _in_order(story: ActorStory) -> Iterator[str]:
+    runs = sorted(story.ran, key=lambda run: run.began)
+    for caller in sorted({run.caller for run in runs}):
+        for before, after in itertools.pairwise(run for run in runs if run.caller == caller):
+            if before.number > after.number:
+                yield f"call {caller}/{before.number} ran before {caller}/{after.number}, which was made earlier"
+            if before.ended > after.began:
+                yield f"call {caller}/{before.number} was not over when {caller}/{after.number} began"
+
+
+def _errors_say_what_is_not_known(story: ActorStory) -> Iterator[str]:
+    ran = {(run.caller, run.number) for run in story.ran}
+    for call in story.calls:
+        if call.error is None:
+            continue
+        if not call.ours:
+            yield f"{call} failed with {call.error}, which is none of our errors: {call.said}"
+        elif any(words in call.said for words in NOT_RUN):
+            if (call.caller, call.number) in ran:
+                yield f"{call} ran, and its error says that it did not: {call.said}"
+        elif NOT_KNOWN not in call.said:
+            yield f"{call} failed, and its error does not say what is not known: {call.error}: {call.said}"
+
+
+def _every_call_is_answered(story: ActorStory) -> Iterator[str]:
+    for call in story.calls:
+        if call.value is None and call.error is None:
+            yield f"{call} was never answered"
+
+
+def _ended_as_it_was_asked_to(story: ActorStory) -> Iterator[str]:
+    stored = "nowhere" if story.stored is None else story.stored[0]
+    if (stored, story.told) != ("CANCELLED", "CANCELLED"):
+        yield f"it was killed; it is {stored} in the store, and its program was told {story.told}"
+
+
+RULES: dict[str, Callable[[ActorStory], Iterable[str]]] = {
+    "made once in each attempt": _made_once_in_each_attempt,
+    "one attempt at a time": _one_attempt_at_a_time,
+    "at most once": _at_most_once,
+    "a value is what ran": _a_value_is_what_ran,
+    "in order": _in_order,
+    "errors say what is not known": _errors_say_what_is_not_known,
+    "every call is answered": _every_call_is_answered,
+    "ended as it was asked to": _ended_as_it_was_asked_to,
+}

@@ -1,0 +1,112 @@
+"""Who judges actors in rounds of chaos must be able to say no: stories that never happened, one for each rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.chaos_actor_history import RULES, ActorStory, Called, Ran, actor_violations
+from tests.support.chaos_history import Note
+
+LOST = "it was on its way when the service was restarted; whether it ran is not known"
+
+
+def honest() -> ActorStory:
+    """Two callers. The actor died with its cluster in attempt 1; of the two calls that were lost, one had run."""
+    return ActorStory(
+        "a",
+        ("CANCELLED", 2),
+        "CANCELLED",
+        made=[Note("a", 1, 1, "began", 10.0), Note("a", 2, 2, "began", 20.0)],
+        ran=[
+            Ran("a", 1, 0, 0, "x", 11.0, 12.0),
+            Ran("a", 1, 1, 0, "y", 12.0, 13.0),
+            Ran("a", 2, 0, 2, "z", 21.0, 22.0),
+        ],
+        calls=[
+            Called(0, 0, value="x"),
+            Called(0, 1, error="ActorDiedError", said=LOST),
+            Called(0, 2, value="z"),
+            Called(1, 0, error="ActorDiedError", said=LOST),
+        ],
+    )
+
+
+def test_nothing_is_said_against_an_honest_one() -> None:
+    story = honest()
+    assert actor_violations(story) == []
+    assert story.ran_though_lost() == 1
+
+
+def forged(what: str) -> ActorStory:
+    story = honest()
+    match what:
+        case "never made":
+            story.made, story.ran, story.calls, story.stored = [], [], [], ("CANCELLED", 1)
+        case "made twice":
+            story.made.append(Note("a", 2, 2, "began", 20.5))
+        case "unknown attempt":
+            story.made.append(Note("a", 3, 3, "began", 30.0))
+        case "called before it was made":
+            story.ran[0] = replace(story.ran[0], attempt=0)
+        case "two at once":
+            story.ran[1] = replace(story.ran[1], ended=20.5)
+        case "ran twice":
+            story.ran.append(Ran("a", 2, 1, 0, "other", 23.0, 24.0))
+        case "of nobody":
+            story.ran.append(Ran("a", 2, 1, 7, "other", 23.0, 24.0))
+        case "another value":
+            story.calls[0] = Called(0, 0, value="z")
+        case "a value of nothing":
+            del story.ran[0]
+        case "overtaken":
+            story.ran[0], story.ran[2] = replace(story.ran[0], number=2), replace(story.ran[2], number=0)
+            story.calls[0], story.calls[2] = Called(0, 0, value="z"), Called(0, 2, value="x")
+        case "not waited for":
+            story.ran[0] = replace(story.ran[0], attempt=2, began=20.5, ended=21.5)
+        case "lost without a word":
+            story.calls[1] = replace(story.calls[1], error="UnknownItemError", said="There is no item 'a' here.")
+        case "an error of somebody else":
+            story.calls[1] = replace(story.calls[1], error="KeyError", ours=False)
+        case "ran after all":
+            story.calls[3] = replace(story.calls[3], said="call-4 was not sent: actor a was killed.")
+        case "silent":
+            story.calls[1] = Called(0, 1)
+        case "lives on":
+            story.stored = ("RUNNING", 2)
+        case "told otherwise":
+            story.told = "FAILED"
+    return story
+
+
+FORGED = [
+    ("never made", "made once in each attempt", "it was accepted, and never made in attempt 1"),
+    ("made twice", "made once in each attempt", "it was made 2 times in attempt 2"),
+    ("unknown attempt", "made once in each attempt", "it was made in attempt 3, and the store knows of 2"),
+    ("called before it was made", "made once in each attempt", "call 0/0 ran in attempt 0, in which it was never made"),
+    ("two at once", "one attempt at a time", "attempt 1 still did something when 2 had begun"),
+    ("ran twice", "at most once", "call 1/0 ran 2 times"),
+    ("of nobody", "at most once", "call 1/7 ran, and nobody made it"),
+    ("another value", "a value is what ran", "call 0/0 was answered with z, and what ran returned x"),
+    ("a value of nothing", "a value is what ran", "call 0/0 was answered with x, and what ran returned nothing"),
+    ("overtaken", "in order", "call 0/2 ran before 0/0, which was made earlier"),
+    ("not waited for", "in order", "call 0/0 was not over when 0/2 began"),
+    ("lost without a word", "errors say what is not known", "call 0/1 failed, and its error does not say what"),
+    ("an error of somebody else", "errors say what is not known", "call 0/1 failed with KeyError, which is none of"),
+    ("ran after all", "errors say what is not known", "call 1/0 ran, and its error says that it did not"),
+    ("silent", "every call is answered", "call 0/1 was never answered"),
+    ("lives on", "ended as it was asked to", "it is RUNNING in the store"),
+    ("told otherwise", "ended as it was asked to", "its program was told FAILED"),
+]
+
+
+@pytest.mark.parametrize(("what", "rule", "said"), FORGED)
+def test_a_forged_story_is_rejected_by_its_rule(what: str, rule: str, said: str) -> None:
+    story = forged(what)
+    assert any(said in sentence for sentence in RULES[rule](story))
+    assert any(said in sentence for sentence in actor_violations(story))
+
+
+def test_each_rule_has_one() -> None:
+    assert {rule for _, rule, _ in FORGED} == set(RULES)

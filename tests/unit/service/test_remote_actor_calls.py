@@ -1,0 +1,98 @@
+"""The queue of one actor in a program that uses a service: what may leave, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
+from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
+from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+
+
+@dataclass
+class Desk:
+    """What a queue needs of all calls of its program."""
+
+    left: list[str] = field(default_factory=list)
+    numbers: int = 0
+
+    def new_id(self) -> str:
+        self.numbers += 1
+        return f"call-{self.numbers}"
+
+    def homes(self) -> Sequence[str]:
+        return ()
+
+    def check_own(self, arguments: Arguments, actor_id: str) -> None: ...
+
+    def put(self, call: RemoteCall) -> None:
+        call.actor.waiting.append(call)
+        self.wake(call.actor)
+
+    def wake(self, actor: RemoteActorCalls) -> None:
+        self.left += [call.id for call in actor.ready()]
+
+    def end(self, call: RemoteCall, outcome: Outcome) -> None:
+        call.ended(outcome)
+
+
+def step(number: int, state: TaskState) -> Transition:
+    return Transition("actor-1", number, state, 1, 0.0, "", "")
+
+
+@pytest.fixture
+def item() -> Item:
+    return Item(TaskDescription(id="actor-1", kind="actor", name="A", actor=ActorDescription(ray_name="actor-1")))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def queue(item: Item, desk: Desk) -> RemoteActorCalls:
+    return RemoteActorCalls(item, cast(RemoteCalls, desk))
+
+
+def test_calls_stay_here_until_their_actor_runs(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+    """The service does not write calls down: those that it had would be lost with it."""
+    queue.call("f", (), {})
+    assert desk.left == [], "the service does not know the actor yet"
+    item.moved(step(1, TaskState.QUEUED))
+    queue.call("f", (), {})
+    assert desk.left == []
+    item.moved(step(2, TaskState.RUNNING))
+    assert desk.left == ["call-1", "call-2"]
+    item.moved(step(3, TaskState.RETRYING))
+    queue.call("f", (), {})
+    assert desk.left == ["call-1", "call-2"]
+    item.moved(step(4, TaskState.RUNNING))
+    assert desk.left == ["call-1", "call-2", "call-3"]
+
+
+def test_calls_of_an_actor_that_is_over_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+    call = queue.call("f", (), {})
+    item.moved(step(1, TaskState.QUEUED))
+    item.ended(Outcome(Complete("actor-1", TaskState.CANCELLED, 0, None), None))
+    assert call.outcome is not None
+    assert "was not sent: actor actor-1 was killed" in call.outcome.completion.message
+    assert desk.left == []
+
+
+def test_calls_of_an_actor_that_was_refused_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
+    early = queue.call("f", (), {})
+    item.ended(Outcome(Complete("actor-1", TaskState.FAILED, 0, None, "QueueFullError", "There is no room."), None))
+    late = queue.call("f", (), {})
+    for call in (early, late):
+        assert call.outcome is not None
+        assert call.outcome.completion.error == "ActorDiedError"
+        assert "was not sent: actor actor-1 has ended. There is no room." in call.outcome.completion.message
+    assert desk.left == []
