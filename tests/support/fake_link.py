@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
     LinkListener,
     MethodCall,
 )
+from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
 from tests.support.links import idle_snapshot, link_info
 
 Answer = Callable[[Call], CallResult]
@@ -63,6 +64,7 @@ class FakeLink:
         self.adopted: list[Key] = []
         self.adopted_methods: list[tuple[str, Key, Key]] = []
         self.obeys_cancel, self.answers, self.closed = obeys_cancel, True, False
+        self.agent, self.values, self.let_go_of = "agent-1", dict[Key, bytes](), list[Key]()
         self.current_snapshot = snapshot or idle_snapshot(cluster)
 
     @property
@@ -131,6 +133,17 @@ class FakeLink:
             self.started.append((task_id, attempt))
             self._ahead.remove((task_id, attempt))
             self._place((task_id, attempt))
+
+    async def fetch(self, task_id: str, attempt: int) -> bytes:
+        if (task_id, attempt) not in self.values:
+            raise value_lost(task_id, self._cluster, "the test has none")
+        return self.values[task_id, attempt]
+
+    def let_go(self, task_id: str, attempt: int) -> None:
+        self.let_go_of.append((task_id, attempt))
+
+    def let_go_older(self, seconds: float) -> None:
+        self.let_go_of += self.values
 
     def recall(self, task_id: str, attempt: int) -> None:
         if (task_id, attempt) in self._ahead:

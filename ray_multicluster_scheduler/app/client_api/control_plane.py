@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
@@ -105,6 +106,14 @@ class ControlPlane(ABC):
     @abstractmethod
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, on a thread of its own kind."""
+
+    @abstractmethod
+    def kept_value(self, outcome: Outcome) -> bytes:
+        """The pickled value of one that was left in its cluster. Raises ResultLostError. Blocks: not on the loop."""
+
+    @abstractmethod
+    def bring_kept(self, item: Promise, then: Callable[[SchedulerError | None], object]) -> None:
+        """Let a value that was left in its cluster come here; ``then`` is called on the loop, with what is wrong."""
 
     # ---- what is known
 

@@ -61,6 +61,16 @@ class ItemOptions(TypedDict, total=False):
     runtime_env: Mapping[str, Any] | None
 
 
+class TaskOptions(ItemOptions, total=False):
+    """What only tasks have.
+
+    ``keep="cluster"``: a value of more than 1 MiB stays where it was made, and is fetched each time that it is asked
+    for. It is lost with its cluster or its agent, and then asking for it raises ResultLostError.
+    """
+
+    keep: str | None
+
+
 class JobOptions(ItemOptions, total=False):
     """What only jobs have.
 
@@ -190,6 +200,13 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
             known = ", ".join(sorted((names | _BESIDE) - {key}))
             hint = f"did you mean {close[0]}?" if close else f"known options: {known}"
             raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
+
+
+def kept_where(given: object) -> str | None:
+    """Where a large value is to stay; None: it comes to the control plane. Raises ConfigurationError."""
+    if given not in (None, "cluster"):
+        raise ConfigurationError(f"keep is {given!r}.", next_step='give "cluster", or leave it out')
+    return None if given is None else "cluster"
 
 
 def check_dedup(given: object) -> None:

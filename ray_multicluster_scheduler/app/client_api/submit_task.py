@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.options import ItemOptions
+    from ray_multicluster_scheduler.app.client_api.options import TaskOptions
 
 H = TypeVar("H", bound="Handle")
 
@@ -28,7 +28,7 @@ def submit_task(
     tags: Sequence[str] | None = None,
     *,
     num_returns: int | None = None,
-    **options: Unpack[ItemOptions],
+    **options: Unpack[TaskOptions],
 ) -> Any:
     """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
     return side().submit_task(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options)
@@ -43,7 +43,7 @@ def submit_task_async(
     tags: Sequence[str] | None = None,
     *,
     num_returns: None = None,
-    **options: Unpack[ItemOptions],
+    **options: Unpack[TaskOptions],
 ) -> TaskHandle: ...
 @overload
 def submit_task_async(
@@ -54,7 +54,7 @@ def submit_task_async(
     tags: Sequence[str] | None = None,
     *,
     num_returns: int | None,
-    **options: Unpack[ItemOptions],
+    **options: Unpack[TaskOptions],
 ) -> Any: ...
 def submit_task_async(
     fn: Callable[..., Any],
@@ -64,7 +64,7 @@ def submit_task_async(
     tags: Sequence[str] | None = None,
     *,
     num_returns: int | None = None,
-    **options: Unpack[ItemOptions],
+    **options: Unpack[TaskOptions],
 ) -> Any:
     """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None."""
     return side().submit_task_async(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options)

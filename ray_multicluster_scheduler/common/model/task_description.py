@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.common.model.resources import Resources
 
 Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
+Keep = Literal["cluster"]
 
 MOST_PRIORITY = 1_000_000
 """No item waits with more, nor with less than the negative of it: a million steps of ageing are enough for anybody."""
@@ -28,7 +29,7 @@ class TaskDescription:
     ``home_paths`` are arguments that begin with somebody's home directory; they follow the item to its cluster.
     ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
     Of items with one ``content_key``, one at a time is run. ``program`` is whose end is its end, where that is another
-    process than the control plane's.
+    process than the control plane's. ``keep="cluster"``: a large value stays in the cluster until it is asked for.
     """
 
     id: str
@@ -65,6 +66,7 @@ class TaskDescription:
     gang: GangDescription | None = None
     submitted_at: float = 0.0
     program: str | None = None
+    keep: Keep | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:

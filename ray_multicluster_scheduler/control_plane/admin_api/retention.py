@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import StoreError
@@ -18,8 +19,16 @@ _PATIENCE_S = 2.0
 class Retention:
     """A thread that tidies up now and then."""
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, every_s: float = EVERY_S) -> None:
-        self._store, self._settings, self._clock, self._every_s = store, settings, clock, every_s
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        every_s: float = EVERY_S,
+        let_go: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """``let_go`` is told how old values may be that were left in their clusters."""
+        self._store, self._settings, self._clock, self._every_s, self._let_go = store, settings, clock, every_s, let_go
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmcs-retention", daemon=True)
 
@@ -34,6 +43,7 @@ class Retention:
     def tidy(self) -> int:
         """Once; returns how many items were forgotten. Raises StoreError."""
         now, settings = self._clock.now(), self._settings
+        self._let_go(settings.keep_payloads_s)
         self._store.strip(now - settings.keep_payloads_s)
         forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items)
         self._store.drop_blobs()

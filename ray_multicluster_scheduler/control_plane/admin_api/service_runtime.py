@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import A
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of, result_of
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
@@ -297,6 +297,19 @@ class ServiceRuntime(Runtime):
                 )
             gone.add(one)
         return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
+
+    async def _bring(self, outcome: Outcome) -> Outcome:
+        """It is written down before anybody uses it: from then on it is a value like any other."""
+        here = await super()._bring(outcome)
+        assert here.result is not None
+        await asyncio.to_thread(self.store.put_blob, here.result.payload or b"", owed=True)
+        self._stored.durable_log.ended(outcome_of(here.result))
+        await self.durable()
+        return here
+
+    def let_go_older(self, seconds: float) -> None:
+        """From any thread: values that were left in their clusters so long ago are not kept there any more."""
+        self.soon(self.cluster_values.let_go_older, seconds)
 
     # ---- what is known
 

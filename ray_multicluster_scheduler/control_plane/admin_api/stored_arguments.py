@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import Argume
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import MemberItem
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError, UnknownItemError
@@ -108,7 +109,7 @@ class StoredArguments:
                     next_step="submit that one first, to the same service",
                 )
             item = await asyncio.to_thread(self._runtime.history.item, stored)
-        if item.outcome is not None and item.outcome.succeeded:
+        if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
             payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
         return JobHandle(item, self._runtime) if item.task.kind == "job" else TaskHandle(item, self._runtime)
 

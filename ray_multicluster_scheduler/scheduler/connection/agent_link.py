@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, L
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED, info_from, snapshot_from
+from ray_multicluster_scheduler.scheduler.connection.value_desk import ValueDesk
 
 _log = get_logger(__name__)
 _CLOSE_PATIENCE_S, _END_PATIENCE_S = 3.0, 5.0
@@ -54,7 +55,8 @@ class AgentLink:
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
-        self._calls = CallDesk(cluster, listener, self._send, of_before=of_before)
+        self._values = ValueDesk(cluster, agent, self._send)
+        self._calls = CallDesk(cluster, listener, self._send, self._values, of_before=of_before)
         self._unclaimed_s = unclaimed_s
         self._last_contact = self._last_word = time.monotonic()
         self._given_up = False
@@ -93,8 +95,7 @@ class AgentLink:
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing of ours ran there."""
-        return 0.0 if len(self._calls) else time.monotonic() - self.last_used
+        return 0.0 if len(self._calls) or len(self._values) else time.monotonic() - self.last_used
 
     # What the rest of the control plane asks for ------------------------------------------------------
 
@@ -122,6 +123,15 @@ class AgentLink:
 
     def recall(self, task_id: str, attempt: int) -> None:
         self._calls.recall((task_id, attempt))
+
+    async def fetch(self, task_id: str, attempt: int) -> bytes:
+        return await self._values.fetch((task_id, attempt))
+
+    def let_go(self, task_id: str, attempt: int) -> None:
+        self._values.let_go((task_id, attempt))
+
+    def let_go_older(self, seconds: float) -> None:
+        self._values.let_go_older(seconds)
 
     async def health(self, timeout: float) -> float:
         began = time.monotonic()
@@ -193,6 +203,7 @@ class AgentLink:
         if not self.joined.done():
             self.joined.set_result(self.info)
         self._calls.connected(again=not first or self._of_before, protocol=self.info.protocol)
+        self._values.connected()
         self._listener.link_up(self.info)
         if first and self._of_before:
             self._spawn(self._drop_unclaimed_later())
@@ -303,6 +314,7 @@ class AgentLink:
         self.joined.cancel()  # does nothing if it has joined
         self._calls.disconnected()
         self._calls.answer_all_lost(sentence, restarted=restarted)
+        self._values.all_lost(sentence)
         self._listener.link_closed(self._cluster, sentence)
 
     # What the agent says ------------------------------------------------------------------------------
@@ -330,7 +342,7 @@ class AgentLink:
             case m.FINISHED:
                 self.last_used = time.monotonic()
                 self._calls.hear(message)
-            case kind if not self._calls.hear(message):
+            case kind if not self._calls.hear(message) and not self._values.hear(message):
                 _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, kind)
 
     def _take_snapshot(self, head: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.scheduler.connection.link_messages import (
 )
 from ray_multicluster_scheduler.scheduler.connection.outstanding import Debt, Key, Outstanding
 from ray_multicluster_scheduler.scheduler.connection.unclaimed import Unclaimed
+from ray_multicluster_scheduler.scheduler.connection.value_desk import ValueDesk
 
 _WITH_LIVES = 3
 """From this protocol on, an agent can order calls of several processes of one control plane."""
@@ -37,8 +38,10 @@ class CallDesk:
     the agent is back and says that it lacks it. ``of_before``: answers to methods' calls that the process before ours
     sent may come before they are asked for, and are kept until :meth:`drop_unclaimed`."""
 
-    def __init__(self, cluster: str, listener: LinkListener, send: Send, *, of_before: bool = False) -> None:
-        self._cluster, self._listener, self._send = cluster, listener, send
+    def __init__(
+        self, cluster: str, listener: LinkListener, send: Send, values: ValueDesk, *, of_before: bool = False
+    ) -> None:
+        self._cluster, self._listener, self._send, self._values = cluster, listener, send, values
         self._owed = Outstanding()
         self._unclaimed = Unclaimed() if of_before else None
         self._sender: CallSender | None = None
@@ -190,9 +193,11 @@ class CallDesk:
                 continue
             if debt is None or debt.actor is None or not self._until_heard(key):
                 keys.append(key)
+            if "kept" in result:
+                self._values.is_there(key)
             if debt is None:
                 continue
-            answer = result_from(result, payload, debt)
+            answer = result_from(result, payload, debt, self._values.agent)
             of = debt.prints_for or key
             self._output(of, result.get("parts", ()))
             if result.get("dropped"):

@@ -73,6 +73,8 @@ def head_of(call: Call, blobs: Blobs) -> dict[str, Any]:
         head["homes"], head["home"] = list(call.homes), call.target_home
     if call.ahead:
         head["ahead"] = call.ahead
+    if call.keep:
+        head["keep"] = True
     if call.short:
         head["short"] = True
     if call.actor is not None:

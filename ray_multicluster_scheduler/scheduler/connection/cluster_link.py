@@ -123,6 +123,8 @@ class Call:
     """Known to be short: its start may be told with its end. Of all others it is told as soon as they start."""
     actor: NewActor | None = None
     method: MethodCall | None = None
+    keep: bool = False
+    """A large value stays over there, and is fetched when it is asked for."""
     gang: NewGang | None = None
     """With one, function and arguments are the members', and those of the call are empty."""
 
@@ -133,7 +135,8 @@ class CallResult:
 
     ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
     it did. ``of_actor`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
-    not told before. ``member`` is whose failure it was, where the call was a gang.
+    not told before. ``member`` is whose failure it was, where the call was a gang. A value of so many bytes as ``kept``
+    says stayed over there, with the agent ``kept_by``.
     """
 
     task_id: str
@@ -150,6 +153,8 @@ class CallResult:
     started_at: float | None = None
     node_id: str | None = None
     member: int | None = None
+    kept: int | None = None
+    kept_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,10 @@ class ClusterLink(Protocol):
     def cluster(self) -> str: ...
 
     @property
+    def agent(self) -> str:
+        """Who is at the other end; no two have one name."""
+
+    @property
     def info(self) -> LinkInfo: ...
 
     @property
@@ -217,7 +226,7 @@ class ClusterLink(Protocol):
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing of ours ran there; 0 while something does."""
+        """For how long nothing of ours ran there; 0 while something does, or while values of ours are kept there."""
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Send a batch. Never raises for a lost cluster: then each call is answered by ``finished``."""
@@ -240,6 +249,15 @@ class ClusterLink(Protocol):
     def recall(self, task_id: str, attempt: int) -> None:
         """Give it back if it was sent ahead and has not begun: ``finished`` as cancelled, code RECALLED, and it never
         runs. Ignored otherwise: what has begun, or waits in Ray, goes on."""
+
+    async def fetch(self, task_id: str, attempt: int) -> bytes:
+        """A value that was kept over there. Waits for a broken connection to come back. Raises ResultLostError."""
+
+    def let_go(self, task_id: str, attempt: int) -> None:
+        """A value that is kept over there is not wanted any more."""
+
+    def let_go_older(self, seconds: float) -> None:
+        """The same of all that are known for longer than this."""
 
     async def health(self, timeout: float) -> float:
         """Round trip in seconds. Raises ClusterConnectionError when it does not answer in time."""

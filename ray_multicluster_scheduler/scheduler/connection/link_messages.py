@@ -65,8 +65,8 @@ def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:
     )
 
 
-def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
-    """One entry of FINISHED. Raises KeyError, ValueError for what is none."""
+def result_from(head: dict[str, Any], payload: Any, debt: Debt, agent: str = "") -> CallResult:
+    """One entry of FINISHED, as ``agent`` sent it. Raises KeyError, ValueError for what is none."""
     failure = head.get("failure")
     starts = "at" in head and not debt.started and debt.actor is None
     return CallResult(
@@ -84,6 +84,8 @@ def result_from(head: dict[str, Any], payload: Any, debt: Debt) -> CallResult:
         started_at=float(head["at"]) if starts else None,
         node_id=str(head["node"]) if starts else None,
         member=head.get("member"),
+        kept=head.get("kept"),
+        kept_by=agent if "kept" in head else None,
     )
 
 

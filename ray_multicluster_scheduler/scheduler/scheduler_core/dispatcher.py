@@ -274,6 +274,7 @@ class Dispatcher:
             objects=[] if task.gang else [SharedObject(*one) for one in self._shelf.objects_of(task.id)],
             ahead=order.ahead,
             short=order.short,
+            keep=task.keep is not None,
             actor=None if task.actor is None else _new_actor(task.actor),
             gang=None if task.gang is None else self._new_gang(task.id, task.gang),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -68,13 +69,22 @@ class ArgumentWatch:
 
     def _source_over(self, promise: Promise) -> None:
         outcome = promise.outcome
-        if outcome is not None and outcome.succeeded:
+        if outcome is not None and outcome.succeeded and is_away(outcome):
+            self._arguments.sources[0]._runtime.bring_kept(promise, lambda problem: self._came(promise, problem))
+        elif outcome is not None and outcome.succeeded:
             self._one_less()
         elif outcome is not None:
             origin = outcome.origin or outcome
             ended = "was cancelled" if outcome.completion.state is TaskState.CANCELLED else "failed"
             why = f": {outcome.completion.message}" if outcome.completion.message else ""
             self._fail(ArgumentFailure(f"its argument {promise.id} {ended}{why}", origin.completion.error, origin))
+
+    def _came(self, promise: Promise, problem: SchedulerError | None) -> None:
+        if problem is None:
+            self._one_less()
+        else:
+            sentence = f"its argument, the value of {promise.id}, cannot be had: {problem.message}"
+            self._fail(ArgumentFailure(sentence, type(problem).__name__))
 
     def _actor_moved(self, actor: Item) -> None:
         if actor.outcome is not None:
@@ -142,7 +152,8 @@ def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
 def all_there(arguments: Arguments) -> bool:
     """Can it go as it is?"""
     return not arguments.actors and all(
-        (outcome := source._item.outcome) is not None and outcome.succeeded for source in arguments.sources
+        (outcome := source._item.outcome) is not None and outcome.succeeded and not is_away(outcome)
+        for source in arguments.sources
     )
 
 

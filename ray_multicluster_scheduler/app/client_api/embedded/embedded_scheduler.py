@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.options import ItemOptions, JobOptions, absolute_paths, item_id_of
+from ray_multicluster_scheduler.app.client_api.options import JobOptions, TaskOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
@@ -97,7 +97,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         tags: Sequence[str] | None = None,
         *,
         num_returns: int | None = None,
-        **options: Unpack[ItemOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
         runtime, submission = self._started()
@@ -116,7 +116,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         tags: Sequence[str] | None = None,
         *,
         num_returns: None = None,
-        **options: Unpack[ItemOptions],
+        **options: Unpack[TaskOptions],
     ) -> TaskHandle: ...
     @overload
     def submit_task_async(
@@ -128,7 +128,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         tags: Sequence[str] | None = None,
         *,
         num_returns: int | None,
-        **options: Unpack[ItemOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any: ...
     def submit_task_async(
         self,
@@ -139,7 +139,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
         tags: Sequence[str] | None = None,
         *,
         num_returns: int | None = None,
-        **options: Unpack[ItemOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None.
 

@@ -357,7 +357,7 @@ class Runtime(Known):
         if origin is not None and completion.state is TaskState.FAILED:
             item.ended(Outcome(completion, origin.result, origin))
         else:
-            item.ended(Outcome(completion, result))
+            item.ended(Outcome(completion, self._let_go_with(item, result)))
         self.output.wake()
         self._release(item.task)
 

@@ -12,8 +12,8 @@ from typing import Any, Unpack
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, check_arguments, prepare_arguments
 from ray_multicluster_scheduler.app.client_api.embedded.task_template import TaskTemplate, make_template
 from ray_multicluster_scheduler.app.client_api.options import (
-    ItemOptions,
     JobOptions,
+    TaskOptions,
     begins_at,
     common_fields,
     is_joined,
@@ -51,7 +51,7 @@ class Submission:
         tags: Sequence[str] | None = None,
         *,
         num_returns: int | None = None,
-        **options: Unpack[ItemOptions],
+        **options: Unpack[TaskOptions],
     ) -> tuple[TaskDescription, Arguments]:
         """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled.
 

@@ -91,11 +91,11 @@ class Handle:
         return self._runtime.explain(self._item.id)
 
     def _value(self, outcome: Outcome) -> Any:
-        return value_of(outcome)
+        return value_of(outcome, self._runtime.kept_value)
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         """A name, and the pickled value of the whole item, for whoever takes it as an argument."""
-        return f"{RESULT}{self._item.id}", payload_of(outcome)
+        return f"{RESULT}{self._item.id}", payload_of(outcome, self._runtime.kept_value)
 
     def _wait(self, timeout: float | None) -> Outcome:
         outcome = self._item.outcome
@@ -225,10 +225,10 @@ class PartHandle(TaskHandle):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         outcome = self._wait(timeout)
-        return error_of(outcome) or wrong_number(value_of(outcome), self._of, self._item.id)
+        return error_of(outcome) or wrong_number(value_of(outcome, self._runtime.kept_value), self._of, self._item.id)
 
     def _value(self, outcome: Outcome) -> Any:
-        whole = value_of(outcome)
+        whole = value_of(outcome, self._runtime.kept_value)
         wrong = wrong_number(whole, self._of, self._item.id)
         if wrong is not None:
             raise wrong

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
 from ray_multicluster_scheduler.common import exception as errors
@@ -14,17 +15,20 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 _NONE = pickle.dumps(None)
+Fetch: TypeAlias = Callable[[Outcome], bytes]
 VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
 """The code of a result whose value was kept for a while, and is not any more."""
 
 
-def value_of(outcome: Outcome) -> Any:
-    """The task's value. Raises what :func:`error_of` says."""
+def value_of(outcome: Outcome, fetch: Fetch | None = None) -> Any:
+    """The task's value; ``fetch`` brings one that was left in its cluster. Raises what :func:`error_of` says, and
+    ResultLostError."""
     error = error_of(outcome)
     if error is not None:
         raise error
+    payload = payload_of(outcome, fetch)
     try:
-        return pickling.loads(payload_of(outcome))
+        return pickling.loads(payload)
     except Exception as problem:
         raise errors.ResultLostError(
             f"The result of {outcome.completion.task_id} came back from cluster {outcome.completion.cluster!r}, but "
@@ -35,9 +39,13 @@ def value_of(outcome: Outcome) -> Any:
         ) from problem
 
 
-def payload_of(outcome: Outcome) -> bytes:
+def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
     """The pickled value of one that succeeded. Raises ResultLostError."""
     result = outcome.result
+    if result is not None and result.kept is not None:
+        if fetch is None:
+            raise TypeError(f"the value of {result.task_id} is in its cluster, and nobody fetches it")
+        return fetch(outcome)
     if result is not None and result.code == VALUE_FORGOTTEN:
         raise errors.ResultLostError(
             f"The value of {result.task_id} was forgotten: it ended too long ago.",

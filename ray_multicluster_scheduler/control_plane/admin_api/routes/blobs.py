@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Resu
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
 
 router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
-_BYTES = "application/octet-stream"
+BYTES = "application/octet-stream"
 
 
 @router.put("/{digest}")
@@ -34,7 +34,7 @@ async def get(request: Request, digest: str) -> Response:
     data = await asyncio.to_thread(runtime.store.blob, digest)
     if data is None:
         raise UnknownItemError(f"There is no payload {digest} here (any more).")
-    return Response(data, media_type=_BYTES)
+    return Response(data, media_type=BYTES)
 
 
 def result_lost(item_id: str) -> ResultLostError:

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, result_lost
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
@@ -236,11 +236,13 @@ async def result(request: Request, item_id: str) -> Response:
     if item.outcome is None:
         raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
     told = item.outcome.result
+    if told is not None and told.kept is not None:
+        return Response(await runtime_of(request).cluster_values.fetch(item.cluster, told), media_type=BYTES)
     if told is None or told.payload is None:
         if told is not None and told.code == VALUE_FORGOTTEN:
             raise result_lost(item_id)
         return Response(status_code=204)
-    return Response(told.payload, media_type="application/octet-stream")
+    return Response(told.payload, media_type=BYTES)
 
 
 @router.get("/items/{item_id}/logs")

@@ -166,4 +166,5 @@ _TASK = {
     "gang": _maybe(_OBJECT),
     "submitted_at": _TIME,
     "program": _maybe(_TEXT),
+    "keep": _maybe(_one_of("cluster")),
 }

@@ -37,6 +37,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.records import Call
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
+from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 
@@ -78,6 +79,7 @@ class Agent:
         self._objects = KeptByDigest(_KEPT_OBJECTS, _LEAST_FOR_OBJECTS)
         self._reporter = Reporter(self.send, self.backlog)
         self._results = Results(self, self._reporter, self._calls.read_back)
+        self._values = Values(self, self._calls.values, self._calls.read)
         self._outbox: FrameWriter | None = None
         self._can_send = asyncio.Event()
         self._at_rest: asyncio.StreamWriter | None = None
@@ -121,6 +123,7 @@ class Agent:
             asyncio.create_task(self._beat()),
         ]
         self._calls.collect()  # what ended meanwhile is among the unacknowledged
+        self._values.resume()
         self._results.resume(self._calls.moves(), self._calls.unacknowledged.values())
         if self._snapshot is not None:
             self.send(m.SNAPSHOT, self._snapshot)
@@ -157,6 +160,7 @@ class Agent:
                 writer.write(data)
                 await writer.drain()
                 self._results.send()
+                self._values.send()
                 self._reporter.drained()
             self._can_send.clear()
             if not self._outbox:
@@ -202,6 +206,10 @@ class Agent:
                 self._gangs.forget(_keys(head))
             case m.RESUME:
                 self._resume(_keys(head), of_before=bool(head.get("before")), again=bool(head.get("again")))
+            case m.FETCH:
+                self._values.fetch(_keys(head))
+            case m.RELEASE:
+                self._values.release(_keys(head))
             case m.PROBE:
                 probe.now()
             case m.PING:

@@ -39,6 +39,8 @@ class Calls:
         self.records: dict[Key, CallRecord] = {}
         self.unacknowledged: dict[Key, CallRecord] = {}
         """Those that ended, in the order in which they did."""
+        self.values: dict[Key, Any] = {}
+        """References to those that stay here until they are asked for."""
         self._slots = Slots()
         self._wrapper = ray.remote(run_call)
         self._remotes: dict[tuple[str, ResourceShape, str], Any] = {}
@@ -97,7 +99,11 @@ class Calls:
         if record.gang is not None:
             members = record.gang.members
             return self._hands.beside(lambda: joined([_value_of(member) for member in members]))
-        return self._hands.beside(lambda: _read(record.ref))
+        return self.read(record.ref)
+
+    def read(self, ref: Any) -> Future[bytes]:
+        """The same of any value."""
+        return self._hands.beside(lambda: _read(ref))
 
     def complete(self, record: CallRecord, value: bytes | None, error: BaseException | None) -> None:
         """Ray is done with it."""
@@ -114,6 +120,9 @@ class Calls:
             return
         if len(payload) <= BIG_BYTES:
             self.conclude(record, head, bytes(payload))
+        elif record.keep and head["status"] == "succeeded":
+            self.values[record.key] = record.ref
+            self.conclude(record, {**head, "kept": len(payload)})
         else:
             record.big_bytes = len(payload)
             self.conclude(record, head, None)

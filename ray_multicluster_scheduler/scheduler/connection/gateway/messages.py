@@ -12,13 +12,15 @@ Handshake, on every connection; the join token is never sent, the link's secret 
 connection and the link's secret on later ones. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
-                          objects, ahead, short, actor, method, life, gang}]} + attachments; see below
+                          objects, ahead, short, keep, actor, method, life, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there is a place for these calls, which were sent ahead
     RECALL     → agent    {keys}                   give these back if they were sent ahead and wait in your own queue
     ACK        → agent    {keys}                   results that need not be kept any more
     RESUME     → agent    {keys, before, again}    after a reconnect: what is still unanswered here
     PROBE      → agent    {}                       asks for a SNAPSHOT now
+    FETCH      → agent    {keys}                   asks for VALUE, of values that are kept there
+    RELEASE    → agent    {keys}                   values that need not be kept there any more
     CLOSE      → agent    {sentence}               end everything but detached actors, then yourself
     PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
@@ -29,6 +31,9 @@ connection and the link's secret on later ones. Then, in any order:
     MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its place
     OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}   one frame, so that FINISHED cannot overtake it
     FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result
+    KEPT       ← agent    {keys}                   on each new connection: values that are kept here
+    RELEASED   ← agent    {keys}                   the answer to RELEASE
+    VALUE      ← agent    {id, attempt, problem} + one attachment, which is empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
@@ -55,6 +60,9 @@ next process, which asks for them by RESUME with ``before: true``. Who sent them
 that have not come never will, and nobody waits for them either. A method's entry in FINISHED has ``method: true``: a
 new process to which nobody has named it yet does not acknowledge it at once. RESUME with ``again: true`` asks for
 FINISHED once more, of calls that have ended.
+
+A call with ``keep: true`` leaves a large value in the cluster: its FINISHED says ``kept``, the number of bytes, and has
+an empty attachment. The agent has the value until RELEASE, or until its own end.
 
 What an actor's methods print is its own: OUTPUT has its key, and so have the ``parts`` in a method's result.
 
@@ -83,6 +91,7 @@ CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
     "close",
 )
 PING, PONG = "ping", "pong"
+FETCH, RELEASE, KEPT, RELEASED, VALUE = "fetch", "release", "kept", "released", "value"
 ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
     "accepted",
     "unknown",

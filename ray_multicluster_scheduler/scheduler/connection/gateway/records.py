@@ -55,6 +55,8 @@ class CallRecord:
     objects: list[Kept] = field(default_factory=list)
     ahead: str = ""
     short: bool = False
+    keep: bool = False
+    """Does a large value stay here until it is asked for?"""
     asynchronous: bool = False
     """Of an actor that is a member of a gang."""
     actor: dict[str, Any] | None = None
@@ -137,6 +139,7 @@ def record_from(
         objects=[one for one in shared if one is not None],
         ahead=call.get("ahead", ""),
         short=bool(call.get("short")),
+        keep=bool(call.get("keep")),
         actor=call.get("actor"),
         method=method,
     )

@@ -19,7 +19,8 @@ _READ_AT_ONCE = 64 * 1024 * 1024
 _BATCH_RESULTS = 256
 _BATCH_MOVES = 500
 _OUTPUT_PATIENCE_S = 2.0
-_ROOM_FOR_HEADS = 16 * 1024 * 1024
+MOST_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
+"""There must be room for heads, too."""
 
 
 class Line(Protocol):
@@ -116,7 +117,7 @@ class Results:
             except Exception as error:  # noqa: BLE001 - whatever Ray raises: the value cannot be had
                 sentence = f"the result was stored in the cluster, but cannot be read any more: {error}"
                 _fail(record, "crash", "RESULT_LOST", type(error).__name__, sentence)
-            if len(payload) > MAX_MESSAGE_BYTES - _ROOM_FOR_HEADS:
+            if len(payload) > MOST_VALUE_BYTES:
                 sentence = f"the result has {len(payload)} bytes, and less than 4 GiB can be sent; write it to a file"
                 _fail(record, "permanent", "RESULT_TOO_LARGE", "ValueError", sentence)
                 payload = b""

@@ -1,0 +1,46 @@
+"""ClusterValues: values that were left in the clusters where they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, ClusterLink
+from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
+
+
+class Links(Protocol):
+    """The links that there are."""
+
+    def existing(self, cluster: str) -> ClusterLink | None: ...
+
+    def links(self) -> Iterable[ClusterLink]: ...
+
+
+class ClusterValues:
+    """On the loop."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    async def fetch(self, cluster: str | None, result: CallResult) -> bytes:
+        """The pickled value. Raises ResultLostError."""
+        link = self._link(cluster, result)
+        if link is None:
+            raise value_lost(result.task_id, cluster, "the agent that kept it has ended")
+        return await link.fetch(result.task_id, result.attempt)
+
+    def let_go(self, cluster: str | None, result: CallResult) -> None:
+        """It is not wanted any more."""
+        link = self._link(cluster, result)
+        if link is not None:
+            link.let_go(result.task_id, result.attempt)
+
+    def let_go_older(self, seconds: float) -> None:
+        """The same of all that are known for longer."""
+        for link in self._links.links():
+            link.let_go_older(seconds)
+
+    def _link(self, cluster: str | None, result: CallResult) -> ClusterLink | None:
+        link = None if cluster is None else self._links.existing(cluster)
+        return link if link is not None and link.agent == result.kept_by else None

@@ -1,0 +1,113 @@
+"""Values that stay with an agent: asked for once, over however many connections, and let go for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ResultLostError
+from ray_multicluster_scheduler.common.frames import Message
+from ray_multicluster_scheduler.scheduler.connection import value_desk
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.value_desk import ValueDesk
+
+K1, K2 = ("t1", 1), ("t2", 3)
+
+
+class Desk(ValueDesk):
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[Any]]] = []
+        super().__init__("mac", "agent-1", lambda kind, head: self.sent.append((kind, head["keys"])))
+
+    def value(self, key: tuple[str, int], data: bytes = b"", **more: str) -> None:
+        assert self.hear(Message(m.VALUE, {"id": key[0], "attempt": key[1], **more}, [data]))
+
+    def asked(self, *keys: tuple[str, int]) -> list[asyncio.Task[bytes]]:
+        return [asyncio.ensure_future(self.fetch(key)) for key in keys]
+
+
+async def test_one_is_asked_for_once_however_many_want_it() -> None:
+    desk = Desk()
+    first, second = desk.asked(K1, K1)
+    await asyncio.sleep(0)
+    desk.value(K1, b"data")
+    assert [await first, await second] == [b"data", b"data"]
+    assert desk.sent == [(m.FETCH, [K1])]
+    (again,) = desk.asked(K1)
+    await asyncio.sleep(0)
+    assert len(desk.sent) == 2
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+    desk.value(K1, b"late")
+
+
+async def test_a_new_connection_is_asked_again_and_told_again() -> None:
+    desk = Desk()
+    desk.is_there(K2)
+    (waiting,) = desk.asked(K1)
+    await asyncio.sleep(0)
+    desk.let_go(K2)
+    desk.sent.clear()
+    desk.connected()
+    assert desk.sent == [(m.RELEASE, [K2]), (m.FETCH, [K1])]
+    desk.value(K1, b"data")
+    assert await waiting == b"data"
+    assert desk.hear(Message(m.RELEASED, {"keys": [list(K2)]}))
+    desk.sent.clear()
+    desk.connected()
+    assert desk.sent == []
+
+
+async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
+    desk = Desk()
+    desk.is_there(K1)
+    desk.let_go(K1)
+    assert desk.hear(Message(m.KEPT, {"keys": [list(K1), list(K2)]}))
+    assert len(desk) == 1, "only the other one"
+    desk.let_go(("unknown", 1))
+    assert desk.sent == [(m.RELEASE, [K1])]
+
+
+async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, now = Desk(), [100.0]
+    monkeypatch.setattr(value_desk.time, "monotonic", lambda: now[0])
+    desk.is_there(K1)
+    now[0] = 150.0
+    desk.is_there(K2)
+    desk.is_there(K1)
+    now[0] = 170.0
+    desk.let_go_older(60.0)
+    assert desk.sent == [(m.RELEASE, [K1])]
+    assert len(desk) == 1
+
+
+async def test_one_that_the_cluster_has_lost_is_lost() -> None:
+    desk = Desk()
+    desk.is_there(K1)
+    (waiting,) = desk.asked(K1)
+    await asyncio.sleep(0)
+    desk.value(K1, problem="its node died")
+    with pytest.raises(ResultLostError, match=r"t1 was kept in cluster 'mac' and is lost: its node died") as lost:
+        await waiting
+    assert lost.value.next_step is not None
+    assert len(desk) == 0
+
+
+async def test_all_are_lost_with_their_agent() -> None:
+    desk = Desk()
+    desk.is_there(K2)
+    (waiting,) = desk.asked(K1)
+    await asyncio.sleep(0)
+    desk.all_lost("the agent has ended")
+    for one in (waiting, desk.fetch(K2)):
+        with pytest.raises(ResultLostError, match="the agent has ended"):
+            await one
+    assert len(desk) == 0
+    desk.is_there(K1)
+    assert len(desk) == 0, "an old word of a dead agent"
+
+
+async def test_other_messages_are_not_for_it() -> None:
+    assert not Desk().hear(Message(m.SNAPSHOT, {}))
