@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import StoreError
@@ -25,10 +25,13 @@ class Retention:
         settings: Settings,
         clock: Clock,
         every_s: float = EVERY_S,
+        needed: Callable[[], Collection[str]] = tuple,
         let_go: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """``let_go`` is told how old values may be that were left in their clusters."""
-        self._store, self._settings, self._clock, self._every_s, self._let_go = store, settings, clock, every_s, let_go
+        """``needed``: items whose values others need that are not over. ``let_go`` is told how old values may be that
+        were left in their clusters."""
+        self._store, self._settings, self._clock, self._every_s = store, settings, clock, every_s
+        self._needed, self._let_go = needed, let_go
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmcs-retention", daemon=True)
 
@@ -44,8 +47,9 @@ class Retention:
         """Once; returns how many items were forgotten. Raises StoreError."""
         now, settings = self._clock.now(), self._settings
         self._let_go(settings.keep_payloads_s)
-        self._store.strip(now - settings.keep_payloads_s)
-        forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items)
+        needed = self._needed()
+        self._store.strip(now - settings.keep_payloads_s, needed)
+        forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items, needed)
         self._store.drop_blobs()
         return forgotten
 

@@ -86,7 +86,13 @@ def _serve(
             timeout_keep_alive=75,
         )
     )
-    retention = Retention(runtime.store, runtime.config.settings, runtime.clock, let_go=runtime.let_go_older)
+    retention = Retention(
+        runtime.store,
+        runtime.config.settings,
+        runtime.clock,
+        needed=runtime.values.needed,
+        let_go=runtime.let_go_older,
+    )
     runtime.when_failed = stop.set
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))

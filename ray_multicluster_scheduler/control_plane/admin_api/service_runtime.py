@@ -93,6 +93,7 @@ class ServiceRuntime(Runtime):
                 waiting.append(row)
         watches: list[ArgumentWatch | SchedulerError | None] = []
         for row in waiting:  # before the brain hears of them: it may send what is ready at once
+            self.values.keep_for(self._live[row.task.id], log.attached[row.task.id])
             try:
                 arguments = await self.values.arguments(log.attached[row.task.id], {}, row.task.id)
                 if not row.waits_for:  # where its actors are was found out before
@@ -114,7 +115,8 @@ class ServiceRuntime(Runtime):
             elif row.waits_for:
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
         log.attached.clear()
-        await self.links.take_back([one for one in agents if one.cluster in self._names()], identity)
+        known = set(self.machine.registry.names())
+        await self.links.take_back([one for one in agents if one.cluster in known], identity)
 
     def _ended_meanwhile(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
         """Answers that were written, while the process before ours ended before it could say what follows from them."""
@@ -125,9 +127,6 @@ class ServiceRuntime(Runtime):
                 payload = None if outcome.digest is None else self.store.blob(outcome.digest)
                 found.append((row.cluster or "", result_of(outcome, payload)))
         return found
-
-    def _names(self) -> set[str]:
-        return set(self.machine.registry.names())
 
     # ---- taking items
 
@@ -231,6 +230,7 @@ class ServiceRuntime(Runtime):
             if item is None or item.id != task.id:
                 log.take_back(task.id)
         self.names.note(item)
+        self.values.keep_for(item, wanted.objects)
         return item
 
     async def durable(self) -> None:

@@ -45,6 +45,7 @@ class StoredArguments:
     def __init__(self, runtime: ServiceRuntime) -> None:
         self._runtime = runtime
         self._members: dict[str, Item] = {}
+        self._needs: dict[str, tuple[str, ...]] = {}
 
     async def arguments(self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str) -> Arguments:
         """Handles that stand for these values and actors. Raises TaskSubmissionError, and ResultLostError for a value
@@ -59,6 +60,17 @@ class StoredArguments:
             else:
                 sources.append(_Put(name, await self.blob(name, blobs, task_id), self._runtime))
         return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
+
+    def keep_for(self, item: Item, names: Sequence[str]) -> None:
+        """Until it is over it may be sent (again), and needs the values of others among these."""
+        results = tuple(name.removeprefix(RESULT) for name in names if name.startswith(RESULT))
+        if results:
+            self._needs[item.id] = results
+            item.watch(lambda one: self._needs.pop(one.id, None))
+
+    def needed(self) -> set[str]:
+        """From any thread: the items whose values are needed by others."""
+        return {name for names in list(self._needs.values()) for name in names}
 
     async def actor(self, actor_id: str) -> Item:
         """Also a member of a gang. Raises UnknownItemError."""

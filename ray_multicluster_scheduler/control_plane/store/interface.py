@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -92,12 +92,13 @@ class Store(Protocol):
 
     # ---- retention
 
-    def strip(self, ended_before: float) -> None:
-        """Payloads of items that ended before then, and their values, may go; what happened to them is still known."""
+    def strip(self, ended_before: float, needed: Collection[str] = ()) -> None:
+        """Payloads of items that ended before then, and their values, may go; what happened to them is still known.
+        The values of the items that are ``needed`` stay."""
 
-    def expire(self, ended_before: float, keep: int) -> int:
-        """Forget items that ended before then, and all but the ``keep`` newest of those that are over. Returns how
-        many; of those only that they once were is known."""
+    def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
+        """Forget items that ended before then, and all but the ``keep`` newest of those that are over, but none that is
+        ``needed``. Returns how many; of those only that they once were is known."""
 
     def expired(self, item_id: str) -> bool:
         """Was it here, and is forgotten?"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
 from pathlib import Path
@@ -163,32 +163,28 @@ class SqliteStore:
 
     # ---- retention
 
-    def strip(self, ended_before: float) -> None:
-        self._writer.put(lambda: self._strip(ended_before)).result()
+    def strip(self, ended_before: float, needed: Collection[str] = ()) -> None:
+        self._writer.put(lambda: self._strip(ended_before, json.dumps(list(needed)))).result()
 
-    def _strip(self, ended_before: float) -> None:
+    def _strip(self, ended_before: float, needed: str) -> None:
         with sentences(self.path, self._connection), self._changes.transaction() as connection:
             for what in ("forget_payloads_before", "forget_values_before"):
-                connection.execute(self._retention[what], (ended_before,))
+                connection.execute(self._retention[what], {"ended_before": ended_before, "needed": needed})
 
-    def expire(self, ended_before: float, keep: int) -> int:
-        forgotten = 0
+    def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
+        forgotten, names = 0, json.dumps(list(needed))
         while True:
-            some: int = self._writer.put(lambda: self._expire_some(ended_before, keep)).result()
+            some: int = self._writer.put(lambda: self._expire_some(ended_before, keep, names)).result()
             forgotten += some
             if some < _EXPIRED_AT_ONCE:
                 return forgotten
 
-    def _expire_some(self, ended_before: float, keep: int) -> int:
+    def _expire_some(self, ended_before: float, keep: int, needed: str) -> int:
         said = self._retention
         with sentences(self.path, self._connection), self._changes.transaction() as connection:
             newest = next(connection.execute(said["newest_to_expire"], (keep,)), (-inf, 0))
-            asked = dict(zip(("finished_at", "number"), newest, strict=True))
-            found = list(
-                connection.execute(
-                    said["to_expire"], {**asked, "ended_before": ended_before, "limit": _EXPIRED_AT_ONCE}
-                )
-            )
+            asked = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
+            found = list(connection.execute(said["to_expire"], {**asked, "limit": _EXPIRED_AT_ONCE}))
             connection.executemany(said["expire"], [(_hash(item_id),) for _, item_id in found])
             for what in ("forget_steps", "forget_decisions", "forget_outcomes", "forget_payloads", "forget_item"):
                 connection.executemany(said[what], [(number,) for number, _ in found])

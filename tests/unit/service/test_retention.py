@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from tests.support.links import FakeClock
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.control_plane import fleet, until
-from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task, running
+from tests.unit.service.service_plane import BLOBS, CPUS, ServicePlane, a_task, running
 
 VALUE = pickling.dumps("value")
 
@@ -86,6 +86,27 @@ def test_what_runs_keeps_its_payloads(tmp_path: Path) -> None:
             kept.tidy()
         for digest in a_task("runs").payloads:
             assert kept.plane.store.blob(digest or "") is not None
+
+
+def test_what_waits_keeps_the_values_of_others_that_it_needs(tmp_path: Path) -> None:
+    with Kept(tmp_path / "state", keep_payloads_s=100.0, keep_history_s=200.0) as kept:
+        plane = kept.plane
+        running(plane.taken(a_task("busy", CPUS)))
+        plane.taken(a_task("waits"), ["result-t1"])
+        plane.restart()
+        retention = Retention(plane.store, plane.config.settings, kept.clock, needed=plane.runtime.values.needed)
+        kept.clock.time += 1000
+        for _ in range(3):
+            retention.tidy()
+        assert kept.states() == ["EXPIRED", "SUCCEEDED", "EXPIRED", "EXPIRED"]
+        assert plane.store.blob(digest_of(VALUE)) == VALUE
+        plane.restart()
+        again = plane.look("waits")
+        assert again is not None
+        assert plane.runtime.shelf.objects_of("waits") == [("result-t1", VALUE)]
+        plane.runtime.cancel("waits", "it was enough", force=False)
+        until(again.done)
+        assert plane.runtime.values.needed() == set()
 
 
 def test_a_store_that_is_full_does_not_end_the_thread(tmp_path: Path) -> None:

@@ -295,6 +295,18 @@ class StoreContract:
         assert store.steps("t1") == []
         assert store.expire(ended_before=0.0, keep=2) == 0
 
+    def test_what_others_need_is_not_forgotten(self, open_store: Open) -> None:
+        store = open_store()
+        value = store.put_blob(b"value")
+        for number in (1, 2):
+            store.write(accepted(number))
+            store.write(Change(outcomes=[Outcome(f"t{number}", 1, b"{}", value)]))
+            store.write(ended(number, at=5.0)).result()
+        store.strip(6.0, needed={"t2", "it's gone"})
+        assert [store.outcome(name).digest for name in ("t1", "t2")] == [None, value]  # type: ignore[union-attr]
+        assert store.expire(6.0, keep=0, needed=["t2"]) == 1
+        assert (store.item("t1"), store.item("t2") is None) == (None, False)
+
     def test_many_are_forgotten(self, open_store: Open) -> None:
         store = open_store()
         many = Change()

@@ -10,6 +10,7 @@ SELECT number, id
   FROM items
  WHERE finished_at IS NOT NULL AND NOT owed
    AND (finished_at < :ended_before OR (finished_at, number) <= (:finished_at, :number))
+   AND id NOT IN (SELECT value FROM json_each(:needed))
  ORDER BY finished_at, number
  LIMIT :limit
 
@@ -40,9 +41,12 @@ RETURNING bytes, data IS NULL
 
 -- name: forget_payloads_before
 DELETE FROM payloads
- WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < ?)
+ WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)
 
 -- name: forget_values_before
 UPDATE outcomes SET digest = NULL
  WHERE digest IS NOT NULL
-   AND item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < ?)
+   AND item IN (SELECT number
+                  FROM items
+                 WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before
+                   AND id NOT IN (SELECT value FROM json_each(:needed)))
