@@ -179,7 +179,7 @@ def test_a_package_that_the_cluster_dropped_is_sent_again(
 
 
 INTERRUPTED = """
-    import sys, time
+    import sys, threading, time
     from ray_multicluster_scheduler import *
 
     initialize_scheduler_environment(sys.argv[1])
@@ -188,7 +188,7 @@ INTERRUPTED = """
     wait_for_all_jobs(jobs[1:])
     while get_job_status(jobs[0]) != "RUNNING":
         time.sleep(0.05)
-    print("READY", *jobs, flush=True)
+    threading.Timer(1.0, print, ["READY", *jobs], {"flush": True}).start()  # it waits by then
     wait_for_all_jobs(jobs)
 """
 
