@@ -26,7 +26,7 @@ demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why
 
 test: setup setup-ray ## All tests, unit and integration (real Ray), but for the slow ones
 	@"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
-	@"$(BIN)/python" -m pytest tests --ignore=tests/unit $(ARGS) || $(NOTHING_CHOSEN)
+	@"$(BIN)/python" -m pytest tests --ignore=tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
 
 test-unit: setup ## Only the tests without Ray: seconds
 	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)
