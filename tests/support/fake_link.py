@@ -141,9 +141,11 @@ class FakeLink:
 
     def let_go(self, task_id: str, attempt: int) -> None:
         self.let_go_of.append((task_id, attempt))
+        self.values.pop((task_id, attempt), None)
 
     def let_go_older(self, seconds: float) -> None:
-        self.let_go_of += self.values
+        for key in list(self.values):
+            self.let_go(*key)
 
     def recall(self, task_id: str, attempt: int) -> None:
         if (task_id, attempt) in self._ahead:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
@@ -108,12 +107,9 @@ class ControlPlane(ABC):
         """Run user code once the item is over, on a thread of its own kind."""
 
     @abstractmethod
-    def kept_value(self, outcome: Outcome) -> bytes:
-        """The pickled value of one that was left in its cluster. Raises ResultLostError. Blocks: not on the loop."""
-
-    @abstractmethod
-    def bring_kept(self, item: Promise, then: Callable[[SchedulerError | None], object]) -> None:
-        """Let a value that was left in its cluster come here; ``then`` is called on the loop, with what is wrong."""
+    def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
+        """The pickled value of one that was left in its cluster. Raises ResultLostError, and TaskTimeoutError. Blocks:
+        not on the loop."""
 
     # ---- what is known
 

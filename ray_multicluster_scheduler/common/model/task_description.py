@@ -75,6 +75,12 @@ class TaskDescription:
             raise ConfigurationError(f"{self.kind} {self.id} is half an actor.", task_id=self.id)
         if (self.kind == "gang") != (self.gang is not None):
             raise ConfigurationError(f"{self.kind} {self.id} is half a gang.", task_id=self.id)
+        if self.keep is not None and self.kind != "task":
+            raise ConfigurationError(
+                f"{self.kind} {self.id} was given keep={self.keep!r}, which only a task can have.",
+                task_id=self.id,
+                next_step="leave keep out",
+            )
         if self.fallback not in ("any", "wait"):
             raise ConfigurationError(
                 f"fallback is {self.fallback!r}.", task_id=self.id, next_step='use "any" or "wait"'

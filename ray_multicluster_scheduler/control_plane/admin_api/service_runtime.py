@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import A
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -30,13 +31,14 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_calls import Ser
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
+from ray_multicluster_scheduler.control_plane.admin_api.stored_kept_values import StoredKeptValues
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of, result_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
@@ -230,7 +232,8 @@ class ServiceRuntime(Runtime):
             if item is None or item.id != task.id:
                 log.take_back(task.id)
         self.names.note(item)
-        self.values.keep_for(item, wanted.objects)
+        if item.id == task.id:
+            self.values.keep_for(item, wanted.objects)
         return item
 
     async def durable(self) -> None:
@@ -298,18 +301,13 @@ class ServiceRuntime(Runtime):
             gone.add(one)
         return replace(task, after=tuple(one for one in task.after if one not in gone)) if gone else task
 
-    async def _bring(self, outcome: Outcome) -> Outcome:
-        """It is written down before anybody uses it: from then on it is a value like any other."""
-        here = await super()._bring(outcome)
-        assert here.result is not None
-        await asyncio.to_thread(self.store.put_blob, here.result.payload or b"", owed=True)
-        self._stored.durable_log.ended(outcome_of(here.result))
-        await self.durable()
-        return here
+    @functools.cached_property
+    def kept_values(self) -> StoredKeptValues:
+        return StoredKeptValues(self, self._stored.durable_log)
 
     def let_go_older(self, seconds: float) -> None:
         """From any thread: values that were left in their clusters so long ago are not kept there any more."""
-        self.soon(self.cluster_values.let_go_older, seconds)
+        self.soon(self.kept_values.there.let_go_older, seconds)
 
     # ---- what is known
 

@@ -34,10 +34,10 @@ class ValueDesk:
         """How many are known to be there."""
         return len(self._there)
 
-    def is_there(self, key: Key) -> None:
-        """The agent says that it keeps this one."""
+    def is_there(self, key: Key, age_s: float = 0.0) -> None:
+        """The agent says that it keeps this one, and since when."""
         if self._over is None and key not in self._unwanted:
-            self._there.setdefault(key, time.monotonic())
+            self._there.setdefault(key, time.monotonic() - age_s)
 
     async def fetch(self, key: Key) -> bytes:
         """Raises ResultLostError. Whoever asks while it is under way gets the same."""
@@ -52,7 +52,8 @@ class ValueDesk:
 
     def let_go(self, key: Key) -> None:
         """It is not wanted any more."""
-        if self._there.pop(key, None) is not None and self._over is None:
+        self._there.pop(key, None)
+        if self._over is None:
             self._unwanted.add(key)
             self._send(m.RELEASE, {"keys": [key]})
 
@@ -73,8 +74,8 @@ class ValueDesk:
         """False: the message is not about values."""
         match message.kind:
             case m.KEPT:
-                for key in keys_in(message.head):
-                    self.is_there(key)
+                for task_id, attempt, age_s in message.head["values"]:
+                    self.is_there((str(task_id), int(attempt)), float(age_s))
             case m.RELEASED:
                 self._unwanted.difference_update(keys_in(message.head))
             case m.VALUE:
@@ -94,7 +95,8 @@ class ValueDesk:
     def _came(self, key: Key, message: Message) -> None:
         problem = message.head.get("problem")
         if problem is not None:
-            self._there.pop(key, None)
+            if message.head.get("gone"):
+                self._there.pop(key, None)
             self._fail(key, str(problem))
             return
         value = bytes(message.blobs[0])

@@ -25,6 +25,7 @@ _COUNTS = (
     "deny_clusters",
     "after",
     "start_after",
+    "keep",
 )
 """What makes two items differ. Names, priorities, retries and time limits do not: the first one's hold for both."""
 

@@ -21,7 +21,7 @@ class Desk(ValueDesk):
         self.sent: list[tuple[str, list[Any]]] = []
         super().__init__("mac", "agent-1", lambda kind, head: self.sent.append((kind, head["keys"])))
 
-    def value(self, key: tuple[str, int], data: bytes = b"", **more: str) -> None:
+    def value(self, key: tuple[str, int], data: bytes = b"", **more: Any) -> None:
         assert self.hear(Message(m.VALUE, {"id": key[0], "attempt": key[1], **more}, [data]))
 
     def asked(self, *keys: tuple[str, int]) -> list[asyncio.Task[bytes]]:
@@ -64,10 +64,8 @@ async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
     desk = Desk()
     desk.is_there(K1)
     desk.let_go(K1)
-    assert desk.hear(Message(m.KEPT, {"keys": [list(K1), list(K2)]}))
+    assert desk.hear(Message(m.KEPT, {"values": [[*K1, 5.0], [*K2, 5.0]]}))
     assert len(desk) == 1, "only the other one"
-    desk.let_go(("unknown", 1))
-    assert desk.sent == [(m.RELEASE, [K1])]
 
 
 async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +75,10 @@ async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) 
     now[0] = 150.0
     desk.is_there(K2)
     desk.is_there(K1)
+    assert desk.hear(Message(m.KEPT, {"values": [["t3", 1, 55.0]]}))
     now[0] = 170.0
     desk.let_go_older(60.0)
-    assert desk.sent == [(m.RELEASE, [K1])]
+    assert desk.sent == [(m.RELEASE, [K1]), (m.RELEASE, [("t3", 1)])], "its agent has had that one for long"
     assert len(desk) == 1
 
 
@@ -88,11 +87,24 @@ async def test_one_that_the_cluster_has_lost_is_lost() -> None:
     desk.is_there(K1)
     (waiting,) = desk.asked(K1)
     await asyncio.sleep(0)
-    desk.value(K1, problem="its node died")
+    desk.value(K1, problem="its node died", gone=True)
     with pytest.raises(ResultLostError, match=r"t1 was kept in cluster 'mac' and is lost: its node died") as lost:
         await waiting
     assert lost.value.next_step is not None
     assert len(desk) == 0
+
+
+async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others() -> None:
+    desk = Desk()
+    desk.is_there(K1)
+    (waiting,) = desk.asked(K1)
+    await asyncio.sleep(0)
+    desk.value(K1, problem="no memory")
+    with pytest.raises(ResultLostError, match="no memory"):
+        await waiting
+    assert len(desk) == 1
+    desk.let_go(K1)
+    assert desk.sent[-1] == (m.RELEASE, [K1])
 
 
 async def test_all_are_lost_with_their_agent() -> None:

@@ -6,14 +6,11 @@ import asyncio
 from concurrent.futures import Future
 from typing import Any
 
-import pytest
-
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway import values as values_module
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH
 from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
 
-K1, K2 = ("t1", 1), ("t2", 1)
+K1, K2, K3 = ("t1", 1), ("t2", 1), ("t3", 1)
 
 
 class Line:
@@ -37,7 +34,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.line, self.reads = Line(), list[tuple[Any, Future[bytes]]]()
-        self.values = Values(self.line, {K1: b"one", K2: b"two"}, self.read)
+        self.values = Values(self.line, {K1: (b"one", 1.0), K2: (b"two", 2.0), K3: (b"three", 3.0)}, self.read)
 
     def read(self, ref: Any) -> Future[bytes]:
         future: Future[bytes] = Future()
@@ -47,21 +44,21 @@ class Shelf:
     async def come(self) -> None:
         ref, future = self.reads[-1]
         future.set_result(ref)
-        for _ in range(3):
+        for _ in range(10):
             await asyncio.sleep(0)
 
 
-async def test_they_come_one_after_another() -> None:
+async def test_they_come_few_at_a_time_and_one_that_hangs_holds_up_nobody() -> None:
     shelf = Shelf()
-    shelf.values.fetch([K1, K2])
+    shelf.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
-    assert [ref for ref, _ in shelf.reads] == [b"one"]
-    await shelf.come()
     assert [ref for ref, _ in shelf.reads] == [b"one", b"two"]
     await shelf.come()
+    assert [ref for ref, _ in shelf.reads] == [b"one", b"two", b"three"]
+    await shelf.come()
     assert [(kind, head["id"], blobs) for kind, head, blobs in shelf.line.sent] == [
-        (m.VALUE, "t1", [b"one"]),
         (m.VALUE, "t2", [b"two"]),
+        (m.VALUE, "t3", [b"three"]),
     ]
 
 
@@ -79,45 +76,37 @@ async def test_none_is_read_while_much_waits_to_be_sent() -> None:
 
 async def test_one_that_was_read_for_a_connection_that_is_gone_is_not_sent() -> None:
     shelf = Shelf()
-    shelf.values.fetch([K1, K2])
+    shelf.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
     shelf.line.which = "second"
     shelf.values.resume()
-    assert shelf.line.sent == [(m.KEPT, {"keys": [K1, K2]}, [])]
+    ((kind, head, _),) = shelf.line.sent
+    assert (kind, [tuple(one[:2]) for one in head["values"]]) == (m.KEPT, [K1, K2, K3])
+    assert [one[2] for one in head["values"]] == sorted((one[2] for one in head["values"]), reverse=True), "their ages"
     await shelf.come()
     assert len(shelf.line.sent) == 1, "it is asked for again"
-    assert len(shelf.reads) == 1
+    assert len(shelf.reads) == 2
 
 
 async def test_one_that_is_not_here_or_cannot_be_read_is_said_to_be() -> None:
     shelf = Shelf()
     shelf.values.fetch([("other", 1), K1])
-    for _ in range(3):
+    for _ in range(10):
         await asyncio.sleep(0)
     shelf.reads[-1][1].set_exception(RuntimeError("its node died"))
-    for _ in range(3):
+    for _ in range(10):
         await asyncio.sleep(0)
+    assert [head.get("gone", False) for _, head, _ in shelf.line.sent] == [True, False]
     problems = [head["problem"] for _, head, _ in shelf.line.sent]
     assert problems == [
         "the cluster does not have it any more",
-        "it cannot be read there any more (RuntimeError: its node died)",
+        "it cannot be read there (RuntimeError: its node died)",
     ]
-
-
-async def test_one_that_is_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values_module, "MOST_VALUE_BYTES", 2)
-    shelf = Shelf()
-    shelf.values.fetch([K1])
-    await asyncio.sleep(0)
-    await shelf.come()
-    ((_, head, blobs),) = shelf.line.sent
-    assert head["problem"].startswith("it has 3 bytes")
-    assert blobs == [b""]
 
 
 async def test_what_is_released_is_gone() -> None:
     shelf = Shelf()
-    shelf.values.release([K1, K2, ("other", 1)])
-    assert shelf.line.sent == [(m.RELEASED, {"keys": [K1, K2, ("other", 1)]}, [])]
+    shelf.values.release([K1, K2, K3, ("other", 1)])
+    assert shelf.line.sent == [(m.RELEASED, {"keys": [K1, K2, K3, ("other", 1)]}, [])]
     shelf.values.resume()
     assert len(shelf.line.sent) == 1

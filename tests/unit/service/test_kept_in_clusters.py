@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.common.exception import ResultLostError
+from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError
+from ray_multicluster_scheduler.control_plane.admin_api import stored_kept_values
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.support.fake_link import FakeLink
 from tests.unit.client_api.control_plane import until
@@ -93,6 +97,56 @@ def test_what_another_item_needs_is_the_services_own_from_then_on(service: Keepi
     service.link.values.clear()
     assert service.get("/api/v1/items/t1/result") == VALUE
     assert service.plane.runtime.shelf.objects_of("t2") == [("result-t1", VALUE)], "should it be tried again"
+
+
+def slow(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Large values are written when the event is set."""
+    put, go = service.plane.store.put_blob, threading.Event()
+
+    def wait_and_put(data: bytes, *, owed: bool = False) -> str:
+        assert go.wait(10)
+        return put(data, owed=owed)
+
+    monkeypatch.setattr(service.plane.store, "put_blob", wait_and_put)
+    return go
+
+
+def test_its_cluster_has_it_until_the_service_has_it(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.kept("t1")
+    go = slow(service, monkeypatch)
+    takers = [service.plane.taken(a_task(name), ["result-t1"]) for name in ("t2", "t3")]
+    assert not service.link.let_go_of
+    threading.Timer(0.1, go.set).start()
+    assert service.get("/api/v1/items/t1/result") == VALUE
+    for taker in takers:
+        running(taker)
+    late = service.plane.taken(a_task("t4"), ["result-t1"])
+    running(late)
+    assert service.link.let_go_of == [("t1", 1)]
+
+
+def test_many_at_once_all_get_it(service: KeepingService) -> None:
+    service.kept("t1")
+    items = service.plane.take(*[Wanted(a_task(f"x{n}", 0.01), ["result-t1"]) for n in range(200)])
+    for item in items:
+        assert isinstance(item, Item)
+        running(item)
+
+
+def test_while_there_is_no_room_it_waits(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_kept_values, "_AGAIN_S", 0.01)
+    service.kept("t1")
+    put, tries = service.plane.store.put_blob, []
+
+    def full(data: bytes, *, owed: bool = False) -> str:
+        tries.append(data)
+        if len(tries) < 4:
+            raise StoreFullError("there is no room")
+        return put(data, owed=owed)
+
+    monkeypatch.setattr(service.plane.store, "put_blob", full)
+    running(service.plane.taken(a_task("t2"), ["result-t1"]))
+    assert len(tries) == 4
 
 
 def test_it_goes_when_other_values_of_its_age_go(service: KeepingService) -> None:

@@ -60,7 +60,10 @@ class ActorCalls:
             self._calls.put(call)
             return
         call.watch_arguments = ArgumentWatch(
-            arguments, lambda values: self._filled_in(call, values), lambda failure: self._failed(call, failure)
+            arguments,
+            lambda values: self._filled_in(call, values),
+            lambda failure: self._failed(call, failure),
+            self._calls.bring,
         )
         self._calls.put(call)
         call.watch_arguments.begin()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import Bring
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, ClusterLink
@@ -36,11 +37,12 @@ class MethodCalls:
         home_of: Callable[[str], str | None],
         on_failure: Callable[[BaseException], None],
         life: int = 0,
+        bring: Bring | None = None,
     ) -> None:
         """``on_failure`` hears of a defect in here, after which nobody can say what was sent. ``life`` counts the
-        processes of a control plane whose actors outlive them."""
+        processes of a control plane whose actors outlive them. ``bring`` is for values that were left in clusters."""
         self.link, self.homes, self.home_of, self._failure = link, homes, home_of, on_failure
-        self.life = life
+        self.life, self.bring = life, bring
         self._prefix, self._numbers, self._newest = f"call-{control_plane}-", itertools.count(1), 0
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._lock = Lock()  # over the refusal and what is put while it is not there

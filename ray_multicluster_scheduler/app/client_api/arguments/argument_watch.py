@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import Bring, is_away
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -41,9 +41,12 @@ class ArgumentWatch:
         arguments: Arguments,
         ready: Callable[[Values], object],
         failed: Callable[[ArgumentFailure], object],
+        bring: Bring | None = None,
     ) -> None:
+        """``bring`` is for values that were left in their clusters. Without, they are as good as here: somebody else
+        brings them, by their names."""
         self._arguments = arguments
-        self._ready, self._failed = ready, failed
+        self._ready, self._failed, self._bring = ready, failed, bring
         self._lock = threading.Lock()
         self._over = False
         self._left = len(arguments.sources) + 1  # one for begin() itself
@@ -69,8 +72,8 @@ class ArgumentWatch:
 
     def _source_over(self, promise: Promise) -> None:
         outcome = promise.outcome
-        if outcome is not None and outcome.succeeded and is_away(outcome):
-            self._arguments.sources[0]._runtime.bring_kept(promise, lambda problem: self._came(promise, problem))
+        if outcome is not None and outcome.succeeded and is_away(outcome) and self._bring is not None:
+            self._bring(promise, lambda problem: self._came(promise, problem))
         elif outcome is not None and outcome.succeeded:
             self._one_less()
         elif outcome is not None:
@@ -145,8 +148,13 @@ class ArgumentWatch:
 
 
 def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
-    """The values of its sources, all of which succeeded."""
-    return tuple(source._blob(source._item.outcome) for source in arguments.sources if source._item.outcome is not None)
+    """The values of its sources, all of which succeeded; nothing of one that somebody else brings."""
+    outcomes = [(source, source._item.outcome) for source in arguments.sources]
+    return tuple(
+        (source.id, b"") if is_away(outcome) else source._blob(outcome)
+        for source, outcome in outcomes
+        if outcome is not None
+    )
 
 
 def all_there(arguments: Arguments) -> bool:
@@ -160,6 +168,9 @@ def all_there(arguments: Arguments) -> bool:
 def _waits_for(arguments: Arguments, most: int = 3) -> str:
     names = [source.id for source in arguments.sources if not source.done()]
     names += [f"actor {actor._item.id}" for actor in arguments.actors]
+    away = [source.id for source in arguments.sources if is_away(source._item.outcome)]
+    if not names and away:
+        return f"fetches the value of {_list(away, most)} from its cluster"
     if not names:
         return "looks at its arguments"
     return f"waits for its argument{'s' if len(names) > 1 else ''} {_list(names, most)}"

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import (
 )
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import Bring
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -21,8 +22,11 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import Pa
 class IncompleteItems:
     """Puts the values on the shelf and tells the brain, on the loop, unless the item is over by then."""
 
-    def __init__(self, shelf: PayloadShelf, post: Callable[[Event], None], soon: Callable[..., None]) -> None:
-        self._shelf, self._post, self._soon = shelf, post, soon
+    def __init__(
+        self, shelf: PayloadShelf, post: Callable[[Event], None], soon: Callable[..., None], bring: Bring | None = None
+    ) -> None:
+        """``bring`` is for values that were left in their clusters, if there can be any."""
+        self._shelf, self._post, self._soon, self._bring = shelf, post, soon, bring
         self._watches: dict[str, ArgumentWatch] = {}
         self._origins: dict[str, Outcome | None] = {}
 
@@ -35,6 +39,7 @@ class IncompleteItems:
             arguments,
             ready=lambda values: self._soon(self._ready, task_id, values),
             failed=lambda failure: self._soon(self._failed, task_id, failure),
+            bring=self._bring,
         )
         return watch
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCalls
@@ -12,14 +12,12 @@ from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
 from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, open_calls
+from ray_multicluster_scheduler.app.client_api.embedded.kept_values import KeptValues
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.kept_value import bring_and_tell, brought
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import Then, not_in_time
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
-from ray_multicluster_scheduler.scheduler.scheduler_core.cluster_values import ClusterValues
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
@@ -65,32 +63,21 @@ class Known(LoopThread, ControlPlane):
         return open_calls.explain_call(self._here, call)
 
     @functools.cached_property
-    def cluster_values(self) -> ClusterValues:
-        return ClusterValues(self._here.links)
+    def kept_values(self) -> KeptValues:
+        return KeptValues(self._here)
 
-    def kept_value(self, outcome: Outcome) -> bytes:
-        result, cluster = outcome.result, outcome.completion.cluster
-        assert result is not None
+    def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
         if self._here.closed:
-            raise value_lost(result.task_id, cluster, "the scheduler was shut down, and its agents with it")
-        return self.run(self.cluster_values.fetch(cluster, result))
+            done, why = outcome.completion, "the scheduler was shut down, and its agents with it"
+            raise value_lost(done.task_id, done.cluster, why)
+        try:
+            return self.run(asyncio.wait_for(self.kept_values.fetch(outcome), timeout))
+        except TimeoutError:
+            raise not_in_time(outcome, timeout or 0.0) from None
 
-    def bring_kept(self, item: Promise, then: Callable[[SchedulerError | None], object]) -> None:
-        self.leave(bring_and_tell(item, self._bring, then))
-
-    def _let_go_with(self, item: Item, result: CallResult | None) -> CallResult | None:
-        """A value that was left in its cluster is there as long as somebody here can ask for it."""
-        if result is not None and result.kept is not None and not self._here._keeping.lasting:
-            let_go = self.cluster_values.let_go
-            weakref.finalize(item, self.soon, let_go, item.cluster, result).atexit = False
-        return result
-
-    async def _bring(self, outcome: Outcome) -> Outcome:
-        """Where values are kept for longer than the process, it is one of them afterwards."""
-        assert outcome.result is not None
-        payload = await self.cluster_values.fetch(outcome.completion.cluster, outcome.result)
-        self.cluster_values.let_go(outcome.completion.cluster, outcome.result)
-        return brought(outcome, payload)
+    def bring_kept(self, item: Promise, then: Then) -> None:
+        """As :data:`Bring`; ``then`` is called on the loop."""
+        self.leave(self.kept_values.bring(item, then))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         self.run(self._here.health.check_all())

@@ -260,7 +260,7 @@ class Runtime(Known):
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache(stored=self._keeping.blob)
         post = self._post
-        self.incomplete = IncompleteItems(self.shelf, post, self.soon)
+        self.incomplete = IncompleteItems(self.shelf, post, self.soon, self.bring_kept)
         self.collector = self._keeping.collector(post, self.output, self.manager.when_durable)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
@@ -292,7 +292,7 @@ class Runtime(Known):
         )
         homes, home_of = self.preparation.homes, self.preparation.home_of
         self.method_calls = MethodCalls(
-            self.control_plane, self.links.existing, homes, home_of, self._defect, self._keeping.life
+            self.control_plane, self.links.existing, homes, home_of, self._defect, self._keeping.life, self.bring_kept
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
@@ -357,7 +357,7 @@ class Runtime(Known):
         if origin is not None and completion.state is TaskState.FAILED:
             item.ended(Outcome(completion, origin.result, origin))
         else:
-            item.ended(Outcome(completion, self._let_go_with(item, result)))
+            item.ended(self.kept_values.settled(item, Outcome(completion, result)))
         self.output.wake()
         self._release(item.task)
 

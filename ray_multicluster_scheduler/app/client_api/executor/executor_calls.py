@@ -44,7 +44,7 @@ class CallOptions:
 
     def over(self, fn: RemoteFunction) -> CallOptions:
         """These, and where they say nothing the function's own."""
-        own = {key: value for key, value in fn.submit_options.items() if key != "num_returns"}
+        own = {key: value for key, value in fn.submit_options.items() if key not in ("num_returns", "keep")}
         needs, tags = own.pop("resource_requirements", None), own.pop("tags", None)
         return CallOptions(
             needs if self._needs is None else self._needs,
@@ -61,7 +61,7 @@ class CallOptions:
         **changed: Any,
     ) -> TaskHandle:
         """One item, with these options or what is ``changed`` of them. Raises SchedulerError."""
-        options: Any = {**self.given, **changed}
+        options: Any = {**self.given, "keep": None, **changed}  # its value is fetched at once
         handle: TaskHandle = scheduler.submit_task_async(
             fn, args, kwargs, self._needs, self._tags, num_returns=1, **options
         )

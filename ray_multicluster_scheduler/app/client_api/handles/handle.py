@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError, TaskTimeoutError
+from ray_multicluster_scheduler.common.exception import (
+    ResultLostError,
+    SchedulerError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+)
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
@@ -70,10 +77,12 @@ class Handle:
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
         TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
-        return self._value(self._wait(timeout))
+        until = None if timeout is None else time.monotonic() + timeout
+        return self._value(self._wait(timeout), until)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end and return what :meth:`result` would raise. Raises TaskTimeoutError."""
+        """Wait for the end and return what :meth:`result` would raise, but for what it raises if a value that was left
+        in its cluster is lost. Raises TaskTimeoutError."""
         return error_of(self._wait(timeout))
 
     def cancel(self, *, force: bool = False) -> None:
@@ -90,12 +99,18 @@ class Handle:
         """Why it is where it is: state, reason, decision table, history."""
         return self._runtime.explain(self._item.id)
 
-    def _value(self, outcome: Outcome) -> Any:
-        return value_of(outcome, self._runtime.kept_value)
+    def _value(self, outcome: Outcome, until: float | None = None) -> Any:
+        return value_of(outcome, lambda away: self._fetched(away, until))
+
+    def _fetched(self, outcome: Outcome, until: float | None) -> bytes:
+        """One that was left in its cluster."""
+        self._check_process()
+        left = None if until is None else max(until - time.monotonic(), 0.0)
+        return self._runtime.kept_value(outcome, left)
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
         """A name, and the pickled value of the whole item, for whoever takes it as an argument."""
-        return f"{RESULT}{self._item.id}", payload_of(outcome, self._runtime.kept_value)
+        return f"{RESULT}{self._item.id}", payload_of(outcome)
 
     def _wait(self, timeout: float | None) -> Outcome:
         outcome = self._item.outcome
@@ -145,6 +160,8 @@ class Handle:
                 yield from over.wait().__await__()
             finally:
                 self._item.unwatch(tell)
+        if is_away(self._item.outcome):
+            return (yield from asyncio.to_thread(self.result).__await__())
         return self.result()
 
     def __repr__(self) -> str:
@@ -225,10 +242,13 @@ class PartHandle(TaskHandle):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         outcome = self._wait(timeout)
-        return error_of(outcome) or wrong_number(value_of(outcome, self._runtime.kept_value), self._of, self._item.id)
+        try:
+            return error_of(outcome) or wrong_number(super()._value(outcome), self._of, self._item.id)
+        except ResultLostError as lost:
+            return lost
 
-    def _value(self, outcome: Outcome) -> Any:
-        whole = value_of(outcome, self._runtime.kept_value)
+    def _value(self, outcome: Outcome, until: float | None = None) -> Any:
+        whole = super()._value(outcome, until)
         wrong = wrong_number(whole, self._of, self._item.id)
         if wrong is not None:
             raise wrong
@@ -252,7 +272,7 @@ class JobHandle(QueuedHandle):
         self._check_that_it_can_end()
         return self._runtime.follow_job_log(self.id)
 
-    def _value(self, outcome: Outcome) -> Any:
+    def _value(self, outcome: Outcome, until: float | None = None) -> Any:
         error = error_of(outcome)
         if error is not None:
             raise error

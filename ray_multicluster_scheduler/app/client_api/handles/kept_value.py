@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
-from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
+
+Then: TypeAlias = Callable[[SchedulerError | None], object]
+Bring: TypeAlias = Callable[[Promise, Then], None]
+"""Lets the value of an item come here. Afterwards it has that like any other, or it is told what is wrong."""
 
 
 def is_away(outcome: Outcome | None) -> bool:
@@ -20,17 +25,11 @@ def brought(outcome: Outcome, payload: bytes) -> Outcome:
     return replace(outcome, result=replace(outcome.result, payload=payload, kept=None, kept_by=None))
 
 
-async def bring_and_tell(
-    item: Promise,
-    bring: Callable[[Outcome], Awaitable[Outcome]],
-    then: Callable[[SchedulerError | None], object],
-) -> None:
-    """Once it is here the item has it like any other value; ``then`` hears what is wrong, if something is."""
-    try:
-        outcome = item.outcome
-        if outcome is not None and is_away(outcome):
-            item.outcome = await bring(outcome)
-    except SchedulerError as error:
-        then(error)
-    else:
-        then(None)
+def not_in_time(outcome: Outcome, timeout: float) -> TaskTimeoutError:
+    done = outcome.completion
+    return TaskTimeoutError(
+        f"{done.task_id} is over, and its value did not come from cluster {done.cluster!r} within {timeout:g} s.",
+        task_id=done.task_id,
+        cluster=done.cluster,
+        next_step="wait longer: the cluster may be out of reach for a while",
+    )

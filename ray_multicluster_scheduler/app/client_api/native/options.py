@@ -32,7 +32,7 @@ _NOT_FOR_ACTORS = {
 _OF_TASKS = frozenset({"retries", "crash_retries", "retry_on", "num_returns"})
 _OF_ACTORS = frozenset({"max_restarts", "lifetime", "ready_timeout", "max_concurrency", "get_if_exists"})
 _PLACES = frozenset({"preferred_cluster", "allow_clusters", "deny_clusters", "runtime_env"})
-_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback", "dedup"})
+_LABELS = frozenset({"name", "tags", "owner", "priority", "lost_retries", "fallback", "dedup", "keep"})
 """Known, and without an effect here: the cluster is chosen, and what is submitted dies with it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from urllib.parse import quote
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.kept_value import bring_and_tell, brought
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
+from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
@@ -50,17 +51,12 @@ class RemoteKnown(LoopThread, ControlPlane):
             return Explanation(id=task_id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 
-    def kept_value(self, outcome: Outcome) -> bytes:
-        return self.run(self._fetch(outcome))
-
-    def bring_kept(self, item: Promise, then: Callable[[SchedulerError | None], object]) -> None:
-        self.leave(bring_and_tell(item, self._bring, then))
-
-    async def _bring(self, outcome: Outcome) -> Outcome:
-        return brought(outcome, await self._fetch(outcome))
-
-    async def _fetch(self, outcome: Outcome) -> bytes:
-        return await self._client.fetch(path_of(outcome.completion.task_id, "result"))
+    def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
+        path = path_of(outcome.completion.task_id, "result")
+        try:
+            return self.run(asyncio.wait_for(self._client.fetch(path), timeout))
+        except TimeoutError:
+            raise not_in_time(outcome, timeout or 0.0) from None
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document_of(task)}))

@@ -237,7 +237,7 @@ async def result(request: Request, item_id: str) -> Response:
         raise SchedulerError(f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end")
     told = item.outcome.result
     if told is not None and told.kept is not None:
-        return Response(await runtime_of(request).cluster_values.fetch(item.cluster, told), media_type=BYTES)
+        return Response(await runtime_of(request).kept_values.fetch(item.outcome), media_type=BYTES)
     if told is None or told.payload is None:
         if told is not None and told.code == VALUE_FORGOTTEN:
             raise result_lost(item_id)

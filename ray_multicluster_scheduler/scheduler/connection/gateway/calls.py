@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -19,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import unp
 from ray_multicluster_scheduler.scheduler.connection.gateway.failures import describe
 from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.ray_options import task_options
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, MOST_VALUE_BYTES, CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Move
 from ray_multicluster_scheduler.scheduler.connection.gateway.slots import Slots
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import TaskOrder
@@ -39,8 +40,8 @@ class Calls:
         self.records: dict[Key, CallRecord] = {}
         self.unacknowledged: dict[Key, CallRecord] = {}
         """Those that ended, in the order in which they did."""
-        self.values: dict[Key, Any] = {}
-        """References to those that stay here until they are asked for."""
+        self.values: dict[Key, tuple[Any, float]] = {}
+        """References to those that stay here until they are asked for, and since when."""
         self._slots = Slots()
         self._wrapper = ray.remote(run_call)
         self._remotes: dict[tuple[str, ResourceShape, str], Any] = {}
@@ -120,8 +121,8 @@ class Calls:
             return
         if len(payload) <= BIG_BYTES:
             self.conclude(record, head, bytes(payload))
-        elif record.keep and head["status"] == "succeeded":
-            self.values[record.key] = record.ref
+        elif record.keep and head["status"] == "succeeded" and len(payload) <= MOST_VALUE_BYTES:
+            self.values[record.key] = (record.ref, time.monotonic())
             self.conclude(record, {**head, "kept": len(payload)})
         else:
             record.big_bytes = len(payload)

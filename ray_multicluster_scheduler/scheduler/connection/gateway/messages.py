@@ -31,9 +31,9 @@ connection and the link's secret on later ones. Then, in any order:
     MOVED      ← agent    {slots: [[id, attempt, id, attempt]]}    the first call ended; the second has its place
     OUTPUT     ← agent    {id, attempt, parts: [[stream, text]]}   one frame, so that FINISHED cannot overtake it
     FINISHED   ← agent    {results: [{id, attempt, status, …}]} + one attachment per result
-    KEPT       ← agent    {keys}                   on each new connection: values that are kept here
+    KEPT       ← agent    {values: [[id, attempt, age]]}   on each new connection: what is kept here, for how long
     RELEASED   ← agent    {keys}                   the answer to RELEASE
-    VALUE      ← agent    {id, attempt, problem} + one attachment, which is empty if there is a problem
+    VALUE      ← agent    {id, attempt, problem, gone} + one attachment, empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A

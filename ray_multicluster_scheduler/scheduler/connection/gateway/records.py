@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.current_item import member_id
+from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
 from ray_multicluster_scheduler.scheduler.connection.gateway.kept import Kept, KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Report
 from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import Homes
 
 BIG_BYTES = 1024 * 1024
 """Larger results stay in the object store until they are sent."""
+MOST_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
+"""There must be room for heads, too."""
 _INLINE_BYTES = 64 * 1024
 """Larger arguments go to the object store, which Ray may block for."""
 

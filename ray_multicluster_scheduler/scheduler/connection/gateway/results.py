@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from ray_multicluster_scheduler.common.frames import MAX_MESSAGE_BYTES
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.records import MOST_VALUE_BYTES, CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH, Key, Move, Reporter
 
 _BATCH_BYTES = 1024 * 1024
@@ -19,8 +18,6 @@ _READ_AT_ONCE = 64 * 1024 * 1024
 _BATCH_RESULTS = 256
 _BATCH_MOVES = 500
 _OUTPUT_PATIENCE_S = 2.0
-MOST_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024 * 1024
-"""There must be room for heads, too."""
 
 
 class Line(Protocol):
