@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.program_leases import Pr
 from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, fleet, items, probes
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
 
 
 def create_app(runtime: ServiceRuntime) -> FastAPI:
@@ -26,7 +27,8 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         redoc_url=None,
         default_response_class=Answer,
     )
-    app.add_middleware(OnlyLocal)
+    app.add_middleware(ShortWay, handlers={"/api/v1/items": items.submit, "/api/v1/items/batch": items.submit_batch})
+    app.add_middleware(OnlyLocal)  # the last one is asked first
     app.state.runtime = runtime
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)

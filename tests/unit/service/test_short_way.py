@@ -1,0 +1,70 @@
+"""What is submitted takes a shorter way than other questions, and is answered as if it did not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import BLOBS, a_task
+
+WAYS = ("/api/v1/items", "/api/v1/items/batch")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("short") / "state") as one:
+        yield one
+
+
+def ask(service: HttpService, verb: str, path: str, sent: bytes) -> tuple[int, str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    try:
+        connection.request(verb, path, sent, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.headers["content-type"], json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", WAYS)
+@pytest.mark.parametrize("sent", [b"{", b"[]", b"\xff", b'{"items": 5}', b'{"items": [], "blobs": {"x": 5}}'])
+def test_a_body_that_is_none_is_answered_with_a_problem(service: HttpService, path: str, sent: bytes) -> None:
+    status, kind, said = ask(service, "POST", path, sent)
+    assert status == said["status"] == 422
+    assert said["error"] == "ConfigurationError"
+    assert said["next_step"]
+    assert kind == "application/problem+json" or (path, sent) == (WAYS[0], b'{"items": 5}')  # it has no task
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_other_verbs_take_the_long_way(service: HttpService, path: str) -> None:
+    status, kind, said = ask(service, "PUT", path, b"{}")
+    assert (status, kind, said["status"]) == (405, "application/problem+json", 405)
+
+
+def test_one_that_is_refused_does_not_harm_the_others(service: HttpService) -> None:
+    items = [{"task": a_task("u1").to_dict()}, {"task": {**a_task("u2").to_dict(), "retries": -1}}, {}]
+    sent = json.dumps({"items": items, "blobs": wire.bytes_to_wire(BLOBS)}).encode()
+    status, _, said = ask(service, "POST", WAYS[1], sent)
+    assert (status, [one.get("id") for one in said["items"]]) == (200, ["u1", None, None])
+    assert [one["problem"]["status"] for one in said["items"][1:]] == [422, 422]
+    assert {one.new.id for one in service.plane.store.owed()} >= {"u1"}
+
+
+def test_nothing_is_taken_after_the_end(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state") as service:
+        service.plane.runtime.refuse("is draining and takes nothing new")
+        status, kind, said = ask(service, "POST", WAYS[0], json.dumps(body(a_task("t"))).encode())
+        assert (status, kind, said["error"]) == (503, "application/problem+json", "ServiceUnavailableError")
+
+
+def test_what_there_is_names_them(service: HttpService) -> None:
+    paths = service.app.openapi()["paths"]
+    assert all("post" in paths[path] and paths[path]["post"]["description"] for path in WAYS)
