@@ -145,9 +145,9 @@ class ServiceRuntime(Runtime):
                 answers.append(await self._take_one(one, blobs, maybe_known=one.task.id in known))
             except SchedulerError as error:
                 answers.append(error)
-        for item in dict.fromkeys(one for one in answers if isinstance(one, Item)):
-            if not item.accepted:
-                await self._until_durable(item)
+        unwritten = next((one for one in answers if isinstance(one, Item) and not one.accepted), None)
+        if unwritten is not None:
+            await self._until_durable(unwritten.id)
         return answers
 
     def check_that_it_goes_on(self) -> None:
@@ -157,30 +157,38 @@ class ServiceRuntime(Runtime):
                 f"The service {self.failure or self.refusal}.", next_step="ask again when it runs again"
             )
 
-    async def _until_durable(self, item: Item) -> None:
-        """Raises ServiceUnavailableError if that cannot be said: the same is to be submitted again, with its id."""
-        changed = asyncio.Event()
+    async def _until_durable(self, item_id: str) -> None:
+        """All that was submitted so far, of which this is one. Raises ServiceUnavailableError if that cannot be said:
+        the same is to be submitted again, with its id."""
+        self.check_that_it_goes_on()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
 
-        def tell(_: Item) -> None:
-            changed.set()
+        def tell() -> None:
+            if not done.done():
+                done.set_result(None)
 
-        item.watch_steps(tell)
-        try:
-            while not item.accepted:
+        def look() -> None:
+            try:
                 self.check_that_it_goes_on()
-                try:
-                    async with asyncio.timeout(_LOOK_AGAIN_S):
-                        await changed.wait()
-                except TimeoutError:
-                    self.check_that_it_goes_on()
-                    if self.store.trouble is not None:
-                        raise ServiceUnavailableError(
-                            f"{item.id} cannot be written now. {self.store.trouble}",
-                            task_id=item.id,
-                            next_step="submit it again, with the same id",
-                        ) from None
+                if self.store.trouble is not None:
+                    raise ServiceUnavailableError(
+                        f"{item_id} cannot be written now. {self.store.trouble}",
+                        task_id=item_id,
+                        next_step="submit it again, with the same id",
+                    )
+            except ServiceUnavailableError as error:
+                if not done.done():
+                    done.set_exception(error)
+            else:
+                timers[0] = loop.call_later(_LOOK_AGAIN_S, look)
+
+        timers = [loop.call_later(_LOOK_AGAIN_S, look)]
+        self.manager.when_durable(tell)
+        try:
+            await done
         finally:
-            item.unwatch_steps(tell)
+            timers[0].cancel()
 
     async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
         task = wanted.task
