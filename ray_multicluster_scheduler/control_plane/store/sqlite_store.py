@@ -112,9 +112,11 @@ class SqliteStore:
     def known(self, item_ids: Sequence[str]) -> set[str]:
         hashes = {_hash(one): one for one in item_ids}
         with sentences(self.path):
-            here = {one for (one,) in self._reader.rows("known", (json.dumps(list(item_ids)),))}
-            gone = {hashes[one] for (one,) in self._reader.rows("known_expired", (json.dumps(list(hashes)),))}
-        return here | gone
+            if len(hashes) == 1:
+                (number, item_id), *_ = hashes.items()
+                return {item_id} if self._reader.one("known_one", item_id, number) is not None else set()
+            rows = self._reader.rows("known", (json.dumps(list(item_ids)), json.dumps(list(hashes))))
+        return {hashes[one] if isinstance(one, int) else one for (one,) in rows}
 
     def by_key(self, owner: str, key: str) -> str | None:
         with sentences(self.path):

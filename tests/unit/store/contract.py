@@ -291,6 +291,9 @@ class StoreContract:
         assert store.expire(ended_before=0.0, keep=2) == 2
         assert [one.new.id for one in store.items(Wanted()).items] == ["t6", "t5", "t4"]
         assert [store.expired(f"t{number}") for number in range(1, 8)] == [True] * 3 + [False] * 4
+        assert store.known([f"t{number}" for number in range(8)]) == {f"t{number}" for number in range(1, 7)}
+        assert [len(store.known([f"t{number}"])) for number in (1, 6, 7)] == [1, 1, 0]
+        assert store.known([]) == set()
         assert store.item("t1") is None
         assert store.steps("t1") == []
         assert store.expire(ended_before=0.0, keep=2) == 0

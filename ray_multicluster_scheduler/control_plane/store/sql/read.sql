@@ -17,9 +17,13 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
 
 -- name: known
 SELECT items.id FROM json_each(?) AS wanted JOIN items ON items.id = wanted.value
-
--- name: known_expired
+UNION ALL
 SELECT hash FROM json_each(?) AS wanted JOIN expired ON expired.hash = wanted.value
+
+-- name: known_one
+SELECT 1 FROM items WHERE id = ?
+UNION ALL
+SELECT 1 FROM expired WHERE hash = ?
 
 -- name: by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
