@@ -102,7 +102,8 @@ def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
 
 
 def step_of(transition: Transition) -> Step:
-    return Step(*transition)._replace(sentence=readable(transition.sentence))
+    step = Step(*transition)
+    return step if step.sentence.isascii() else step._replace(sentence=readable(step.sentence))
 
 
 class DecisionWriter:
