@@ -17,6 +17,7 @@ import psutil
 import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -123,6 +124,7 @@ def main() -> None:
     runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
     config = uvicorn.Config(create_app(runtime), port=0, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
+    collect_seldom()
     serving = runtime.start(server.serve())
     while not server.started:
         if serving.done():

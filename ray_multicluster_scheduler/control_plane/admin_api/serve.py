@@ -17,6 +17,7 @@ import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
+from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
@@ -94,6 +95,7 @@ def _serve(
         let_go=runtime.let_go_older,
     )
     runtime.when_failed = stop.set
+    collect_seldom()
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))
         retention.start()
