@@ -24,6 +24,8 @@ def digest_and_name(uri: str) -> tuple[str, str]:
 
 def packages_in(runtime_env: Mapping[str, Any]) -> list[str]:
     """The digests of all such packages."""
+    if not runtime_env:
+        return []
     modules = runtime_env.get("py_modules")
     named = [runtime_env.get("working_dir"), *(modules if isinstance(modules, (list, tuple)) else ())]
     return [digest_and_name(uri)[0] for uri in named if is_stored(uri)]

@@ -50,6 +50,7 @@ class DurableLog:
         self._writer = stored_rows.DecisionWriter()
         self.attached: dict[str, tuple[str, ...]] = {}
         """After :meth:`restored`: the names of the values attached to what is not over."""
+        self._woken = False
         self._written: deque[tuple[Future[int] | None, list[Deed]]] = deque()
 
     # ---- before an item is submitted
@@ -130,7 +131,7 @@ class DurableLog:
         if change:
             future = self._store.write(change)
             self._written.append((future, deeds))
-            future.add_done_callback(lambda _: self._soon(self._release))
+            future.add_done_callback(self._wake)
         elif self._written:
             self._written.append((None, deeds))
         else:
@@ -188,8 +189,15 @@ class DurableLog:
         self._touched, self._fresh, self._fleet_touched = {}, {}, False
         return change
 
+    def _wake(self, _: Future[int]) -> None:
+        """On the writer's thread: once for all that it makes durable at once."""
+        if not self._woken:
+            self._woken = True
+            self._soon(self._release)
+
     def _release(self) -> None:
         """Do what waited for changes that are durable by now."""
+        self._woken = False  # before anything is looked at: whoever comes later wakes us again
         while self._written:
             future, deeds = self._written[0]
             if future is not None:

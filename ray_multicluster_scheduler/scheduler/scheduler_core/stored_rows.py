@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import (
@@ -41,9 +42,11 @@ COMPLETION = "completion"
 """Where the brain's last word of an item is: beside its row, of which it is no part."""
 _TASK = tuple(one.name for one in fields(TaskDescription))
 _NOTHING = object()
-_USUAL = {one.name: one.default for one in fields(TaskDescription) if one.default is not MISSING}
+_said_by = attrgetter(*_TASK)
+_USUAL = tuple(_NOTHING if one.default is MISSING else one.default for one in fields(TaskDescription))
 """What need not be written: it is what a description has that says nothing of it."""
 _REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
+_rest_of = attrgetter(*_REST)
 _REST_SET = frozenset(_REST)
 _MOST_TEXTS = 2_000
 _json = json.JSONEncoder(separators=(",", ":")).encode
@@ -53,8 +56,8 @@ _PARTS = ("job", "actor", "gang")
 def described(task: TaskDescription, objects: Sequence[str] = ()) -> bytes:
     """An item as it was accepted, with the names of the values that were attached to it. Raises TypeError, ValueError
     for what is not plain data."""
-    said = ((name, getattr(task, name)) for name in _TASK)
-    document: dict[str, Any] = {name: value for name, value in said if value != _USUAL.get(name, _NOTHING)}
+    said = zip(_TASK, _said_by(task), _USUAL, strict=True)
+    document: dict[str, Any] = {name: value for name, value, usual in said if value is not usual and value != usual}
     for name in _PARTS:
         if name in document:
             document[name] = asdict(document[name])
@@ -79,7 +82,7 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
 
 def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
     """What may change of it, and how it ended if it is over."""
-    rest = {name: value for name in _REST if (value := getattr(row, name))}
+    rest = {name: value for name, value in zip(_REST, _rest_of(row), strict=True) if value}
     if row.ending is not None:
         rest["ending"] = asdict(row.ending)
     for name in ("queued_at", "started_at", "retry_at"):  # 0 is a time

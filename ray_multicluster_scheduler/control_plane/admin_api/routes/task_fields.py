@@ -38,6 +38,8 @@ def is_text(value: object) -> bool:
     """Text that can be written down and sent on."""
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -57,7 +59,7 @@ def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is int or type(value) is float  # no truth value, which is a number to Python
 
 
 def _is_resources(value: object) -> bool:
@@ -79,7 +81,7 @@ def _maybe(field: _Field) -> _Field:
 
 
 def _whole(least: int, most: int) -> _Field:
-    holds = lambda value: _is_number(value) and isinstance(value, int) and least <= value <= most  # noqa: E731
+    holds = lambda value: type(value) is int and least <= value <= most  # noqa: E731
     return _Field(holds, f"a whole number from {least} to {most}")
 
 
