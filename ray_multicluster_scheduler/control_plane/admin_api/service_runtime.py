@@ -32,6 +32,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import Sto
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.admin_api.stored_kept_values import StoredKeptValues
+from ray_multicluster_scheduler.control_plane.admin_api.until_written import until_written
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
@@ -42,7 +43,6 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import r
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
-_LOOK_AGAIN_S = 1.0
 _FORGOTTEN = "it ended long ago and was forgotten"
 
 
@@ -147,7 +147,8 @@ class ServiceRuntime(Runtime):
                 answers.append(error)
         unwritten = next((one for one in answers if isinstance(one, Item) and not one.accepted), None)
         if unwritten is not None:
-            await self._until_durable(unwritten.id)
+            self.check_that_it_goes_on()
+            await until_written(self.manager.when_durable, lambda: self._check_that_it_is_written(unwritten.id))
         return answers
 
     def check_that_it_goes_on(self) -> None:
@@ -157,38 +158,14 @@ class ServiceRuntime(Runtime):
                 f"The service {self.failure or self.refusal}.", next_step="ask again when it runs again"
             )
 
-    async def _until_durable(self, item_id: str) -> None:
-        """All that was submitted so far, of which this is one. Raises ServiceUnavailableError if that cannot be said:
-        the same is to be submitted again, with its id."""
+    def _check_that_it_is_written(self, item_id: str) -> None:
         self.check_that_it_goes_on()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def tell() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def look() -> None:
-            try:
-                self.check_that_it_goes_on()
-                if self.store.trouble is not None:
-                    raise ServiceUnavailableError(
-                        f"{item_id} cannot be written now. {self.store.trouble}",
-                        task_id=item_id,
-                        next_step="submit it again, with the same id",
-                    )
-            except ServiceUnavailableError as error:
-                if not done.done():
-                    done.set_exception(error)
-            else:
-                timers[0] = loop.call_later(_LOOK_AGAIN_S, look)
-
-        timers = [loop.call_later(_LOOK_AGAIN_S, look)]
-        self.manager.when_durable(tell)
-        try:
-            await done
-        finally:
-            timers[0].cancel()
+        if self.store.trouble is not None:
+            raise ServiceUnavailableError(
+                f"{item_id} cannot be written now. {self.store.trouble}",
+                task_id=item_id,
+                next_step="submit it again, with the same id",
+            )
 
     async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:
         task = wanted.task
@@ -246,22 +223,16 @@ class ServiceRuntime(Runtime):
 
     async def durable(self) -> None:
         """Until all that was said so far is written. Raises ServiceUnavailableError if that cannot be told."""
-        done = asyncio.Event()
-        self.manager.when_durable(done.set)
-        while not done.is_set():
-            if self.failure is not None:
-                raise ServiceUnavailableError(
-                    f"The service {self.failure}.", next_step="say it again when it runs again"
-                )
-            try:
-                async with asyncio.timeout(_LOOK_AGAIN_S):
-                    await done.wait()
-            except TimeoutError:
-                if self.store.trouble is not None:
-                    raise ServiceUnavailableError(
-                        f"It was heard, and cannot be written now. {self.store.trouble}",
-                        next_step="say it again when there is room",
-                    ) from None
+        await until_written(self.manager.when_durable, self._check_that_orders_are_written)
+
+    def _check_that_orders_are_written(self) -> None:
+        if self.failure is not None:
+            raise ServiceUnavailableError(f"The service {self.failure}.", next_step="say it again when it runs again")
+        if self.store.trouble is not None:
+            raise ServiceUnavailableError(
+                f"It was heard, and cannot be written now. {self.store.trouble}",
+                next_step="say it again when there is room",
+            )
 
     def kill(self, item: Item, reason: str, *, force: bool) -> None:
         """Ask for the end of an item; calls of an actor that have not left yet wait for it and fail."""
