@@ -27,7 +27,13 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         redoc_url=None,
         default_response_class=Answer,
     )
-    app.add_middleware(ShortWay, handlers={"/api/v1/items": items.submit, "/api/v1/items/batch": items.submit_batch})
+    often = {
+        "/api/v1/items": items.submit,
+        "/api/v1/items/batch": items.submit_batch,
+        "/api/v1/wait": items.wait,
+        "/api/v1/calls": actors.call,
+    }
+    app.add_middleware(ShortWay, handlers=often)
     app.add_middleware(OnlyLocal)  # the last one is asked first
     app.state.runtime = runtime
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.remote import wire
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import BLOBS, a_task
 
-WAYS = ("/api/v1/items", "/api/v1/items/batch")
+WAYS = ("/api/v1/items", "/api/v1/items/batch", "/api/v1/wait", "/api/v1/calls")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,11 @@ def test_a_body_that_is_none_is_answered_with_a_problem(service: HttpService, pa
     assert said["error"] == "ConfigurationError"
     assert said["next_step"]
     assert kind == "application/problem+json" or (path, sent) == (WAYS[0], b'{"items": 5}')  # it has no task
+
+
+def test_whoever_waits_is_answered(service: HttpService) -> None:
+    status, kind, said = ask(service, "POST", "/api/v1/wait", b'{"client": "me", "timeout": 0}')
+    assert (status, kind, said["items"]) == (200, "application/json", [])
 
 
 @pytest.mark.parametrize("path", WAYS)

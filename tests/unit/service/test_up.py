@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, ask_to_drain, holder
@@ -146,3 +149,25 @@ def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) 
     _, address = folder.up()
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+.*--port"):
         serve(fleet(), tmp_path / "other", port=int(address.rpartition(":")[2]))
+
+
+def test_what_it_answers_leaves_at_once() -> None:
+    """Small answers must not wait for the reader to confirm what came before: 40 ms, by the book."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serve_module._listen("127.0.0.1", port) as listener:
+
+        async def delay() -> int:
+            came: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+            def look(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                sock = writer.get_extra_info("socket")
+                came.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                writer.close()
+
+            async with await asyncio.start_server(look, sock=listener):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return await asyncio.wait_for(came, 5)
+
+        assert asyncio.run(delay()) != 0

@@ -158,7 +158,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
 
 
 @router.post("/wait")
-async def wait(request: Request) -> dict[str, Any]:
+async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
     Answers with what is new of the client's items: all that are over, until they are ``heard``, and where the others
@@ -170,7 +170,7 @@ async def wait(request: Request) -> dict[str, Any]:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
-    return await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout)
+    return Answer(await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout))
 
 
 @router.post("/items/{item_id}/cancel")
