@@ -61,14 +61,18 @@ def down(
         float | None,
         typer.Option("--drain", min=0, help="Let it take nothing new, and wait so many seconds for what is not over."),
     ] = None,
+    away: Annotated[
+        float,
+        typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds without it."),
+    ] = 0.0,
 ) -> None:
-    """Stop the service of a state folder. What runs goes on, and the next `rmcs up` takes it up.
+    """Stop the service of a state folder. What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up.
 
     Said again while it drains, it stops at once.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
     from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
-    from ray_multicluster_scheduler.control_plane.store.state_folder import ask_to_drain, holder
+    from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
 
     folder = state or rmcs_home()
     said = holder(folder)
@@ -76,8 +80,9 @@ def down(
         raise ConfigurationError(f"No service runs on {folder}.", next_step="name its folder with --state or RMCS_HOME")
     if "pid" not in said:
         raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
+    if drain is not None or away:
+        say_how_to_stop(folder, int(said["pid"]), Stop(drain, away))
     if drain is not None:
-        ask_to_drain(folder, int(said["pid"]), drain)
         typer.echo(f"rmcs: the service waits up to {drain:g} s for what is not over", err=True)
     os.kill(int(said["pid"]), signal.SIGTERM)
     deadline = time.monotonic() + timeout + (drain or 0.0)

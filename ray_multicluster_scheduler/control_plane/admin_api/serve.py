@@ -59,10 +59,11 @@ def serve(
                 store.sweep_files()
                 runtime = ServiceRuntime(config, store)
                 address = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+                away_s = 0.0
                 try:
-                    _serve(runtime, listener, state, address, drain_s, say)
+                    away_s = _serve(runtime, listener, state, address, drain_s, say)
                 finally:
-                    runtime.park()
+                    runtime.park(away_s)
             finally:
                 store.close()
 
@@ -74,7 +75,8 @@ def _serve(
     address: str,
     drain_s: float | None,
     say: Callable[[str], object],
-) -> None:
+) -> float:
+    """Returns how much later than usual the next start may come."""
     stop = _Stop()
     app = create_app(runtime)
     server = uvicorn.Server(
@@ -103,8 +105,8 @@ def _serve(
             state.tell(address=address, control_plane=runtime.control_plane)
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
-            asked = state.drain_asked()
-            drain_s = drain_s if asked is None else asked
+            asked = state.how_to_stop()
+            drain_s = drain_s if asked.drain_s is None else asked.drain_s
             if drain_s is not None and runtime.failure is None:
                 _drain(runtime, drain_s, stop, say)
         finally:
@@ -119,7 +121,9 @@ def _serve(
     say(
         f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
         + (", which the next start takes up" if left else "")
+        + (f"; clusters go on with them for {asked.away_s:g} s" if left and asked.away_s else "")
     )
+    return asked.away_s
 
 
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:

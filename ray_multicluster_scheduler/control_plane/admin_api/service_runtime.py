@@ -353,24 +353,25 @@ class ServiceRuntime(Runtime):
         """On the loop, before programs cannot ask any more: agents keep what they answer for the next process."""
         self._stored.acknowledge_no_more()
 
-    def park(self) -> None:
-        """Stop here, and leave everything running where it is: the next process goes on. Idempotent."""
+    def park(self, away_s: float = 0.0) -> None:
+        """Stop here, and leave everything running where it is: the next process goes on. With ``away_s`` it may come so
+        much later than ``lease_s``. Idempotent."""
         with self._closing:
             if self.loop_over:
                 return
             self.closed = True
             self.refuse("is being stopped")
             try:
-                self.run(self._park())
+                self.run(self._park(away_s))
             finally:
                 self._end()
 
-    async def _park(self) -> None:
+    async def _park(self, away_s: float) -> None:
         self.manager.halt()
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()
         await self.jobs.close()
-        await self.links.park()
+        await self.links.park(away_s)
         await self.clients.close()
         await asyncio.to_thread(self.packages.close)

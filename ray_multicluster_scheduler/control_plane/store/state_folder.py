@@ -6,13 +6,20 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
 
 _LOCK = "server.json"
 _STOP = "stop.json"
+
+
+class Stop(NamedTuple):
+    """Wait ``drain_s`` for what is not over first, if it is not None. It may take ``away_s`` until the next start."""
+
+    drain_s: float | None = None
+    away_s: float = 0.0
 
 
 class StateFolder:
@@ -45,17 +52,20 @@ class StateFolder:
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, text, 0)
 
-    def drain_asked(self) -> float | None:
-        """So many seconds whoever stops us wants us to wait for what is not over; told once."""
+    def how_to_stop(self) -> Stop:
+        """What whoever stops us wants; told once."""
         path = self.path / _STOP
         try:
             said = json.loads(path.read_bytes())
             path.unlink()
         except (OSError, ValueError):
-            return None
-        told = said if isinstance(said, dict) else {}
-        drain = told.get("drain_s")
-        return float(drain) if told.get("pid") == os.getpid() and isinstance(drain, (int, float)) else None
+            return Stop()
+        told = said if isinstance(said, dict) and said.get("pid") == os.getpid() else {}
+        drain, away = told.get("drain_s"), told.get("away_s")
+        return Stop(
+            float(drain) if isinstance(drain, (int, float)) else None,
+            float(away) if isinstance(away, (int, float)) else 0.0,
+        )
 
     def leave(self) -> None:
         """Whoever wants it may have it. Idempotent."""
@@ -71,11 +81,10 @@ class StateFolder:
         self.leave()
 
 
-def ask_to_drain(path: Path, pid: int, seconds: float) -> None:
-    """Tell the process that has this folder how long to wait for what is not over, before it is told to stop. Raises
-    OSError."""
+def say_how_to_stop(path: Path, pid: int, how: Stop) -> None:
+    """To the process that has this folder, before it is told to stop. Raises OSError."""
     draft = path / f"{_STOP}.{os.getpid()}"
-    draft.write_text(json.dumps({"pid": pid, "drain_s": seconds}))
+    draft.write_text(json.dumps({"pid": pid, **how._asdict()}))
     draft.replace(path / _STOP)
 
 

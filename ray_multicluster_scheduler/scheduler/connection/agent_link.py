@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
@@ -31,7 +32,8 @@ class AgentLink:
     only two ways to know that an attempt behind a broken connection is dead. ``end_agent`` stops that job if it
     can; it is asked to before calls are declared dead by the lease alone. ``of_before``: the agent was started by the
     process before ours, and has its calls; it is waited for from now on. What it says of methods that nobody here asked
-    for is kept until ``unclaimed_s`` after it came back.
+    for is kept until ``unclaimed_s`` after it came back. It was told that nobody would answer for ``away_s``, so it may
+    live for so much longer.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class AgentLink:
         is_over: Callable[[], Awaitable[str | None]],
         end_agent: Callable[[], Awaitable[None]] | None = None,
         of_before: bool = False,
+        away_s: float = 0.0,
         unclaimed_s: float = 120.0,
     ) -> None:
         self._cluster, self._agent, self._listener, self._clock = cluster, agent, listener, clock
@@ -57,7 +60,8 @@ class AgentLink:
         self._can_send = asyncio.Event()
         self._values = ValueDesk(cluster, agent, self._send)
         self._calls = CallDesk(cluster, listener, self._send, self._values, of_before=of_before)
-        self._unclaimed_s = unclaimed_s
+        self._unclaimed_s, self._away_s = unclaimed_s, away_s
+        self._knows_that_we_leave = asyncio.Event()
         self._last_contact = self._last_word = time.monotonic()
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
@@ -168,9 +172,14 @@ class AgentLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def park(self) -> None:
-        """Hang up, and say nothing to anybody: what runs over there is for the next process."""
+    async def park(self, away_s: float = 0.0) -> None:
+        """Hang up, and say nothing to anybody: what runs over there is for the next process. With ``away_s`` the agent
+        is told that this one takes its time."""
         self.closing = True
+        if away_s and self._send(m.AWAY, {"seconds": away_s}, urgent=True):
+            with suppress(TimeoutError):  # then it lives for as long as it would have otherwise
+                async with asyncio.timeout(_CLOSE_PATIENCE_S):
+                    await self._knows_that_we_leave.wait()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -199,7 +208,7 @@ class AgentLink:
         self._outbox = outbox = FrameWriter()
         self._disconnected.clear()
         self._at_rest = None  # that of another connection, which this one takes the place of
-        self._last_contact = time.monotonic()
+        self._last_contact, self._away_s = time.monotonic(), 0.0
         if not self.joined.done():
             self.joined.set_result(self.info)
         self._calls.connected(again=not first or self._of_before, protocol=self.info.protocol)
@@ -277,12 +286,12 @@ class AgentLink:
                 self._end(
                     f"the agent in cluster {self._cluster!r} has ended: {sentence}", restarted=sentence == RESTARTED
                 )
-            elif time.monotonic() > self._last_word + self._lost_after_s:
+            elif time.monotonic() > self._last_word + self._lost_after_s + self._away_s:
                 self._given_up = True
                 await self._stop_agent()
                 self._end(
-                    f"nothing was heard from cluster {self._cluster!r} for {self._lost_after_s:g} s; "
-                    f"what ran there has ended itself after {self._lease_s:g} s"
+                    f"nothing was heard from cluster {self._cluster!r} for {self._lost_after_s + self._away_s:g} s; "
+                    f"what ran there has ended itself after {self._lease_s + self._away_s:g} s"
                 )
             else:
                 before = sentence
@@ -339,6 +348,8 @@ class AgentLink:
                 pong = self._pongs.get(head.get("t", 0.0))
                 if pong is not None and not pong.done():
                     pong.set_result(None)
+            case m.AWAY:
+                self._knows_that_we_leave.set()
             case m.FINISHED:
                 self.last_used = time.monotonic()
                 self._calls.hear(message)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 @dataclass(frozen=True, slots=True)
 class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
-    One that has not joined yet knows only its one-time ``token``."""
+    One that has not joined yet knows only its one-time ``token``. It was told to go on for ``away_s`` without us."""
 
     cluster: str
     agent: str
@@ -19,6 +19,7 @@ class RememberedAgent:
     port: int
     tls: bool = False
     token: str = ""
+    away_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
@@ -60,6 +61,7 @@ class RayClientPool:
         self._starting: dict[str, asyncio.Task[AgentLink]] = {}
         self._farewells: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
+        self._known: dict[str, RememberedAgent] = {}
 
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """The fleet changed; links that exist stay until they are closed."""
@@ -105,12 +107,18 @@ class RayClientPool:
             await port.close()
         self._ports.clear()
 
-    async def park(self) -> None:
-        """Close the port and forget the links, without a word: the agents go on, and dial until their leases end."""
+    async def park(self, away_s: float = 0.0) -> None:
+        """Close the port and forget the links: the agents go on, and dial until their leases end, or for ``away_s``
+        longer if they are told. Before they are, the next process knows of it: it must not take them for dead."""
+        if away_s:
+            for link in self.links():
+                known = self._known.get(link.agent)
+                if known is not None:  # one that was told before, and has not come back, knows only that
+                    await self._remember(replace(known, away_s=max(known.away_s, away_s)))
         for task in [*self._starting.values(), *self._farewells]:
             task.cancel()
         await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
-        await asyncio.gather(*(link.park() for link in self._links.values()))
+        await asyncio.gather(*(link.park(away_s) for link in self._links.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
@@ -146,7 +154,7 @@ class RayClientPool:
         except BaseException:
             port.forget(agent)
             await self._abandon(link)
-            self._memory.forget(agent)
+            self._forget(agent)
             raise
         self._keep(link, port)
         return link
@@ -161,17 +169,26 @@ class RayClientPool:
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port)
             port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
-            link = self._new_link(one.cluster, one.agent, of_before=True)
+            link = self._new_link(one.cluster, one.agent, of_before=True, away_s=one.away_s)
+            self._known[one.agent] = one
             port.expect_back(one.cluster, one.agent, link, one.secret, one.token)
             self._keep(link, port)
             expected.append((one, port))
+            if one.away_s:
+                self._beside(self._is_back(link, one))
         for one, port in expected:
             try:
                 await port.start()
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
 
-    def _new_link(self, cluster: str, agent: str, *, of_before: bool = False) -> AgentLink:
+    async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:
+        """From now on its lease is as short as any."""
+        await asyncio.wait([link.joined])
+        if not link.over.is_set():
+            await self._remember(replace(agent, away_s=0.0))
+
+    def _new_link(self, cluster: str, agent: str, *, of_before: bool = False, away_s: float = 0.0) -> AgentLink:
         return AgentLink(
             cluster,
             agent,
@@ -183,18 +200,27 @@ class RayClientPool:
             is_over=self._is_over(cluster, agent),
             end_agent=lambda: self._stop_job(cluster, agent),
             of_before=of_before,
+            away_s=away_s,
         )
 
     async def _remember(self, agent: RememberedAgent) -> None:
         if agent.tls:
             await self._memory.keep_identity(self._tls().pem)
         await self._memory.remember(agent)
+        self._known[agent.agent] = agent
+
+    def _forget(self, agent: str) -> None:
+        self._known.pop(agent, None)
+        self._memory.forget(agent)
 
     def _keep(self, link: AgentLink, port: AgentListener) -> None:
         self._links[link.cluster] = link
-        farewell = asyncio.create_task(self._after(link, port))
-        self._farewells.add(farewell)
-        farewell.add_done_callback(self._farewells.discard)
+        self._beside(self._after(link, port))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
 
     async def _after(self, link: AgentLink, port: AgentListener) -> None:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
@@ -202,7 +228,7 @@ class RayClientPool:
         port.forget(link.agent)
         if not link.hung_up:
             await self._stop_job(link.cluster, link.agent)
-        self._memory.forget(link.agent)
+        self._forget(link.agent)
 
     def _port(self, address: AgentAddress) -> AgentListener:
         for (host, number), port in self._ports.items():

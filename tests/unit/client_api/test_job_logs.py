@@ -114,11 +114,14 @@ def test_a_shutdown_ends_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     plane = ControlPlane()
     dashboard = use(plane, Dashboard(j1_cp1_1=["a", "…"]), monkeypatch)
     with ThreadPoolExecutor(2) as pool:
-        running = pool.submit(list, plane.job("j1", cpus=8).follow_logs())
+        seen: list[str] = []
+        running = pool.submit(seen.extend, plane.job("j1", cpus=8).follow_logs())
         waiting = pool.submit(list, plane.submit(job("j2", cpus=8)).follow_logs())
-        until(lambda: dashboard.open)
+        until(lambda: seen)
+        assert dashboard.open
         plane.runtime.close()
-        assert running.result(5) == ["a"]
+        running.result(5)
+        assert seen == ["a"]
         assert waiting.result(5) == []
     assert dashboard.closed == 1
 

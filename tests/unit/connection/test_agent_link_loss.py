@@ -283,3 +283,40 @@ async def test_a_closed_link_leaves_nothing_behind(plane: Plane) -> None:
     await plane.port.close()
     mine = asyncio.current_task()
     assert [task for task in asyncio.all_tasks() if task is not mine] == []
+
+
+async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    parking = asyncio.create_task(link.park(600.0))
+    assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
+    await asyncio.sleep(0.05)
+    assert not parking.done()
+    agent.say(m.AWAY, {})
+    await asyncio.wait_for(parking, 1)
+    assert plane.heard.kinds() == ["link_up"], "nobody is told anything"
+
+
+async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
+    link, _ = await plane.pair()
+    await asyncio.wait_for(link.park(600.0), 1)
+    lonely = plane.link()
+    await asyncio.wait_for(lonely.park(600.0), 1)
+
+
+async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:
+    link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
+    link.adopt("t1", 1)
+    began = time.monotonic()
+    await plane.heard.until("link_closed")
+    assert time.monotonic() - began >= 0.85
+    assert "for 0.9 s" in plane.heard.result("t1").message
+    assert "after 0.8 s" in plane.heard.result("t1").message
+
+
+async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> None:
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=600.0)
+    link.adopt("t1", 1)
+    await agent.cut()
+    await asyncio.wait_for(plane.heard.until("link_closed"), 5)
+    assert "for 0.3 s" in plane.heard.result("t1").message

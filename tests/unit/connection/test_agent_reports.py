@@ -152,6 +152,23 @@ def test_the_lease_counts_from_the_question_that_was_answered() -> None:
     assert 9 < lease.left_s() <= 10
 
 
+def test_the_lease_is_longer_while_the_control_plane_is_away_but_not_that_of_workers() -> None:
+    lease = Lease(10.0)
+    asked = time.monotonic()
+    lease.answered(asked)
+    lease.away(600.0)
+    assert lease.until == asked + 610
+    assert lease.left_s() > 600
+    assert 9 < lease.grant_s() <= 10
+    again = time.monotonic()
+    lease.answered(again)
+    assert lease.until == again + 610, "an answer that was under way changes nothing"
+    lease.back(again)
+    assert lease.until == again + 10
+    lease.away(-5.0)
+    assert lease.until == again + 10
+
+
 def test_how_busy_a_machine_is(tmp_path: Path) -> None:
     stat, memory = tmp_path / "stat", tmp_path / "meminfo"
     stat.write_text("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1\n")

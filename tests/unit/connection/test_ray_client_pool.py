@@ -385,3 +385,28 @@ def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
     names = ["rmcs-agent-cp-my-mac-2-9", "rmcs-agent-cp-my-mac-10-1", "rmcs-agent-cp-my-mac-2-10"]
     agents = [RememberedAgent("my-mac", name, "s", "127.0.0.1", 1) for name in names]
     assert [one.agent for one in sorted(agents, key=ray_client_pool._age)] == [names[0], names[2], names[1]]
+
+
+async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_until_they_are_back() -> None:
+    before = Fleet()
+    await before.pool.link("a")
+    (agent,) = before.dashboard.agents
+    parking = asyncio.create_task(before.pool.park(600.0))
+    await agent.until(m.AWAY)
+    assert [one.away_s for one in before.agents.values()] == [600.0]
+    agent.say(m.AWAY, {})
+    await parking
+    await agent.cut()
+
+    second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
+    await second.pool.take_back(before.agents.values(), None)
+    await second.pool.park(5.0)
+    assert [one.away_s for one in second.agents.values()] == [600.0]
+
+    third = Fleet(second)
+    await third.pool.take_back(second.agents.values(), None)
+    await agent.dial()
+    await third.heard.until("link_up")
+    await eventually(lambda: [one.away_s for one in third.agents.values()] == [0.0])
+    await asyncio.gather(third.pool.close(), third.hang_up_when_told())
+    assert third.agents == {}

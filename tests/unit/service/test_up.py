@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, ask_to_drain, holder
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop, holder, say_how_to_stop
 from tests.unit.client_api.control_plane import fleet, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,15 +111,31 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
 
 
-def test_a_wish_to_drain_is_for_one_process_only(tmp_path: Path) -> None:
-    ask_to_drain(tmp_path, os.getpid() + 1, 5.0)
+def test_how_to_stop_is_said_to_one_process_only(tmp_path: Path) -> None:
+    say_how_to_stop(tmp_path, os.getpid() + 1, Stop(5.0, 7.0))
     with StateFolder(tmp_path) as state:
-        assert state.drain_asked() is None
-        ask_to_drain(tmp_path, os.getpid(), 5.0)
-        assert state.drain_asked() == 5.0
-        assert state.drain_asked() is None
-        (tmp_path / "stop.json").write_text("nonsense")
-        assert state.drain_asked() is None
+        assert state.how_to_stop() == Stop(None, 0.0)
+        say_how_to_stop(tmp_path, os.getpid(), Stop(5.0))
+        assert state.how_to_stop() == Stop(5.0, 0.0)
+        assert state.how_to_stop() == Stop()
+        say_how_to_stop(tmp_path, os.getpid(), Stop(away_s=7.0))
+        assert state.how_to_stop() == Stop(None, 7.0)
+        for nonsense in ("nonsense", "[]", '{"pid": 5}'):
+            (tmp_path / "stop.json").write_text(nonsense)
+            assert state.how_to_stop() == Stop()
+
+
+def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
+    process, address = folder.up()
+    job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
+    request = Request(
+        f"{address}/api/v1/items", json.dumps({"task": job}).encode(), {"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=10) as response:
+        assert response.status == 200
+    assert (folder.rmcs("down", "--away", "600").wait(30), process.wait(10)) == (0, 0)
+    said = folder.said(process)
+    assert "1 item not over, which the next start takes up; clusters go on with them for 600 s" in said
 
 
 def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:

@@ -64,7 +64,7 @@ class Agent:
         self._hands = Hands(self._wake_from_any_thread, self._look_later)
         self._calls = Calls(join.cluster, join.own_modules, self._hands, self._wake)
         self._lease = Lease()
-        self._workers = WorkerServer(self._hear_worker, self._lease.left_s, self._actor_line)
+        self._workers = WorkerServer(self._hear_worker, self._lease.grant_s, self._actor_line)
         self._actors = Actors(
             join.cluster,
             join.own_modules,
@@ -109,7 +109,7 @@ class Agent:
                 await self._serve(connection, probe)
                 self._check_lease()
                 connection = await dial(self._join, who, self._secret, self._lease.until)
-                self._lease.answered(connection.asked_at)
+                self._lease.back(connection.asked_at)
         except LeaseOver as error:
             raise CannotDial(str(error)) from None
 
@@ -216,6 +216,9 @@ class Agent:
                 self.send(m.PONG, head, urgent=True)
             case m.PONG:
                 self._lease.answered(head.get("t"))
+            case m.AWAY:
+                self._lease.away(float(head["seconds"]))
+                self.send(m.AWAY, {}, urgent=True)
             case m.CLOSE:
                 raise Closed(str(head.get("sentence")))
             case _:

@@ -15,16 +15,31 @@ class Lease:
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self._asked_at = time.monotonic()
+        self._away_s = 0.0
 
     @property
     def until(self) -> float:
         """On the clock of ``time.monotonic``."""
-        return self._asked_at + self.seconds
+        return self._asked_at + self.seconds + self._away_s
 
     def answered(self, asked_at: object) -> None:
         """The control plane answered what we asked then. What is no time of ours is ignored."""
         if isinstance(asked_at, float) and asked_at <= time.monotonic():
             self._asked_at = max(self._asked_at, asked_at)
+
+    def away(self, seconds: float) -> None:
+        """The control plane will not answer for so long, and still counts on us: that much longer than it would."""
+        self._away_s = max(seconds, 0.0)
+
+    def back(self, asked_at: float) -> None:
+        """It answered over a new connection."""
+        self._away_s = 0.0
+        self.answered(asked_at)
+
+    def grant_s(self) -> float:
+        """What a worker may be given. It asks again all the time, so it never needs more than the usual: one that has
+        lost its agent ends as soon as ever, however long the control plane is away."""
+        return min(self.left_s(), self.seconds)
 
     def left_s(self) -> float:
         """Negative when it is over."""

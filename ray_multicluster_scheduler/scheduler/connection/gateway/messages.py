@@ -21,6 +21,7 @@ connection and the link's secret on later ones. Then, in any order:
     PROBE      → agent    {}                       asks for a SNAPSHOT now
     FETCH      → agent    {keys}                   asks for VALUE, of values that are kept there
     RELEASE    → agent    {keys}                   values that need not be kept there any more
+    AWAY       → agent    {seconds}                it stops for a while; the agent says AWAY, too
     CLOSE      → agent    {sentence}               end everything but detached actors, then yourself
     PING/PONG  both ways  {t}                      t: the asking side's own clock; PONG repeats it
     ACCEPTED   ← agent    {keys}
@@ -71,7 +72,9 @@ known, as with several nodes.
 
 The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control
 plane counts from when it answered. An answer is never sent before its question, so however long either was
-under way, the agent's time is over first.
+under way, the agent's time is over first. After AWAY the agent may work for ``seconds`` longer than that, until it is
+let in again. The next process of the control plane waits for so much longer before it takes what ran there for dead,
+counted from its own start.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
     "probe",
     "close",
 )
-PING, PONG = "ping", "pong"
+PING, PONG, AWAY = "ping", "pong", "away"
 FETCH, RELEASE, KEPT, RELEASED, VALUE = "fetch", "release", "kept", "released", "value"
 ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
     "accepted",
