@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
@@ -172,14 +171,21 @@ class AgentLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def park(self, away_s: float = 0.0) -> None:
-        """Hang up, and say nothing to anybody: what runs over there is for the next process. With ``away_s`` the agent
-        is told that this one takes its time."""
+    async def announce(self, away_s: float) -> None:
+        """Tell the agent that we stop, and that it takes so long until the next process is there."""
         self.closing = True
-        if away_s and self._send(m.AWAY, {"seconds": away_s}, urgent=True):
-            with suppress(TimeoutError):  # then it lives for as long as it would have otherwise
-                async with asyncio.timeout(_CLOSE_PATIENCE_S):
-                    await self._knows_that_we_leave.wait()
+        if self.over.is_set():
+            return
+        self._send(m.AWAY, {"seconds": away_s}, urgent=True)
+        try:
+            async with asyncio.timeout(_CLOSE_PATIENCE_S):
+                await self._knows_that_we_leave.wait()
+        except TimeoutError:  # then it lives for as long as it would have otherwise
+            _log.warning("the agent of cluster %s was not told that we are away for longer", self._cluster)
+
+    async def park(self) -> None:
+        """Hang up, and say nothing to anybody: what runs over there is for the next process."""
+        self.closing = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

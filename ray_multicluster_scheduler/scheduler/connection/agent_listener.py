@@ -104,13 +104,18 @@ class AgentListener:
         """This agent may not come (back) in."""
         self._tickets.pop(agent, None)
 
+    def let_nobody_in(self) -> None:
+        """Close the port; connections of links stay."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._open):
+            writer.close()
+
     async def close(self) -> None:
-        """Close the port and every connection."""
+        """Close the port, once the links have closed their connections."""
         async with self._starting:
             if self._server is not None:
-                self._server.close()
-                for writer in list(self._open):
-                    writer.close()
+                self.let_nobody_in()
                 await self._server.wait_closed()
                 self._server = None
 

@@ -118,7 +118,11 @@ class RayClientPool:
         for task in [*self._starting.values(), *self._farewells]:
             task.cancel()
         await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
-        await asyncio.gather(*(link.park(away_s) for link in self._links.values()))
+        if away_s:
+            await asyncio.gather(*(link.announce(away_s) for link in self._links.values()))
+        for port in self._ports.values():  # first: an agent that is let in again takes us for back
+            port.let_nobody_in()
+        await asyncio.gather(*(link.park() for link in self._links.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()

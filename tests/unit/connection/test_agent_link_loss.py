@@ -287,7 +287,7 @@ async def test_a_closed_link_leaves_nothing_behind(plane: Plane) -> None:
 
 async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plane: Plane) -> None:
     link, agent = await plane.pair()
-    parking = asyncio.create_task(link.park(600.0))
+    parking = asyncio.create_task(link.announce(600.0))
     assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
     await asyncio.sleep(0.05)
     assert not parking.done()
@@ -299,9 +299,9 @@ async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plan
 async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
     link, _ = await plane.pair()
-    await asyncio.wait_for(link.park(600.0), 1)
+    await asyncio.wait_for(link.announce(600.0), 1)
     lonely = plane.link()
-    await asyncio.wait_for(lonely.park(600.0), 1)
+    await asyncio.wait_for(lonely.announce(600.0), 1)
 
 
 async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:

@@ -396,6 +396,8 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
     assert [one.away_s for one in before.agents.values()] == [600.0]
     agent.say(m.AWAY, {})
     await parking
+    with pytest.raises(OSError):  # an agent that were let in now would take us for back
+        await asyncio.open_connection(*agent.join.addresses[0])
     await agent.cut()
 
     second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
