@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -136,7 +135,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel impor
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
 host, port, secret, lease_s, detached = sys.argv[1:]
 ActorChannel(Line(host, int(port), secret, float(lease_s)), "a1", 2, detached=detached == "detached").live("n1")
-time.sleep(4)
+time.sleep(4 if detached == "detached" else 20)
 print("lived")
 """
 
@@ -144,14 +143,20 @@ print("lived")
 @pytest.mark.parametrize(("kind", "code"), [("plain", 75), ("detached", 0)])
 async def test_an_idle_actor_ends_with_its_lease_unless_it_is_detached(agent: AgentSide, kind: str, code: int) -> None:
     line = agent.line._replace(lease_s=1.5)
-    agent.server._left_s = lambda: 1.5 if time.monotonic() < until else 0.0
-    until = time.monotonic() + 60
+    granted: list[float] = []
+    over = False
+
+    def left_s() -> float:
+        granted.append(0.0 if over else 1.5)
+        return granted[-1]
+
+    agent.server._left_s = left_s
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-c", ACTOR, line.host, str(line.port), line.secret, str(line.lease_s), kind],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    await eventually(lambda: agent.lines, timeout=20)
-    until = 0.0
+    await eventually(lambda: agent.lines and (granted or kind == "detached"), timeout=20)
+    over = True
     await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == code
