@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -63,7 +64,7 @@ def down(
     ] = None,
     away: Annotated[
         float,
-        typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds without it."),
+        typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds longer."),
     ] = 0.0,
 ) -> None:
     """Stop the service of a state folder. What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up.
@@ -74,6 +75,8 @@ def down(
     from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
 
+    if not math.isfinite(away) or not math.isfinite(drain or 0.0):
+        raise ConfigurationError("--away and --drain are numbers of seconds.", next_step="for example --away 600")
     folder = state or rmcs_home()
     said = holder(folder)
     if said is None:

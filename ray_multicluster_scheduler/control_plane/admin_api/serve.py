@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.retention import Retenti
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
 
 _log = get_logger(__name__)
 HOST, PORT = "127.0.0.1", 8000
@@ -63,7 +63,9 @@ def serve(
                 try:
                     away_s = _serve(runtime, listener, state, address, drain_s, say)
                 finally:
-                    runtime.park(away_s)
+                    told = runtime.park(away_s)
+                    if away_s:
+                        say(_who_goes_on(told, away_s))
             finally:
                 store.close()
 
@@ -109,6 +111,7 @@ def _serve(
             drain_s = drain_s if asked.drain_s is None else asked.drain_s
             if drain_s is not None and runtime.failure is None:
                 _drain(runtime, drain_s, stop, say)
+                asked = Stop(away_s=state.how_to_stop().away_s or asked.away_s)  # said while it drained
         finally:
             retention.stop()
             runtime.soon(runtime.acknowledge_no_more)
@@ -121,9 +124,14 @@ def _serve(
     say(
         f"rmcs: stopped; {left} item{'s' if left != 1 else ''} not over"
         + (", which the next start takes up" if left else "")
-        + (f"; clusters go on with them for {asked.away_s:g} s" if left and asked.away_s else "")
     )
     return asked.away_s
+
+
+def _who_goes_on(clusters: list[str], away_s: float) -> str:
+    if not clusters:
+        return "rmcs: no cluster was told to go on for longer; what runs there ends after lease_s"
+    return f"rmcs: {', '.join(clusters)}: what runs there goes on for {away_s:g} s longer than lease_s"
 
 
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:

@@ -118,6 +118,7 @@ class ServiceRuntime(Runtime):
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
         log.attached.clear()
         known = set(self.machine.registry.names())
+        self.dispatcher.outlive_s += max((one.away_s for one in agents if one.cluster not in known), default=0.0)
         await self.links.take_back([one for one in agents if one.cluster in known], identity)
 
     def _ended_meanwhile(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
@@ -353,25 +354,26 @@ class ServiceRuntime(Runtime):
         """On the loop, before programs cannot ask any more: agents keep what they answer for the next process."""
         self._stored.acknowledge_no_more()
 
-    def park(self, away_s: float = 0.0) -> None:
+    def park(self, away_s: float = 0.0) -> list[str]:
         """Stop here, and leave everything running where it is: the next process goes on. With ``away_s`` it may come so
-        much later than ``lease_s``. Idempotent."""
+        much later than ``lease_s`` for the clusters that are returned. Idempotent."""
         with self._closing:
             if self.loop_over:
-                return
+                return []
             self.closed = True
             self.refuse("is being stopped")
             try:
-                self.run(self._park(away_s))
+                return self.run(self._park(away_s))
             finally:
                 self._end()
 
-    async def _park(self, away_s: float) -> None:
+    async def _park(self, away_s: float) -> list[str]:
         self.manager.halt()
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()
         await self.jobs.close()
-        await self.links.park(away_s)
+        told = await self.links.park(away_s)
         await self.clients.close()
         await asyncio.to_thread(self.packages.close)
+        return told

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
@@ -44,6 +45,7 @@ class StateFolder:
         except BlockingIOError:
             os.close(self._file)
             raise _taken(path) from None
+        (path / _STOP).unlink(missing_ok=True)  # said to one before us, who may have had the same number
         self.tell()
 
     def tell(self, **about: Any) -> None:
@@ -63,8 +65,8 @@ class StateFolder:
         told = said if isinstance(said, dict) and said.get("pid") == os.getpid() else {}
         drain, away = told.get("drain_s"), told.get("away_s")
         return Stop(
-            float(drain) if isinstance(drain, (int, float)) else None,
-            float(away) if isinstance(away, (int, float)) else 0.0,
+            float(drain) if _is_time(drain) else None,
+            float(away) if _is_time(away) else 0.0,
         )
 
     def leave(self) -> None:
@@ -79,6 +81,10 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self.leave()
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
 def say_how_to_stop(path: Path, pid: int, how: Stop) -> None:

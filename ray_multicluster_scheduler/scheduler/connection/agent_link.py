@@ -60,7 +60,9 @@ class AgentLink:
         self._values = ValueDesk(cluster, agent, self._send)
         self._calls = CallDesk(cluster, listener, self._send, self._values, of_before=of_before)
         self._unclaimed_s, self._away_s = unclaimed_s, away_s
-        self._knows_that_we_leave = asyncio.Event()
+        self._announced_s: float | None = None
+        self._knows_that_we_leave, self.back = asyncio.Event(), asyncio.Event()
+        """``back``: it has said something since it was let in, so it knows that it was."""
         self._last_contact = self._last_word = time.monotonic()
         self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
@@ -171,17 +173,16 @@ class AgentLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def announce(self, away_s: float) -> None:
-        """Tell the agent that we stop, and that it takes so long until the next process is there."""
-        self.closing = True
-        if self.over.is_set():
-            return
+    async def announce(self, away_s: float) -> bool:
+        """Tell the agent that we stop, and that it takes so long until the next process is there. Did it hear it?"""
+        self.closing, self._announced_s = True, away_s
         self._send(m.AWAY, {"seconds": away_s}, urgent=True)
         try:
             async with asyncio.timeout(_CLOSE_PATIENCE_S):
                 await self._knows_that_we_leave.wait()
         except TimeoutError:  # then it lives for as long as it would have otherwise
-            _log.warning("the agent of cluster %s was not told that we are away for longer", self._cluster)
+            return False
+        return True
 
     async def park(self) -> None:
         """Hang up, and say nothing to anybody: what runs over there is for the next process."""
@@ -214,14 +215,16 @@ class AgentLink:
         self._outbox = outbox = FrameWriter()
         self._disconnected.clear()
         self._at_rest = None  # that of another connection, which this one takes the place of
-        self._last_contact, self._away_s = time.monotonic(), 0.0
+        self._last_contact = time.monotonic()
         if not self.joined.done():
             self.joined.set_result(self.info)
         self._calls.connected(again=not first or self._of_before, protocol=self.info.protocol)
         self._values.connected()
+        if self._announced_s is not None:
+            self._send(m.AWAY, {"seconds": self._announced_s}, urgent=True)
         self._listener.link_up(self.info)
         if first and self._of_before:
-            self._spawn(self._drop_unclaimed_later())
+            asyncio.get_running_loop().call_later(self._unclaimed_s, self._calls.drop_unclaimed)
         children = [
             asyncio.create_task(self._read(connection)),
             asyncio.create_task(self._write(connection.writer, outbox)),
@@ -275,10 +278,6 @@ class AgentLink:
             silent = time.monotonic() - self._last_contact
             if silent > 3 * self._heartbeat_s:
                 raise TimeoutError(f"nothing was heard from the agent for {silent:.1f} s")
-
-    async def _drop_unclaimed_later(self) -> None:
-        await asyncio.sleep(self._unclaimed_s)
-        self._calls.drop_unclaimed()
 
     async def _watch_the_silent(self) -> None:
         """The connection is gone: wait for the agent's return, or until it is known to be dead."""
@@ -348,7 +347,8 @@ class AgentLink:
             case m.SNAPSHOT:
                 self._take_snapshot(head)
             case m.PING:
-                self._last_word = time.monotonic()
+                self._last_word, self._away_s = time.monotonic(), 0.0
+                self.back.set()
                 self._send(m.PONG, head, urgent=True)
             case m.PONG:
                 pong = self._pongs.get(head.get("t", 0.0))

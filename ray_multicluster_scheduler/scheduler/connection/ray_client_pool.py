@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
 )
 
 _log = get_logger(__name__)
+_WRITE_PATIENCE_S = 5.0
 
 
 class RayClientPool:
@@ -107,25 +108,35 @@ class RayClientPool:
             await port.close()
         self._ports.clear()
 
-    async def park(self, away_s: float = 0.0) -> None:
-        """Close the port and forget the links: the agents go on, and dial until their leases end, or for ``away_s``
-        longer if they are told. Before they are, the next process knows of it: it must not take them for dead."""
-        if away_s:
-            for link in self.links():
-                known = self._known.get(link.agent)
-                if known is not None:  # one that was told before, and has not come back, knows only that
-                    await self._remember(replace(known, away_s=max(known.away_s, away_s)))
+    async def park(self, away_s: float = 0.0) -> list[str]:
+        """Close the port and forget the links: the agents go on, and dial until their leases end. With ``away_s`` they
+        are told that they may go on for so much longer. Returns the clusters whose agents have heard it."""
         for task in [*self._starting.values(), *self._farewells]:
             task.cancel()
         await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
-        if away_s:
-            await asyncio.gather(*(link.announce(away_s) for link in self._links.values()))
+        told = await self._announce(away_s) if away_s else []
         for port in self._ports.values():  # first: an agent that is let in again takes us for back
             port.let_nobody_in()
         await asyncio.gather(*(link.park() for link in self._links.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
+        return told
+
+    async def _announce(self, away_s: float) -> list[str]:
+        """Written before it is said: the next process must not take those for dead who know that they have time."""
+        written = []
+        try:
+            async with asyncio.timeout(_WRITE_PATIENCE_S):
+                for link in [one for one in self._links.values() if one.connected]:
+                    known = self._known.get(link.agent)
+                    if known is not None:
+                        await self._remember(replace(known, away_s=max(known.away_s, away_s)))
+                        written.append(link)
+        except TimeoutError:
+            _log.warning("that clusters are to go on without us cannot be written down, so they are not told")
+        heard = await asyncio.gather(*(link.announce(away_s) for link in written))
+        return [link.cluster for link, yes in zip(written, heard, strict=True) if yes]
 
     async def _start(self, cluster: str) -> AgentLink:
         before = self._links.get(cluster)
@@ -185,10 +196,17 @@ class RayClientPool:
                 await port.start()
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
+                self._ports.pop((one.host, one.port), None)  # others are not to wait for it
+                self._beside(self._stop_job(one.cluster, one.agent))
 
     async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:
         """From now on its lease is as short as any."""
-        await asyncio.wait([link.joined])
+        waits = [asyncio.ensure_future(one.wait()) for one in (link.back, link.over)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
         if not link.over.is_set():
             await self._remember(replace(agent, away_s=0.0))
 

@@ -60,7 +60,9 @@ class Dispatcher:
         local_python: str,
         lost_after_s: float,
     ) -> None:
-        self._local_python, self._lost_after_s = local_python, lost_after_s
+        self._local_python = local_python
+        self.outlive_s = lost_after_s
+        """So long an attempt may live whose agent nobody knows any more."""
         self._describe, self._post, self._shelf = describe, post, shelf
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
@@ -152,7 +154,7 @@ class Dispatcher:
 
     async def _outlive(self, order: AdoptAttempt) -> None:
         """Nobody knows its agent any more: when the lease of whoever ran it is over, so is it."""
-        await asyncio.sleep(self._lost_after_s)
+        await asyncio.sleep(self.outlive_s)
         sentence = f"the agent in cluster {order.cluster!r} that ran it is unknown to this process; its lease is over"
         self._post(
             AttemptFinished(

@@ -292,16 +292,14 @@ async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plan
     await asyncio.sleep(0.05)
     assert not parking.done()
     agent.say(m.AWAY, {})
-    await asyncio.wait_for(parking, 1)
+    assert await asyncio.wait_for(parking, 1)
     assert plane.heard.kinds() == ["link_up"], "nobody is told anything"
 
 
 async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
     link, _ = await plane.pair()
-    await asyncio.wait_for(link.announce(600.0), 1)
-    lonely = plane.link()
-    await asyncio.wait_for(lonely.announce(600.0), 1)
+    assert not await asyncio.wait_for(link.announce(600.0), 1)
 
 
 async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:
@@ -314,9 +312,34 @@ async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane)
     assert "after 0.8 s" in plane.heard.result("t1").message
 
 
+async def test_one_that_may_not_know_that_it_was_let_in_is_not_back(plane: Plane) -> None:
+    """The welcome was lost on its way: the agent goes on for as long as it was told before."""
+    link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
+    link.adopt("t1", 1)
+    await agent.cut()
+    began = time.monotonic()
+    await plane.heard.until("link_closed")
+    assert time.monotonic() - began >= 0.8
+    assert not link.back.is_set()
+
+
+async def test_one_that_breaks_off_and_comes_again_is_told_again(plane: Plane) -> None:
+    link, agent = await plane.pair()
+    announcing = asyncio.create_task(link.announce(600.0))
+    await agent.until(m.AWAY)
+    await agent.cut()
+    agent.heard.clear()
+    await agent.dial()
+    assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
+    agent.say(m.AWAY, {})
+    assert await asyncio.wait_for(announcing, 2)
+
+
 async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> None:
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=600.0)
     link.adopt("t1", 1)
+    agent.say(m.PING, {"t": 1.0})
+    await link.back.wait()
     await agent.cut()
     await asyncio.wait_for(plane.heard.until("link_closed"), 5)
     assert "for 0.3 s" in plane.heard.result("t1").message

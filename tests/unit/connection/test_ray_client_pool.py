@@ -395,20 +395,61 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
     await agent.until(m.AWAY)
     assert [one.away_s for one in before.agents.values()] == [600.0]
     agent.say(m.AWAY, {})
-    await parking
+    assert await parking == ["a"]
     with pytest.raises(OSError):  # an agent that were let in now would take us for back
         await asyncio.open_connection(*agent.join.addresses[0])
     await agent.cut()
 
     second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
     await second.pool.take_back(before.agents.values(), None)
-    await second.pool.park(5.0)
+    assert await second.pool.park(5.0) == []
     assert [one.away_s for one in second.agents.values()] == [600.0]
 
     third = Fleet(second)
     await third.pool.take_back(second.agents.values(), None)
     await agent.dial()
     await third.heard.until("link_up")
+    assert [one.away_s for one in third.agents.values()] == [600.0], "it may not know yet that it was let in"
+    agent.say(m.PING, {"t": 1.0})
     await eventually(lambda: [one.away_s for one in third.agents.values()] == [0.0])
     await asyncio.gather(third.pool.close(), third.hang_up_when_told())
     assert third.agents == {}
+
+
+async def test_one_that_comes_back_while_we_leave_does_not_undo_what_is_written() -> None:
+    before = Fleet()
+    await before.pool.link("a")
+    (agent,) = before.dashboard.agents
+    parking = asyncio.create_task(before.pool.park(600.0))
+    await agent.until(m.AWAY)
+    agent.say(m.AWAY, {})
+    await parking
+    await agent.cut()
+    fleet = Fleet(before)
+    await fleet.pool.take_back(before.agents.values(), None)
+    await agent.dial()
+    await fleet.heard.until("link_up")
+    agent.heard.clear()
+    parking = asyncio.create_task(fleet.pool.park(300.0))
+    agent.say(m.PING, {"t": 1.0})
+    await agent.until(m.AWAY)
+    agent.say(m.AWAY, {})
+    await parking
+    assert [one.away_s for one in fleet.agents.values()] == [600.0], "never less than what the agent may count on"
+
+
+async def test_agents_are_not_told_what_cannot_be_written(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet.pool.link("a")
+    monkeypatch.setattr(ray_client_pool, "_WRITE_PATIENCE_S", 0.05)
+
+    async def never(_: RememberedAgent) -> None:
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(fleet.pool._memory, "remember", never)
+    with caplog.at_level(logging.WARNING):
+        assert await asyncio.wait_for(fleet.pool.park(600.0), 5) == []
+    assert "cannot be written down, so they are not told" in caplog.text
+    (agent,) = fleet.dashboard.agents
+    assert not [one for one in agent.heard if one.kind == m.AWAY]

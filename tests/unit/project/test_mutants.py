@@ -72,12 +72,20 @@ def test_positions_are_right_beside_other_alphabets() -> None:
     }
 
 
+def dumped(source: str) -> str:
+    try:
+        return ast.dump(ast.parse(source))
+    except SystemError:  # "recursion depth mismatch": CPython before 3.13 counts that of all threads together
+        return ast.dump(ast.parse(source))
+
+
 def test_every_mutant_of_a_real_file_is_another_program_with_the_same_lines() -> None:
     source = Path(script.__file__ or "").read_text()
     found = script.mutants(source)
     assert len(found) > 20
+    program = dumped(source)
     for one in found:
         text = one.applied(source)
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(source))
+        assert dumped(text) != program
         kept = source.splitlines()
         assert text.splitlines()[: one.line - 1] == kept[: one.line - 1]

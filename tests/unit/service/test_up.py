@@ -112,8 +112,12 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
 
 
 def test_how_to_stop_is_said_to_one_process_only(tmp_path: Path) -> None:
-    say_how_to_stop(tmp_path, os.getpid() + 1, Stop(5.0, 7.0))
+    say_how_to_stop(tmp_path, os.getpid(), Stop(5.0, 7.0))  # before it was there: somebody else with its number
     with StateFolder(tmp_path) as state:
+        assert state.how_to_stop() == Stop(None, 0.0)
+        say_how_to_stop(tmp_path, os.getpid() + 1, Stop(5.0, 7.0))
+        assert state.how_to_stop() == Stop(None, 0.0)
+        say_how_to_stop(tmp_path, os.getpid(), Stop(-1.0, float("nan")))
         assert state.how_to_stop() == Stop(None, 0.0)
         say_how_to_stop(tmp_path, os.getpid(), Stop(5.0))
         assert state.how_to_stop() == Stop(5.0, 0.0)
@@ -135,7 +139,12 @@ def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
         assert response.status == 200
     assert (folder.rmcs("down", "--away", "600").wait(30), process.wait(10)) == (0, 0)
     said = folder.said(process)
-    assert "1 item not over, which the next start takes up; clusters go on with them for 600 s" in said
+    assert "1 item not over, which the next start takes up" in said
+    assert "no cluster was told to go on for longer" in said, "there is no agent anywhere"
+    for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
+        wrong = folder.rmcs("down", option, number)
+        assert wrong.wait(30) == 2
+        assert option in folder.said(wrong)
 
 
 def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:

@@ -144,7 +144,7 @@ class Agent:
 
     def _check_lease(self) -> None:
         if self._lease.left_s() < 0:
-            raise LeaseOver(f"the control plane answered nothing for {self._lease.seconds:g} s: the lease is over")
+            raise LeaseOver(f"the control plane answered nothing for {self._lease.whole_s:g} s: the lease is over")
 
     async def _read(self, connection: Connection, probe: Probe) -> None:
         self._hear_all(connection.early, probe)

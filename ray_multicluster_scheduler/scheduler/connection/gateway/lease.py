@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 
@@ -20,7 +21,7 @@ class Lease:
     @property
     def until(self) -> float:
         """On the clock of ``time.monotonic``."""
-        return self._asked_at + self.seconds + self._away_s
+        return self._asked_at + self.whole_s
 
     def answered(self, asked_at: object) -> None:
         """The control plane answered what we asked then. What is no time of ours is ignored."""
@@ -29,7 +30,12 @@ class Lease:
 
     def away(self, seconds: float) -> None:
         """The control plane will not answer for so long, and still counts on us: that much longer than it would."""
-        self._away_s = max(seconds, 0.0)
+        self._away_s = max(seconds, 0.0) if math.isfinite(seconds) else 0.0
+
+    @property
+    def whole_s(self) -> float:
+        """All of it, from a question that was answered."""
+        return self.seconds + self._away_s
 
     def back(self, asked_at: float) -> None:
         """It answered over a new connection."""

@@ -73,8 +73,8 @@ known, as with several nodes.
 The lease: the agent may work until ``lease_s`` after it *sent* the newest PING that was answered, and the control
 plane counts from when it answered. An answer is never sent before its question, so however long either was
 under way, the agent's time is over first. After AWAY the agent may work for ``seconds`` longer than that, until it is
-let in again. The next process of the control plane waits for so much longer before it takes what ran there for dead,
-counted from its own start.
+let in again, and its first PING shows that it knows. Until then the next process of the control plane waits for
+so much longer before it takes what ran there for dead, counted from its own start.
 """
 
 from __future__ import annotations
