@@ -105,6 +105,9 @@ class ServiceRuntime(Runtime):
                 self._stored.objects.lose(row.task.id, log.attached[row.task.id])
                 watches.append(error)
         ended = await asyncio.to_thread(self._ended_meanwhile, restored.items)
+        strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
+        self.dispatcher.left_alone = {one.cluster for one in strangers}
+        self.dispatcher.outlive_s += max((one.away_s for one in strangers), default=0.0)
         self.manager.post(restored)
         crash_point("in start-up")
         for cluster, result in ended:
@@ -117,9 +120,7 @@ class ServiceRuntime(Runtime):
             elif row.waits_for:
                 self.manager.post(ArgumentsReady(row.task.id, None, self.incomplete.bytes_beside(row.task.id)))
         log.attached.clear()
-        known = set(self.machine.registry.names())
-        self.dispatcher.outlive_s += max((one.away_s for one in agents if one.cluster not in known), default=0.0)
-        await self.links.take_back([one for one in agents if one.cluster in known], identity)
+        await self.links.take_back([one for one in agents if one not in strangers], identity)
 
     def _ended_meanwhile(self, rows: Iterable[ItemRow]) -> list[tuple[str, CallResult]]:
         """Answers that were written, while the process before ours ended before it could say what follows from them."""

@@ -7,7 +7,7 @@ the machine as an event. Attempts of one cluster leave in the order they were pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,8 @@ class Dispatcher:
         self._local_python = local_python
         self.outlive_s = lost_after_s
         """So long an attempt may live whose agent nobody knows any more."""
+        self.left_alone: Collection[str] = ()
+        """Clusters with agents of the process before ours that are not taken back."""
         self._describe, self._post, self._shelf = describe, post, shelf
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
@@ -187,7 +189,7 @@ class Dispatcher:
             "what one of them pickles, the other cannot load"
         )
         for order in waiting:
-            self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, PYTHON_MISMATCH, sentence))
+            self._refuse(order, FailureClass.CLUSTER, PYTHON_MISMATCH, sentence)
 
     def _refuse_waiting(self, cluster: str, error: Exception) -> None:
         code, permanent = "LINK_FAILED", False
@@ -196,7 +198,22 @@ class Dispatcher:
         sentence = _sentence(error)
         self._post(LinkFailed(cluster, code, sentence, permanent))
         for order in self._waiting.pop(cluster):
-            self._post(DispatchRefused(order.task_id, order.attempt, FailureClass.CLUSTER, code, sentence))
+            self._refuse(order, FailureClass.CLUSTER, code, sentence)
+
+    def _refuse(self, order: Dispatch, failure: FailureClass, code: str, sentence: str) -> None:
+        """It cannot be sent. One that may have been sent by the process before ours may be alive all the same: whoever
+        is asked over there answers for it; where an agent is left alone, it is over when the lease of that one is."""
+        link = self._links.existing(order.cluster) if order.again else None
+        if link is not None:
+            link.adopt(order.task_id, order.attempt)
+        elif order.again and order.cluster in self.left_alone:
+            self._spawn(self._refuse_later(DispatchRefused(order.task_id, order.attempt, failure, code, sentence)))
+        else:
+            self._post(DispatchRefused(order.task_id, order.attempt, failure, code, sentence))
+
+    async def _refuse_later(self, refusal: DispatchRefused) -> None:
+        await asyncio.sleep(self.outlive_s)
+        self._post(refusal)
 
     def _send(self, link: ClusterLink, orders: list[Dispatch]) -> None:
         calls = []
@@ -210,8 +227,8 @@ class Dispatcher:
                 try:
                     calls.append(self._call(order, task, prepared))
                 except (StoreError, LookupError, StopIteration) as error:  # its own fault: others are sent all the same
-                    key, sentence = (order.task_id, order.attempt), f"its payload cannot be read: {error!r}"
-                    self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PAYLOAD_LOST", sentence))
+                    sentence = f"its payload cannot be read: {error!r}"
+                    self._refuse(order, FailureClass.PERMANENT, "PAYLOAD_LOST", sentence)
         if calls:
             link.submit(calls)
             crash_point("after send")
@@ -221,9 +238,8 @@ class Dispatcher:
             async with self._shelf.at_hand(task):
                 await self._prepare(order, task)
         except StoreError as error:
-            key = (order.task_id, order.attempt)
-            self._settle(key)
-            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PAYLOAD_LOST", str(error)))
+            self._settle((order.task_id, order.attempt))
+            self._refuse(order, FailureClass.PERMANENT, "PAYLOAD_LOST", str(error))
 
     def _settle(self, key: tuple[str, int]) -> tuple[bool, bool]:
         """It is prepared, or cannot be: was it cancelled meanwhile, or given a place?"""
@@ -239,10 +255,10 @@ class Dispatcher:
             prepared = await self._preparation.task(task, order.cluster, order.attempt)
         except SchedulerError as error:
             failure = FailureClass.CLUSTER if isinstance(error, DashboardProblem) else FailureClass.PERMANENT
-            self._post(DispatchRefused(*key, failure, "PREPARATION_FAILED", str(error)))
+            self._refuse(order, failure, "PREPARATION_FAILED", str(error))
             return
         except Exception as error:
-            self._post(DispatchRefused(*key, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error)))
+            self._refuse(order, FailureClass.PERMANENT, "PREPARATION_FAILED", _sentence(error))
             raise
         finally:
             cancelled, placed = self._settle(key)
@@ -251,7 +267,7 @@ class Dispatcher:
             self._post(AttemptFinished(*key, "cancelled"))
         elif link is None:  # an upload takes time; the link of before may be gone
             sentence = f"the link to cluster {order.cluster!r} was closed while packages were uploaded"
-            self._post(DispatchRefused(*key, FailureClass.CLUSTER, "LINK_CLOSED", sentence))
+            self._refuse(order, FailureClass.CLUSTER, "LINK_CLOSED", sentence)
         else:
             link.submit([self._call(replace(order, ahead="") if placed else order, task, prepared)])
 

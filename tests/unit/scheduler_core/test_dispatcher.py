@@ -348,3 +348,39 @@ async def test_what_nobody_can_ask_for_is_over_when_its_lease_is(bench: Bench) -
     (over,) = bench.posted
     assert isinstance(over, events.AttemptFinished)
     assert (over.task_id, over.attempt, over.failure, over.code) == ("t1", 2, FailureClass.CLUSTER, "AGENT_UNKNOWN")
+
+
+async def test_one_that_may_have_been_sent_before_is_asked_for_and_not_refused(bench: Bench) -> None:
+    """Whoever has it says what becomes of it; a refusal would let it run elsewhere as well."""
+    bench.links.up["a"] = bench.links._make("a")
+    bench.preparation.slow = {"t1", "t2"}
+    bench.preparation.problem = ClusterConnectionError("the dashboard is silent", cluster="a")
+    bench.preparation.done.set()
+    bench.dispatcher.dispatch([replace(bench.order("t1"), again=True), bench.order("t2")])
+    await eventually(lambda: bench.posted)
+    await bench.dispatcher.close()
+    assert bench.links.up["a"].adopted == [("t1", 1)]
+    assert [event.task_id for event in bench.posted if isinstance(event, events.DispatchRefused)] == ["t2"]
+
+
+async def test_on_a_cluster_whose_agent_is_left_alone_it_is_refused_when_the_lease_is_over(bench: Bench) -> None:
+    bench.links.problem = KeyError("gone")
+    bench.links.open.set()
+    bench.dispatcher.left_alone = {"gone"}
+    bench.dispatcher.dispatch([replace(bench.order("t1", "gone"), again=True), bench.order("t2", "gone")])
+
+    def refused() -> list[str]:
+        return [event.task_id for event in bench.posted if isinstance(event, events.DispatchRefused)]
+
+    await eventually(refused)
+    assert refused() == ["t2"]
+    await eventually(lambda: len(refused()) == 2)
+    assert refused() == ["t2", "t1"]
+
+
+async def test_where_nothing_can_be_alive_it_is_refused_at_once(bench: Bench) -> None:
+    bench.links.problem = ClusterConnectionError("no route", cluster="a")
+    bench.links.open.set()
+    bench.dispatcher.outlive_s = 1000.0
+    bench.dispatcher.dispatch([replace(bench.order("t1"), again=True)])
+    await eventually(lambda: any(isinstance(event, events.DispatchRefused) for event in bench.posted))
