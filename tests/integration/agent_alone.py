@@ -158,7 +158,7 @@ async def a_message_that_cannot_be_handled_costs_the_connection_only() -> None:
 
 
 async def a_result_that_is_too_large_is_a_failure_with_a_sentence() -> None:
-    results_module.MAX_MESSAGE_BYTES = results_module._ROOM_FOR_HEADS + 1000
+    results_module.MOST_VALUE_BYTES = 1000
     agent, wire = new_agent(), Wire()
     value: Future[bytes] = Future()
     value.set_result(b"x" * 2000)
