@@ -170,7 +170,7 @@ def test_a_second_service_on_the_same_folder_is_refused(service: RunningService)
 
 def test_what_runs_goes_on_while_the_service_is_away_for_longer_than_a_lease(fleet: object, tmp_path: Path) -> None:
     """As before an upgrade: it is stopped for a while that it announces, and nothing of what ran is repeated."""
-    config = Path(fleet.config_path)  # type: ignore[attr-defined]
+    config = Path(fleet.config_path)  # type: ignore[attr-defined]  # a LocalFleet
     times = {"heartbeat_s": 1, "lease_s": 8, "lost_after_s": 20}
     with RunningService(config, tmp_path / "state", **times) as service:
         with UnifiedScheduler(address=service.address) as client:

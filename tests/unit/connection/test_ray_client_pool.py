@@ -387,7 +387,8 @@ def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
     assert [one.agent for one in sorted(agents, key=ray_client_pool._age)] == [names[0], names[2], names[1]]
 
 
-async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_until_they_are_back() -> None:
+async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
+    """A process that stopped after it told its agent so, which it wrote down first."""
     before = Fleet()
     await before.pool.link("a")
     (agent,) = before.dashboard.agents
@@ -399,7 +400,11 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
     with pytest.raises(OSError):  # an agent that were let in now would take us for back
         await asyncio.open_connection(*agent.join.addresses[0])
     await agent.cut()
+    return before, agent
 
+
+async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_until_they_are_back() -> None:
+    before, agent = await left_for_ten_minutes()
     second = Fleet(before)  # it stops before the agent is back, which so knows only what the first one said
     await second.pool.take_back(before.agents.values(), None)
     assert await second.pool.park(5.0) == []
@@ -417,14 +422,7 @@ async def test_that_agents_go_on_without_us_is_written_before_they_are_told_and_
 
 
 async def test_one_that_comes_back_while_we_leave_does_not_undo_what_is_written() -> None:
-    before = Fleet()
-    await before.pool.link("a")
-    (agent,) = before.dashboard.agents
-    parking = asyncio.create_task(before.pool.park(600.0))
-    await agent.until(m.AWAY)
-    agent.say(m.AWAY, {})
-    await parking
-    await agent.cut()
+    before, agent = await left_for_ten_minutes()
     fleet = Fleet(before)
     await fleet.pool.take_back(before.agents.values(), None)
     await agent.dial()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from tests.unit.service.actor_service import ActorService, an_actor, ready
 from tests.unit.service.service_plane import running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ActorService]:
-    with ActorService(tmp_path / "state") as service:
-        yield service
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,29 +22,6 @@ from tests.unit.service.actor_service import ActorService, ready, runtime_of
 from tests.unit.service.road import Gate, Road
 
 pytestmark = pytest.mark.usefixtures("leak_check")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ActorService]:
-    with ActorService(tmp_path / "state") as service:
-        yield service
-
-
-@pytest.fixture
-def scheduler(service: ActorService) -> Iterator[UnifiedScheduler]:
-    scheduler = UnifiedScheduler(address=service.address)
-    yield scheduler
-    scheduler.shutdown()
-
-
-@pytest.fixture
-def actor(scheduler: UnifiedScheduler) -> ActorHandle:
-    return ready(scheduler.submit_actor_async(Counter))
-
-
-@pytest.fixture
-def road(scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> Road:
-    return Road(scheduler, monkeypatch)
 
 
 # ---- cancelled

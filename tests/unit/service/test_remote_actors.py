@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,33 +21,10 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
-from tests.unit.service.actor_service import ActorService, ready, runtime_of
+from tests.unit.service.actor_service import ActorService, runtime_of
 from tests.unit.service.road import Gate, Road, answer_is_lost, it_is_refused, nonsense, nothing_arrives
 
 pytestmark = pytest.mark.usefixtures("leak_check")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ActorService]:
-    with ActorService(tmp_path / "state") as service:
-        yield service
-
-
-@pytest.fixture
-def scheduler(service: ActorService) -> Iterator[UnifiedScheduler]:
-    scheduler = UnifiedScheduler(address=service.address)
-    yield scheduler
-    scheduler.shutdown()
-
-
-@pytest.fixture
-def actor(scheduler: UnifiedScheduler) -> ActorHandle:
-    return ready(scheduler.submit_actor_async(Counter))
-
-
-@pytest.fixture
-def road(scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch) -> Road:
-    return Road(scheduler, monkeypatch)
 
 
 def methods(service: ActorService) -> list[str]:

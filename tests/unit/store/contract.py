@@ -306,7 +306,7 @@ class StoreContract:
             store.write(Change(outcomes=[Outcome(f"t{number}", 1, b"{}", value)]))
             store.write(ended(number, at=5.0)).result()
         store.strip(6.0, needed={"t2", "it's gone"})
-        assert [store.outcome(name).digest for name in ("t1", "t2")] == [None, value]  # type: ignore[union-attr]
+        assert [store.outcome(name).digest for name in ("t1", "t2")] == [None, value]  # type: ignore[union-attr]  # both ended
         assert store.expire(6.0, keep=0, needed=["t2"]) == 1
         assert (store.item("t1"), store.item("t2") is None) == (None, False)
 
