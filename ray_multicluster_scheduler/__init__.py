@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         ConfigurationError,
         NoFeasibleClusterError,
         NoHealthyClusterError,
+        NotAllowedError,
         PolicyEvaluationError,
         QueueFullError,
         RemoteError,
@@ -126,6 +127,7 @@ __all__ = [
     "LocalFleet",
     "NoFeasibleClusterError",
     "NoHealthyClusterError",
+    "NotAllowedError",
     "ObjectHandle",
     "PolicyEvaluationError",
     "QueueFullError",
@@ -228,6 +230,7 @@ _HOMES = {
     "common.exception": (
         "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
         "NoHealthyClusterError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
+        "NotAllowedError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
         "ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError TaskCancelledError "
         "TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
     ),

@@ -18,6 +18,7 @@ SchedulerError
 │   └── StoreFullError          … because there is no room
 ├── ServiceUnavailableError     the service does not answer, or not now
 ├── UnknownItemError            no item of this id was ever accepted here
+├── NotAllowedError             a service does not let this caller do that
 └── RemoteError                 user code failed with something that cannot be rebuilt here
 
 A user's own exception is not in this tree: it comes back as itself, with
@@ -132,6 +133,10 @@ class ServiceUnavailableError(SchedulerError):
 
 class UnknownItemError(SchedulerError, LookupError):
     """No item of this id was ever accepted by this control plane."""
+
+
+class NotAllowedError(SchedulerError, PermissionError):
+    """A service wants a token, another one, or one with another role."""
 
 
 class RemoteError(SchedulerError):

@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
@@ -28,12 +30,13 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         default_response_class=Answer,
     )
     often = {
-        "/api/v1/items": items.submit,
-        "/api/v1/items/batch": items.submit_batch,
-        "/api/v1/wait": items.wait,
-        "/api/v1/calls": actors.call,
+        "/api/v1/items": (Rule.SUBMIT, items.submit),
+        "/api/v1/items/batch": (Rule.SUBMIT, items.submit_batch),
+        "/api/v1/wait": (Rule.SEE, items.wait),
+        "/api/v1/calls": (Rule.SUBMIT, actors.call),
     }
     app.add_middleware(ShortWay, handlers=often)
+    app.add_middleware(Guard)
     app.add_middleware(OnlyLocal)  # the last one is asked first
     app.state.runtime = runtime
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
@@ -44,4 +47,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         app.add_exception_handler(kind, problems.of_http)
     for router in (probes.router, fleet.router, items.router, actors.router, blobs.router):
         app.include_router(router)
+    forgotten = without_rule(app.routes)
+    if forgotten:
+        raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
     return app

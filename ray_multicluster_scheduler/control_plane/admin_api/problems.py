@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import 
 _PROBLEM = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
+    (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
     (errors.TaskSubmissionError, 422),
     (errors.ConfigurationError, 422),

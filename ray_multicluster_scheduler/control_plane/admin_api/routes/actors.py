@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
@@ -32,13 +33,13 @@ router = APIRouter(prefix="/api/v1", tags=["actors"])
 MOST_CALLS = 10_000
 
 
-@router.get("/actors")
+@router.get("/actors", **needs(Rule.SEE))
 async def list_actors(request: Request) -> Response:
     """Every actor that is not over or was so lately, oldest first."""
     return Answer({"actors": explanation.actor_rows(runtime_of(request))})
 
 
-@router.get("/actor")
+@router.get("/actor", **needs(Rule.SEE))
 async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
     """A living actor by its name: one of this service, or a detached one on any cluster, or on this one."""
     runtime = runtime_of(request)
@@ -49,7 +50,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     return Answer(face(living if living is not None else await runtime.names.find(name, cluster)))
 
 
-@router.post("/calls")
+@router.post("/calls", **needs(Rule.SUBMIT))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order in which they are to run. Answers and errors come to the client's mailbox
@@ -134,7 +135,7 @@ def _wanted(entry: object, box: Mailbox) -> WantedCall:
     )
 
 
-@router.post("/calls/{call_id}/cancel")
+@router.post("/calls/{call_id}/cancel", **needs(Rule.STEER))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -144,7 +145,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     return {"id": call_id}
 
 
-@router.get("/calls/{call_id}/explain")
+@router.get("/calls/{call_id}/explain", **needs(Rule.SEE))
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why it is not answered yet."""
     open_call = runtime_of(request).calls.find(call_id)
@@ -153,7 +154,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     return Answer(open_calls.story(open_call))
 
 
-@router.get("/calls/{call_id}/result")
+@router.get("/calls/{call_id}/result", **needs(Rule.STEER))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
     """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
     known = mailboxes_of(request).box(client).find(call_id)

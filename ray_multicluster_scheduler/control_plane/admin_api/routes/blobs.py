@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
 
 router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
 BYTES = "application/octet-stream"
 
 
-@router.put("/{digest}")
+@router.put("/{digest}", **needs(Rule.SUBMIT))
 async def put(request: Request, digest: str) -> dict[str, Any]:
     """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
     runtime = runtime_of(request)
@@ -27,7 +28,7 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     return {"digest": digest, "bytes": len(data)}
 
 
-@router.get("/{digest}")
+@router.get("/{digest}", **needs(Rule.SUBMIT))
 async def get(request: Request, digest: str) -> Response:
     """The payload as it was put."""
     runtime = runtime_of(request)

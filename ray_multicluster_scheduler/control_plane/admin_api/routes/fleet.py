@@ -12,6 +12,7 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
@@ -21,7 +22,7 @@ from ray_multicluster_scheduler.simulation.trace import trace_text
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
 
-@router.get("/fleet")
+@router.get("/fleet", **needs(Rule.KNOWN))
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime = runtime_of(request)
@@ -36,7 +37,7 @@ async def fleet(request: Request) -> Response:
     )
 
 
-@router.get("/clusters")
+@router.get("/clusters", **needs(Rule.KNOWN))
 async def clusters(request: Request, refresh: bool = False) -> Response:
     """One row per cluster; ``refresh`` asks every one of them first."""
     runtime = runtime_of(request)
@@ -45,14 +46,14 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
     return Answer({"clusters": explanation.cluster_rows(runtime)})
 
 
-@router.get("/nodes")
+@router.get("/nodes", **needs(Rule.KNOWN))
 async def nodes(request: Request) -> Response:
     """The nodes of all clusters as they were last seen, in Ray's words."""
     runtime = runtime_of(request)
     return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
-@router.get("/clusters/{name}")
+@router.get("/clusters/{name}", **needs(Rule.KNOWN))
 async def cluster(request: Request, name: str) -> Response:
     """One cluster, asked now."""
     runtime = runtime_of(request)
@@ -63,19 +64,19 @@ async def cluster(request: Request, name: str) -> Response:
     return Answer({**row, "drained": fleet_control.is_drained(runtime, name)})
 
 
-@router.get("/clusters/{name}/drained")
+@router.get("/clusters/{name}/drained", **needs(Rule.KNOWN))
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is nothing of ours there any more? None if it is open for new work."""
     return {"drained": fleet_control.is_drained(runtime_of(request), name)}
 
 
-@router.post("/clusters/{name}/cordon")
+@router.post("/clusters/{name}/cordon", **needs(Rule.OPERATE))
 async def cordon(request: Request, name: str) -> dict[str, Any]:
     """Close it for new work."""
     return await _cordoned(request, name, cordoned=True)
 
 
-@router.post("/clusters/{name}/uncordon")
+@router.post("/clusters/{name}/uncordon", **needs(Rule.OPERATE))
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
     """Open it again."""
     return await _cordoned(request, name, cordoned=False)
@@ -88,7 +89,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
     return {"items": items}
 
 
-@router.post("/clusters/{name}/declare-dead")
+@router.post("/clusters/{name}/declare-dead", **needs(Rule.OPERATE))
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -98,7 +99,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     return {"items": items}
 
 
-@router.post("/queue/{what}/{name}/pause")
+@router.post("/queue/{what}/{name}/pause", **needs(Rule.OPERATE))
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -114,7 +115,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name}
 
 
-@router.post("/queue/{what}/{name}/resume")
+@router.post("/queue/{what}/{name}/resume", **needs(Rule.OPERATE))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """The end of pause."""
     runtime = runtime_of(request)
@@ -130,7 +131,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name}
 
 
-@router.post("/plan")
+@router.post("/plan", **needs(Rule.KNOWN))
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -139,20 +140,20 @@ async def plan(request: Request) -> Response:
     return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
 
 
-@router.get("/trace")
+@router.get("/trace", **needs(Rule.SEE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
     items = await asyncio.to_thread(history_trace, runtime_of(request).store)
     return Response(trace_text(items), media_type="text/csv")
 
 
-@router.get("/jobs")
+@router.get("/jobs", **needs(Rule.SEE))
 async def jobs(request: Request) -> Response:
     """Every job that is remembered, oldest first."""
     return Answer({"jobs": await runtime_of(request).all_jobs()})
 
 
-@router.get("/jobs/{job_id}")
+@router.get("/jobs/{job_id}", **needs(Rule.SEE))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
     return Answer(await runtime_of(request).job(job_id))

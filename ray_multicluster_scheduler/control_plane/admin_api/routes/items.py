@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
     blobs_of,
@@ -43,7 +44,7 @@ LOOK_AGAIN_S = 0.2
 LAST_NUMBER = 2**63 - 1
 
 
-@router.post("/items")
+@router.post("/items", **needs(Rule.SUBMIT))
 async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable."""
     said = await json_of(request)
@@ -52,7 +53,7 @@ async def submit(request: Request) -> Response:
     return Answer(answers[0].get("problem", answers[0]), status_code=status)
 
 
-@router.post("/items/batch")
+@router.post("/items/batch", **needs(Rule.SUBMIT))
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable."""
@@ -105,7 +106,7 @@ def _wanted(entry: object) -> Wanted:
     return Wanted(task, objects, entry.get("get_if_exists") is True)
 
 
-@router.get("/items/{item_id}")
+@router.get("/items/{item_id}", **needs(Rule.SEE))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """An item as it is now, with its outcome if it is over."""
     item = await runtime_of(request).look(item_id)
@@ -120,7 +121,7 @@ def face(item: Item) -> dict[str, Any]:
     return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
 
 
-@router.get("/items")
+@router.get("/items", **needs(Rule.SEE))
 async def list_items(
     request: Request,
     state: str | None = None,
@@ -157,7 +158,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
     }
 
 
-@router.post("/wait")
+@router.post("/wait", **needs(Rule.SEE))
 async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
@@ -173,7 +174,7 @@ async def wait(request: Request) -> Response:
     return Answer(await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout))
 
 
-@router.post("/items/{item_id}/cancel")
+@router.post("/items/{item_id}/cancel", **needs(Rule.STEER))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -185,7 +186,7 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
 
 
-@router.post("/items/{item_id}/hold")
+@router.post("/items/{item_id}/hold", **needs(Rule.STEER))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -195,7 +196,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/release")
+@router.post("/items/{item_id}/release", **needs(Rule.STEER))
 async def release(request: Request, item_id: str) -> dict[str, Any]:
     """The end of hold."""
     runtime = runtime_of(request)
@@ -205,7 +206,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/priority")
+@router.post("/items/{item_id}/priority", **needs(Rule.STEER))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """``{"priority": 5}``: from now on it waits with this."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -221,13 +222,13 @@ async def _there(runtime: ServiceRuntime, item_id: str) -> Item | None:
     return await runtime.look(item_id)
 
 
-@router.get("/items/{item_id}/explain")
+@router.get("/items/{item_id}/explain", **needs(Rule.SEE))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     return Answer(await runtime_of(request).explained(item_id))
 
 
-@router.get("/items/{item_id}/result")
+@router.get("/items/{item_id}/result", **needs(Rule.STEER))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
     item = await runtime_of(request).look(item_id)
@@ -245,7 +246,7 @@ async def result(request: Request, item_id: str) -> Response:
     return Response(told.payload, media_type=BYTES)
 
 
-@router.get("/items/{item_id}/logs")
+@router.get("/items/{item_id}/logs", **needs(Rule.SEE))
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:

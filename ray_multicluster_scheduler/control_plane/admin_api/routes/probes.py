@@ -6,18 +6,19 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
 
 router = APIRouter(tags=["probes"])
 
 
-@router.get("/healthz")
+@router.get("/healthz", **needs(Rule.OPEN))
 async def healthz() -> dict[str, Any]:
     """It answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.get("/readyz", **needs(Rule.OPEN))
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """It can accept work; 503 with the reason if not."""
     runtime = runtime_of(request)

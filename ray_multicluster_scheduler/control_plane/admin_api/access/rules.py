@@ -1,0 +1,108 @@
+"""needs(): every route says what its caller must be allowed to do. One without a rule is not served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from ray_multicluster_scheduler.common.exception import NotAllowedError
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+
+RULE = "x-rule"
+"""Where a route's rule stands in the OpenAPI document."""
+
+
+class Rule(StrEnum):
+    OPEN = "open"
+    """Whoever reaches us, without a token."""
+    KNOWN = "known"
+    """Whoever has a token: of the fleet, not of anybody's work."""
+    SEE = "see"
+    """Whoever has a token; a submitter who is nothing else only with what is its user's own."""
+    STEER = "steer"
+    """Operators, and submitters with what is their user's own."""
+    SUBMIT = "submit"
+    """Submitters: what they send is run."""
+    OPERATE = "operate"
+    """Operators and admins."""
+    ADMINISTER = "administer"
+    """Admins."""
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """Who may ask at all; handlers look whose item it is where that matters."""
+        return _ROLES[self]
+
+
+_ROLES = {
+    Rule.OPEN: frozenset(Role),
+    Rule.KNOWN: frozenset(Role),
+    Rule.SEE: frozenset(Role),
+    Rule.STEER: frozenset({Role.SUBMITTER, Role.OPERATOR, Role.ADMIN}),
+    Rule.SUBMIT: frozenset({Role.SUBMITTER}),
+    Rule.OPERATE: frozenset({Role.OPERATOR, Role.ADMIN}),
+    Rule.ADMINISTER: frozenset({Role.ADMIN}),
+}
+
+
+def needs(rule: Rule) -> dict[str, Any]:
+    """For the decorator of a route: ``@router.get("/clusters", **needs(Rule.KNOWN))``."""
+
+    async def check(request: Request) -> None:
+        enforce(rule, request)
+
+    checks = [] if rule is Rule.OPEN else [Depends(check)]
+    return {"dependencies": checks, "openapi_extra": {RULE: str(rule)}}
+
+
+def enforce(rule: Rule, request: Request) -> None:
+    """Raises NotAllowedError."""
+    caller = caller_of(request)
+    if not caller.roles & rule.roles:
+        wanted = " or ".join(sorted(rule.roles))
+        raise NotAllowedError(
+            f"{request.method} {request.url.path} is for a token with the role {wanted}; "
+            f"that of {caller.user} is {', '.join(sorted(caller.roles))}.",
+            next_step=f"use a token with the role {wanted} (rmcs token create)",
+        )
+
+
+def caller_of(request: Request) -> Caller:
+    """Whoever asks, as the guard at the door found out."""
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+def check_seen(request: Request, owner: str, what: str) -> None:
+    """Raises NotAllowedError if the caller may not know of ``what``, which is this owner's."""
+    caller = caller_of(request)
+    if not caller.may_see(owner):
+        raise _somebody_elses(caller, what)
+
+
+def check_steered(request: Request, owner: str, what: str) -> None:
+    """Raises NotAllowedError if the caller may not change ``what``, or read its value."""
+    caller = caller_of(request)
+    if not caller.may_steer(owner):
+        raise _somebody_elses(caller, what)
+
+
+def _somebody_elses(caller: Caller, what: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"{what} is not {caller.user}'s.",
+        next_step="use a token of its owner, or one with the role operator",
+    )
+
+
+def without_rule(routes: Iterable[BaseRoute]) -> list[str]:
+    """The paths of routes that do not say who may use them."""
+    return [
+        route.path
+        for route in routes
+        if isinstance(route, APIRoute) and (route.openapi_extra or {}).get(RULE) not in set(Rule)
+    ]
