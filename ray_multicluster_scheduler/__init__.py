@@ -229,8 +229,7 @@ _HOMES = {
     "common.context_manager": "ClusterContextManager",
     "common.exception": (
         "ActorDiedError ClusterConnectionError ClusterLostError ConfigurationError NoFeasibleClusterError "
-        "NoHealthyClusterError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
-        "NotAllowedError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
+        "NoHealthyClusterError NotAllowedError PolicyEvaluationError QueueFullError RemoteError RemoteTraceback "
         "ResultLostError SchedulerError ServiceUnavailableError StoreError StoreFullError TaskCancelledError "
         "TaskSubmissionError TaskTimeoutError UnknownItemError WorkerCrashedError"
     ),
