@@ -164,7 +164,7 @@ def raw(folder: Path, seconds: float, group: int) -> float:
             one = TaskDescription.from_dict(task(f"r{number}"))
             change.new.append(stored_rows.new_item(one, number, stored_rows.described(one)))
             change.now[one.id] = ItemNow(one.id, TaskState.QUEUED)
-            change.steps += [
+            change.told += [
                 Step(one.id, step, state, 0, 1.0, "QUEUED", "waits to be placed")
                 for step, state in ((1, TaskState.PENDING), (2, TaskState.QUEUED))
             ]

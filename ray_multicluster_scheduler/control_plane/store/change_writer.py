@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import apsw
 
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.control_plane.store.records import Change, FleetNow
+from ray_multicluster_scheduler.control_plane.store.records import Change, Decided, FleetNow, Note, Step
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 
@@ -22,12 +23,11 @@ class ChangeWriter:
         taken = list(connection.execute(self._said["take_over"]))
         connection.execute("COMMIT")
         self.control_plane, self.epoch = str(taken[0][0]), int(taken[0][1])
-        self._last_step, self._last_decision = int(taken[0][2]), int(taken[0][3])
+        self.last_told = int(taken[0][2])
+        """The number of the last thing that was told; durable."""
 
     @contextmanager
-    def transaction(
-        self, next_fence: int = 0, last_number: int = 0, steps: int = 0, decisions: int = 0
-    ) -> Iterator[apsw.Connection]:
+    def transaction(self, next_fence: int = 0, last_number: int = 0, told: int = 0) -> Iterator[apsw.Connection]:
         """All of it or nothing. Raises StoreError when somebody else leads."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
@@ -35,8 +35,7 @@ class ChangeWriter:
             lead = {
                 "next_fence": next_fence,
                 "last_number": last_number,
-                "last_step": self._last_step + steps,
-                "last_decision": self._last_decision + decisions,
+                "last_told": self.last_told + told,
                 "epoch": self.epoch,
             }
             connection.execute(self._said["lead"], lead)
@@ -51,23 +50,23 @@ class ChangeWriter:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        self._last_step, self._last_decision = lead["last_step"], lead["last_decision"]
+        self.last_told = lead["last_told"]
 
     def commit(self, change: Change) -> int:
-        """Durable when this returns; returns the number of the last step."""
+        """Durable when this returns; returns the number of the last thing that was told."""
         said, epoch = self._said, self.epoch
-        steps, decisions = self._last_step + 1, self._last_decision + 1
         last_number = max((one.number for one in change.new), default=0)
-        sizes = (change.next_fence, last_number, len(change.steps), len(change.decisions))
-        with self.transaction(*sizes) as connection:
+        rows: dict[type, list[tuple[Any, ...]]] = {Step: [], Decided: [], Note: []}
+        for at, one in enumerate(change.told, self.last_told + 1):
+            rows[type(one)].append((at, *one, epoch))
+        with self.transaction(change.next_fence, last_number, len(change.told)) as connection:
             connection.executemany(said["blob"], [(digest, len(data), data) for digest, data in change.blobs.items()])
             connection.executemany(said["new_item"], [(*one[:8], epoch) for one in change.new])
             payloads = [(one.number, at, digest) for one in change.new for at, digest in enumerate(one.blobs)]
             connection.executemany(said["payload"], payloads)
             connection.executemany(said["item_now"], [(*one[1:], epoch, one.id) for one in change.now.values()])
-            connection.executemany(said["step"], [(at, *one, epoch) for at, one in enumerate(change.steps, steps)])
-            rows = [(at, *one, epoch) for at, one in enumerate(change.decisions, decisions)]
-            connection.executemany(said["decision"], rows)
+            for name, kind in (("step", Step), ("decision", Decided), ("note", Note)):
+                connection.executemany(said[name], rows[kind])
             connection.executemany(said["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
             if change.fleet is not None:
                 self._write_fleet(change.fleet)
@@ -76,7 +75,7 @@ class ChangeWriter:
                     connection.execute(said["forget_setting"], (key,))
                 else:
                     connection.execute(said["setting"], (key, value, epoch))
-        return self._last_step
+        return self.last_told
 
     def _write_fleet(self, fleet: FleetNow) -> None:
         self._connection.execute(self._said["forget_fleet"])

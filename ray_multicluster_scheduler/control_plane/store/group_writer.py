@@ -114,7 +114,10 @@ class GroupWriter:
             for change, future in group:
                 self._write_one(change, future)
             return
-        for _, future in group:
+        number -= len(together.told)
+        for change, future in group:
+            assert isinstance(change, Change)
+            number += len(change.told)
             future.set_result(number)
 
     def _write_one(self, change: Change | Deed, future: Future[Any]) -> None:

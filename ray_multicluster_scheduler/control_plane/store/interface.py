@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Change,
     Decided,
     FleetNow,
+    Happened,
     Outcome,
     Page,
     Step,
@@ -33,8 +34,8 @@ class Store(Protocol):
     # ---- writing
 
     def write(self, change: Change) -> Future[int]:
-        """Make it durable. Done, with the number of the last step, only after it is; changes are written in the order
-        they came. While that is not possible it is tried again and again, and :attr:`trouble` says so.
+        """Make it durable. Done, with the number of the last thing that it tells, only after it is; changes are written
+        in the order they came. While that is not possible it is tried again and again, and :attr:`trouble` says so.
 
         The future raises StoreError when this store may not write any more, and anything else if only this change
         cannot be written. It cannot be cancelled.
@@ -67,9 +68,13 @@ class Store(Protocol):
     def steps(self, item_id: str) -> list[Step]:
         """Its history, oldest first."""
 
-    def steps_after(self, number: int, limit: int) -> list[tuple[int, Step]]:
-        """The history of everything, with its numbers. They are given without gaps and never again; those of items that
-        were forgotten are missing."""
+    def told_after(self, number: int, limit: int) -> list[Happened]:
+        """Steps, decisions and notes of everything, with their numbers. Those are given without gaps and never again;
+        those of items that were forgotten, and of old notes, are missing."""
+
+    @property
+    def last_told(self) -> int:
+        """The number of the last one; 0 at the beginning."""
 
     def decisions(self, item_id: str) -> list[Decided]:
         """Oldest first."""
@@ -97,8 +102,8 @@ class Store(Protocol):
         The values of the items that are ``needed`` stay."""
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
-        """Forget items that ended before then, and all but the ``keep`` newest of those that are over, but none that is
-        ``needed``. Returns how many; of those only that they once were is known."""
+        """Forget notes and items that ended before then, and all but the ``keep`` newest of those that are over, but
+        none that is ``needed``. Returns how many; of those only that they once were is known."""
 
     def expired(self, item_id: str) -> bool:
         """Was it here, and is forgotten?"""

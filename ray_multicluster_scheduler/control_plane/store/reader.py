@@ -15,8 +15,10 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
+    Happened,
     ItemNow,
     NewItem,
+    Note,
     Outcome,
     Page,
     Step,
@@ -86,8 +88,8 @@ class Reader:
     def steps(self, item_id: str) -> list[Step]:
         return [_step(row) for row in self.rows("steps", {"id": item_id})]
 
-    def steps_after(self, number: int, limit: int) -> list[tuple[int, Step]]:
-        return [(row[0], _step(row[1:])) for row in self.rows("steps_after", (number, limit))]
+    def told_after(self, number: int, limit: int) -> list[Happened]:
+        return [_happened(row) for row in self.rows("told_after", {"after": number, "limit": limit})]
 
     def decisions(self, item_id: str) -> list[Decided]:
         return [Decided(*row) for row in self.rows("decisions", {"id": item_id})]
@@ -135,3 +137,14 @@ class Reader:
 def _step(row: Any) -> Step:
     item_id, number, state, *rest = row
     return Step(item_id, number, TaskState(state), *rest)
+
+
+def _happened(row: Any) -> Happened:
+    number, what, kind, name, owner, *rest = row
+    match what:
+        case "step":
+            return Happened(number, _step(rest), kind, name, owner)
+        case "decision":
+            return Happened(number, Decided(*rest[:5]), kind, name, owner)
+        case _:
+            return Happened(number, Note(*rest[:5]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -65,6 +65,30 @@ class Decided(NamedTuple):
     document: bytes
 
 
+class Note(NamedTuple):
+    """Anything else that happened: ``what`` kind of thing, to which ``subject``, by which ``user`` if it was somebody."""
+
+    what: str
+    subject: str
+    at: float
+    user: str | None
+    document: bytes
+
+
+Told: TypeAlias = Step | Decided | Note
+"""What is numbered, over everything, in the order in which it was written."""
+
+
+class Happened(NamedTuple):
+    """One of those as it was read. Steps and decisions say what kind of item they are of, its name and its owner."""
+
+    number: int
+    told: Told
+    kind: str = ""
+    name: str = ""
+    owner: str = ""
+
+
 class Outcome(NamedTuple):
     """How an attempt ended. ``digest`` names its value; None if it has none, or left it in its cluster."""
 
@@ -89,8 +113,7 @@ class Change:
 
     new: list[NewItem] = field(default_factory=list)
     now: dict[str, ItemNow] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    decisions: list[Decided] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     settings: dict[str, bytes | None] = field(default_factory=dict)
@@ -104,8 +127,7 @@ class Change:
         """What came after it; of an item only what holds last is kept."""
         self.new += later.new
         self.now.update(later.now)
-        self.steps += later.steps
-        self.decisions += later.decisions
+        self.told += later.told
         self.outcomes += later.outcomes
         self.blobs.update(later.blobs)
         self.settings.update(later.settings)
@@ -114,7 +136,7 @@ class Change:
 
     def __len__(self) -> int:
         """About how many rows it writes."""
-        rows = len(self.new) + len(self.now) + len(self.steps) + len(self.decisions) + len(self.outcomes)
+        rows = len(self.new) + len(self.now) + len(self.told) + len(self.outcomes)
         return rows + len(self.blobs) + len(self.settings) + (self.fleet is not None)
 
 

@@ -27,6 +27,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Change,
     Decided,
     FleetNow,
+    Happened,
     Outcome,
     Page,
     Step,
@@ -131,9 +132,13 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.steps(item_id)
 
-    def steps_after(self, number: int, limit: int) -> list[tuple[int, Step]]:
+    def told_after(self, number: int, limit: int) -> list[Happened]:
         with sentences(self.path):
-            return self._reader.steps_after(number, limit)
+            return self._reader.told_after(number, limit)
+
+    @property
+    def last_told(self) -> int:
+        return self._counter(2)
 
     def decisions(self, item_id: str) -> list[Decided]:
         with sentences(self.path):
@@ -175,11 +180,18 @@ class SqliteStore:
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
         forgotten, names = 0, json.dumps(list(needed))
+        while self._writer.put(lambda: self._forget_notes(ended_before)).result() == _EXPIRED_AT_ONCE:
+            pass
         while True:
             some: int = self._writer.put(lambda: self._expire_some(ended_before, keep, names)).result()
             forgotten += some
             if some < _EXPIRED_AT_ONCE:
                 return forgotten
+
+    def _forget_notes(self, before: float) -> int:
+        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+            connection.execute(self._retention["forget_notes_before"], (before, _EXPIRED_AT_ONCE))
+            return connection.changes()
 
     def _expire_some(self, ended_before: float, keep: int, needed: str) -> int:
         said = self._retention

@@ -105,12 +105,12 @@ class DurableLog:
 
     def append(self, entries: Sequence[Persist]) -> None:
         for transition, decision in entries:
-            self._change.steps.append(stored_rows.step_of(transition))
+            if decision is not None:
+                self._change.told.append(self._writer.decided(transition.task_id, transition.attempt, decision))
+            self._change.told.append(stored_rows.step_of(transition))
             self._touched[transition.task_id] = None
             if transition.number == 1:
                 self._fresh[transition.task_id] = None
-            if decision is not None:
-                self._change.decisions.append(self._writer.decided(transition.task_id, transition.attempt, decision))
 
     def remember(self, task_id: str) -> None:
         self._touched[task_id] = None

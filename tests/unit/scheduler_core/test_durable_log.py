@@ -114,7 +114,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     states = ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
     assert [state for _, state in world.heard] == states
     assert [step.state for step in world.log.history("t")] == states
-    assert [step.state for _, step in world.store.steps_after(0, 10)] == states
+    assert [one.told.state for one in world.store.told_after(0, 10) if isinstance(one.told, Step)] == states
     found = world.store.item("t")
     assert found is not None
     assert (found.now.state, found.now.cluster, found.now.attempt) == (TaskState.SUCCEEDED, "a", 1)
@@ -336,7 +336,7 @@ async def test_who_waits_for_an_item_that_is_over_hears_of_it_after_a_restart(fo
     now = found.now._replace(state=TaskState.SUCCEEDED, finished_at=9.0, owed=False, rest=b'{"v": 1}')
     last = store.steps("first")[-1]
     step = last._replace(number=last.number + 1, state=TaskState.SUCCEEDED, code="SUCCEEDED")
-    store.write(Change(now={"first": now}, steps=[step])).result()
+    store.write(Change(now={"first": now}, told=[step])).result()
     store.close()
     after = World(folder)
     restored = after.log.restored()

@@ -14,11 +14,14 @@ from ray_multicluster_scheduler.control_plane.store import (
     Change,
     Decided,
     FleetNow,
+    Happened,
     ItemNow,
     NewItem,
+    Note,
     Outcome,
     Step,
     Store,
+    Told,
     Wanted,
 )
 
@@ -57,13 +60,13 @@ class StoreContract:
         decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
         change = accepted(1, blobs=("d2", "d1"), key="mine")
         change.add(Change([], {"t1": ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')}))
-        change.steps.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
-        change.decisions.append(decision)
+        change.told.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
+        change.told.append(decision)
         change.outcomes.append(Outcome("t1", 1, b"{}", "d3"))
         change.fleet = FleetNow({"a": b"cordoned"}, {"ann": b"paused"})
         change.next_fence = 6
         change.settings = {"agent:a": b"1", "agent:b": b"2", "tls": b"3"}
-        assert store.write(change).result() == 2
+        assert store.write(change).result() == store.last_told == 3
         store.close()
         store = open_store()
         found = store.item("t1")
@@ -71,7 +74,7 @@ class StoreContract:
         assert found.new == item(1, blobs=("d2", "d1"), key="mine")
         assert found.now == ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
         assert [one.new.id for one in store.owed()] == ["t1"]
-        assert store.steps("t1") == change.steps
+        assert store.steps("t1") == [one for one in change.told if isinstance(one, Step)]
         assert store.decisions("t1") == [decision]
         assert store.outcome("t1") == Outcome("t1", 1, b"{}", "d3")
         assert store.fleet() == change.fleet
@@ -131,10 +134,48 @@ class StoreContract:
         store.close()
         store = open_store()
         store.write(ended(2, at=201)).result()
-        told = store.steps_after(0, 100)
-        assert [number for number, _ in told] == [1, 2, 3, 4, 5]
-        assert [step.item_id for _, step in told] == ["t1", "t2", "t3", "t1", "t2"]
-        assert store.steps_after(3, 1) == told[3:4]
+        told = store.told_after(0, 100)
+        assert [one.number for one in told] == [1, 2, 3, 4, 5]
+        assert [one.told.item_id for one in told if isinstance(one.told, Step)] == ["t1", "t2", "t3", "t1", "t2"]
+        assert store.told_after(3, 1) == told[3:4]
+
+    def test_steps_decisions_and_notes_have_one_count_in_the_order_in_which_they_were_told(
+        self, open_store: Open
+    ) -> None:
+        store = open_store()
+        decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
+        note = Note("cluster", "a", 102.0, "ann", b'{"cordoned": true}')
+        change = accepted(1)
+        step = change.told[0]
+        change.told[:0] = [note]
+        change.told.append(decision)
+        assert store.write(change).result() == 3
+        store.close()
+        store = open_store()
+        assert store.write(Change(told=[note._replace(user=None)])).result() == 4
+        assert store.told_after(0, 10) == [
+            Happened(1, note),
+            Happened(2, step, "task", "n1", "ann"),
+            Happened(3, decision, "task", "n1", "ann"),
+            Happened(4, note._replace(user=None)),
+        ]
+        assert [one.number for one in store.told_after(1, 2)] == [2, 3]
+        assert store.last_told == 4
+
+    def test_each_change_has_its_own_last_number_also_when_many_are_written_at_once(self, open_store: Open) -> None:
+        store = open_store()
+        futures = [store.write(accepted(number)) for number in range(1, 200)]
+        assert [one.result() for one in futures] == list(range(1, 200))
+
+    def test_old_notes_are_forgotten_and_their_numbers_are_not_used_again(self, open_store: Open) -> None:
+        store = open_store()
+        notes: list[Told] = [Note("action", str(at), float(at), "ann", b"{}") for at in range(1, 1_201)]
+        store.write(Change(told=notes)).result()
+        store.expire(1_200.0, keep=10)
+        assert [one.number for one in store.told_after(0, 10)] == [1_200]
+        store.expire(5_000.0, keep=10)
+        store.close()
+        assert open_store().last_told == 1_200
 
     def test_a_change_that_is_refused_leaves_nothing_and_no_gap(self, open_store: Open) -> None:
         store = open_store()
@@ -145,7 +186,7 @@ class StoreContract:
             store.write(again).result()
         assert store.item("t2") is None
         assert store.write(accepted(3)).result() == 2
-        assert [number for number, _ in store.steps_after(0, 10)] == [1, 2]
+        assert [one.number for one in store.told_after(0, 10)] == [1, 2]
 
     def test_one_bad_change_does_not_harm_those_that_came_with_it(self, open_store: Open) -> None:
         store = open_store()
@@ -153,7 +194,7 @@ class StoreContract:
         wait(futures)
         assert [future.exception() is None for future in futures] == [True] * 199 + [False] + [True] * 100
         assert numbers(store) == list(range(1, 300))
-        assert [number for number, _ in store.steps_after(0, 1_000)] == list(range(1, 300))
+        assert [one.number for one in store.told_after(0, 1_000)] == list(range(1, 300))
 
     def test_what_was_given_to_be_written_cannot_be_cancelled(self, open_store: Open) -> None:
         store = open_store()
@@ -183,7 +224,7 @@ class StoreContract:
         for thread in threads:
             thread.join()
         assert len(numbers(store)) == 100
-        assert [number for number, _ in store.steps_after(0, 1000)] == list(range(1, 101))
+        assert [one.number for one in store.told_after(0, 1000)] == list(range(1, 101))
 
     def test_what_is_said_of_the_fleet_replaces_what_was_said(self, open_store: Open) -> None:
         store = open_store()
@@ -266,7 +307,7 @@ class StoreContract:
         store.close()
         store = open_store()
         assert store.write(accepted(2)).result() == 3
-        assert [number for number, _ in store.steps_after(2, 10)] == [3]
+        assert [one.number for one in store.told_after(2, 10)] == [3]
 
     def test_payloads_and_values_go_before_what_happened(self, open_store: Open) -> None:
         store = open_store()

@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
-from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore, Store
+from ray_multicluster_scheduler.control_plane.store import Change, Decided, Note, SqliteStore, Step, Store
 from ray_multicluster_scheduler.control_plane.store import database as database_module
 from ray_multicluster_scheduler.control_plane.store.sql_files import migrations, statements
 from tests.support.watched_disk import WatchedDisk
@@ -110,7 +110,7 @@ def test_an_acknowledged_change_outlives_a_process_that_is_killed(folder: Path) 
         process.stdout.close()
         store = SqliteStore(folder)
         there = numbers(store)
-        steps = [number for number, _ in store.steps_after(0, 1_000_000)]
+        steps = [one.number for one in store.told_after(0, 1_000_000)]
         store.close()
         told = [int(line) for line in lines] + [int(line) for line in rest[:-1]]  # the last line may be cut short
         assert max(told) > said
@@ -145,7 +145,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(open_s
     assert well.wait(20)
     wait(futures, timeout=20)
     assert numbers(store) == [1, 2, 3, 4]
-    assert [number for number, _ in store.steps_after(0, 10)] == [1, 2, 3, 4]
+    assert [one.number for one in store.told_after(0, 10)] == [1, 2, 3, 4]
     assert (store.trouble, len(told)) == (None, 2)
 
 
@@ -404,6 +404,37 @@ def test_also_where_only_small_payloads_ever_were(folder: Path) -> None:
 
 
 # ---- migrations
+
+
+def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_count(tmp_path: Path) -> None:
+    first = database_module.connect(tmp_path / "rmcs.db", writes=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "migrations", lambda: migrations()[:1])
+        database_module.bring_up_to_date(first, tmp_path / "rmcs.db")
+    first.execute(
+        "INSERT INTO items VALUES (1, 't1', 'task', 'n1', 'ann', NULL, 1.0, '{}', 'QUEUED', 1, 'a', 7, 0, NULL, 1,"
+        " '{}', 3)"
+    )
+    for number in (1, 2, 3):
+        first.execute("INSERT INTO steps VALUES (?, 1, ?, 'QUEUED', 0, 5.0, 'X', 'waits', NULL, 3)", (number, number))
+    for number in (1, 2):
+        first.execute("INSERT INTO decisions VALUES (?, 1, ?, 6.0, 'a', '{}', 3)", (number, number))
+    first.execute("UPDATE leader SET epoch = 3, next_fence = 8, last_number = 1, last_step = 3, last_decision = 2")
+    first.close()
+    store = SqliteStore(tmp_path)
+    told = store.told_after(0, 10)
+    assert [(one.number, type(one.told), one.owner) for one in told] == [
+        (1, Step, "ann"),
+        (2, Step, "ann"),
+        (3, Step, "ann"),
+        (4, Decided, "ann"),
+        (5, Decided, "ann"),
+    ]
+    assert [one.attempt for one in store.decisions("t1")] == [1, 2]
+    assert (store.last_told, store.next_fence, store.next_number) == (5, 8, 2)
+    assert (tmp_path / "rmcs.db.before-0002").exists()
+    assert store.write(Change(told=[Note("action", "x", 9.0, None, b"{}")])).result() == 6
+    store.close()
 
 
 def test_migrations_are_numbered_from_one_without_gaps() -> None:

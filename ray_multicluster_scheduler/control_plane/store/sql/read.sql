@@ -1,5 +1,5 @@
 -- name: leader
-SELECT next_fence, last_number FROM leader
+SELECT next_fence, last_number, last_told FROM leader
 
 -- name: owed
 SELECT number, id, kind, name, owner, submitted_at, description, key,
@@ -62,12 +62,31 @@ SELECT :id, step, state, attempt, at, code, sentence, cluster
  WHERE item = (SELECT number FROM items WHERE id = :id)
  ORDER BY step
 
--- name: steps_after
-SELECT steps.number, items.id, step, steps.state, steps.attempt, at, code, sentence, steps.cluster
-  FROM steps JOIN items ON items.number = steps.item
- WHERE steps.number > ?
- ORDER BY steps.number
- LIMIT ?
+-- name: told_after
+SELECT *
+  FROM (SELECT steps.number, 'step', items.kind, items.name, items.owner,
+               items.id, step, steps.state, steps.attempt, at, code, sentence, steps.cluster
+          FROM steps JOIN items ON items.number = steps.item
+         WHERE steps.number > :after
+         ORDER BY steps.number
+         LIMIT :limit)
+UNION ALL
+SELECT *
+  FROM (SELECT decisions.number, 'decision', items.kind, items.name, items.owner,
+               items.id, decisions.attempt, at, decisions.cluster, document, NULL, NULL, NULL
+          FROM decisions JOIN items ON items.number = decisions.item
+         WHERE decisions.number > :after
+         ORDER BY decisions.number
+         LIMIT :limit)
+UNION ALL
+SELECT *
+  FROM (SELECT number, 'note', '', '', '', what, subject, at, user, document, NULL, NULL, NULL
+          FROM notes
+         WHERE number > :after
+         ORDER BY number
+         LIMIT :limit)
+ ORDER BY 1
+ LIMIT :limit
 
 -- name: decisions
 SELECT :id, attempt, at, cluster, document

@@ -29,6 +29,9 @@ DELETE FROM outcomes WHERE item = ?
 -- name: forget_payloads
 DELETE FROM payloads WHERE item = ?
 
+-- name: forget_notes_before
+DELETE FROM notes WHERE number IN (SELECT number FROM notes WHERE at < ? ORDER BY number LIMIT ?)
+
 -- name: forget_item
 DELETE FROM items WHERE number = ?
 

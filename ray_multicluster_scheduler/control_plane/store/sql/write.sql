@@ -1,11 +1,11 @@
 -- name: take_over
 UPDATE leader SET epoch = epoch + 1
-RETURNING control_plane, epoch, last_step, last_decision
+RETURNING control_plane, epoch, last_told
 
 -- name: lead
 UPDATE leader
    SET next_fence = max(next_fence, :next_fence), last_number = max(last_number, :last_number),
-       last_step = :last_step, last_decision = :last_decision
+       last_told = :last_told
  WHERE epoch = :epoch
 
 -- name: new_item
@@ -25,6 +25,9 @@ VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: decision
 INSERT INTO decisions (number, item, attempt, at, cluster, document, epoch)
 VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?)
+
+-- name: note
+INSERT INTO notes (number, what, subject, at, user, document, epoch) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: outcome
 INSERT OR REPLACE INTO outcomes (item, attempt, document, digest, epoch)
