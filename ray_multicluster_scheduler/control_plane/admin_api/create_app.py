@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
-from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, fleet, items, probes
+from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, events, fleet, items, probes
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
@@ -45,7 +45,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.of_http)
-    for router in (probes.router, fleet.router, items.router, actors.router, blobs.router):
+    for router in (probes.router, fleet.router, items.router, actors.router, blobs.router, events.router):
         app.include_router(router)
     forgotten = without_rule(app.routes)
     if forgotten:

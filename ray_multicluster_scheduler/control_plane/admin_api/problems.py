@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
-_PROBLEM = "application/problem+json"
+PROBLEM = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
     (errors.NotAllowedError, 403),
@@ -50,10 +50,10 @@ async def of_http(request: Request, error: Exception) -> Answer:
     said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence}
     said.update(error="ConfigurationError", message=sentence, next_step=step)
     headers = getattr(error, "headers", None)
-    return Answer(said, status_code=status, media_type=_PROBLEM, headers=headers)
+    return Answer(said, status_code=status, media_type=PROBLEM, headers=headers)
 
 
 async def answer(_: Request, error: Exception) -> Answer:
     assert isinstance(error, errors.SchedulerError)
     said = document(error)
-    return Answer(said, status_code=int(said["status"]), media_type=_PROBLEM)
+    return Answer(said, status_code=int(said["status"]), media_type=PROBLEM)

@@ -116,6 +116,7 @@ def _serve(
             retention.stop()
             runtime.soon(runtime.acknowledge_no_more)
             runtime.soon(app.state.mailboxes.close)
+            runtime.soon(runtime.news.close)
             server.should_exit = True
             serving.result()
     if runtime.failure is not None:

@@ -109,6 +109,7 @@ class ServiceRuntime(Runtime):
         self.dispatcher.left_alone = {one.cluster for one in strangers}
         self.dispatcher.outlive_s += max((one.away_s for one in strangers), default=0.0)
         self.manager.post(restored)
+        self.manager.when_durable(self.news.watch.begin)
         crash_point("in start-up")
         for cluster, result in ended:
             self.collector.finished(cluster, result)
@@ -370,6 +371,7 @@ class ServiceRuntime(Runtime):
 
     async def _park(self, away_s: float) -> list[str]:
         self.manager.halt()
+        self.news.close()
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.app.client_api.embedded.news import News
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.store import Happened, Store
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -40,6 +43,12 @@ class StoreKeeping:
     ) -> DurableLog:
         self.durable_log = DurableLog(self._store, machine, soon, fail)
         return self.durable_log
+
+    def news(self, runtime: Runtime) -> News:
+        async def page(after: int, limit: int) -> list[Happened]:
+            return await asyncio.to_thread(self._store.told_after, after, limit)
+
+        return News(runtime, self.durable_log, self._store.last_told, page)
 
     def collector(
         self,

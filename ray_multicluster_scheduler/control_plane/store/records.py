@@ -66,7 +66,7 @@ class Decided(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Anything else that happened: ``what`` kind of thing, to which ``subject``, by which ``user`` if it was somebody."""
+    """Anything else that happened: ``what``, to which ``subject``, by which ``user`` if it was somebody."""
 
     what: str
     subject: str

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
-from ray_multicluster_scheduler.control_plane.store import Change, Outcome, Store, StoredItem
+from ray_multicluster_scheduler.control_plane.store import Change, Note, Outcome, Store, StoredItem, Told
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -21,6 +21,11 @@ from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of
 
 Deed = Callable[[], object]
+Tell = Callable[[int, list[Told]], object]
+
+
+def tell_nobody(last: int, told: list[Told]) -> None:
+    """Nobody listens yet."""
 
 
 class DurableLog:
@@ -51,7 +56,9 @@ class DurableLog:
         self.attached: dict[str, tuple[str, ...]] = {}
         """After :meth:`restored`: the names of the values attached to what is not over."""
         self._woken = False
-        self._written: deque[tuple[Future[int] | None, list[Deed]]] = deque()
+        self._written: deque[tuple[Future[int] | None, list[Told], list[Deed]]] = deque()
+        self.tell: Tell = tell_nobody
+        """Hears what is durable, in its order, with the number of the last of it; on the loop."""
 
     # ---- before an item is submitted
 
@@ -101,6 +108,10 @@ class DurableLog:
             self._store.reserve({digest: len(data) for digest, data in blobs.items()}, owed=True)
             self._change.blobs.update(blobs)
 
+    def note(self, note: Note) -> None:
+        """On the loop: something else happened that is to be known; it is written with the next flush."""
+        self._change.told.append(note)
+
     # ---- what the lifecycle manager says
 
     def append(self, entries: Sequence[Persist]) -> None:
@@ -130,10 +141,10 @@ class DurableLog:
         self._change, self._deeds = Change(), []
         if change:
             future = self._store.write(change)
-            self._written.append((future, deeds))
+            self._written.append((future, change.told, deeds))
             future.add_done_callback(self._wake)
         elif self._written:
-            self._written.append((None, deeds))
+            self._written.append((None, [], deeds))
         else:
             for deed in deeds:
                 deed()
@@ -199,7 +210,7 @@ class DurableLog:
         """Do what waited for changes that are durable by now."""
         self._woken = False  # before anything is looked at: whoever comes later wakes us again
         while self._written:
-            future, deeds = self._written[0]
+            future, told, deeds = self._written[0]
             if future is not None:
                 if not future.done():
                     return
@@ -210,6 +221,8 @@ class DurableLog:
                     return
             self._written.popleft()
             crash_point("after commit")
+            if future is not None and told:
+                self.tell(future.result(), told)
             for deed in deeds:
                 deed()
 

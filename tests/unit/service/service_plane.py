@@ -115,7 +115,7 @@ class ServicePlane:
     # ---- what a test does
 
     def post(self, event: events.Event) -> None:
-        self.runtime.manager.post(event)
+        self.runtime._post(event)
 
     def take(
         self, *wanted: TaskDescription | Wanted, blobs: Mapping[str, bytes] = BLOBS

@@ -277,6 +277,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "state": "UP" if trouble is None else trouble.code,
         "sentence": "" if trouble is None else trouble.sentence + _half(trouble.code),
         "cordoned": view.cordoned,
+        "paused": view.paused,
         "items": view.in_flight + view.ahead,
         "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
         "tags": list(metadata.tags),

@@ -31,7 +31,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
                 "is cancelled, and what is repeated elsewhere may run twice for a moment",
             )
     items = items_on(runtime, cluster)
-    runtime.manager.post(ClusterDeclaredDead(cluster, reason))
+    runtime.tell(ClusterDeclaredDead(cluster, reason))
     why = f": {reason}" if reason else ""
     await runtime.links.close_link(cluster, f"an operator declared it dead{why}")  # calls of its actors end, too
     return items
@@ -40,7 +40,7 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
 def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
     """Close it for new work, or open it again; returns the ids of what is there. Raises ConfigurationError."""
     items = items_on(runtime, cluster)
-    runtime.manager.post(CordonChanged(cluster, cordoned))
+    runtime.tell(CordonChanged(cluster, cordoned))
     return items
 
 

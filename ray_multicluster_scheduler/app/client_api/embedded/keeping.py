@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ray_multicluster_scheduler.app.client_api.embedded.news import News
+from ray_multicluster_scheduler.control_plane.store import Happened
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog, TransitionLog
+from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.told_log import ToldLog
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 
 
 class Keeping(Protocol):
@@ -34,6 +40,9 @@ class Keeping(Protocol):
         fail: Callable[[BaseException], object],
     ) -> TransitionLog:
         """``soon`` does something on the loop; ``fail`` hears that nothing can be kept any more."""
+
+    def news(self, runtime: Runtime) -> News:
+        """On the loop, after :meth:`log`."""
 
     def collector(
         self,
@@ -61,7 +70,16 @@ class NothingKept:
         soon: Callable[[Callable[[], object]], object],
         fail: Callable[[BaseException], object],
     ) -> TransitionLog:
-        return MemoryTransitionLog()
+        self._log = ToldLog(machine)
+        return self._log
+
+    def news(self, runtime: Runtime) -> News:
+        async def page(after: int, limit: int) -> list[Happened]:
+            return self._log.told_after(after, limit)
+
+        news = News(runtime, self._log, 0, page)
+        self._log.listened = lambda: len(news.hub) > 0
+        return news
 
     def collector(
         self,

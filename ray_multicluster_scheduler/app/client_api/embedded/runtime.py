@@ -75,7 +75,7 @@ class Runtime(Known):
         self._kept: dict[str, Item] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._contents: dict[str, str] = {}
-        self._refusal: str | None = None
+        self.refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
         self._callbacks = Callbacks()
@@ -101,8 +101,8 @@ class Runtime(Known):
         try:
             refuse_to_wait_for_actors(self, task)
             with self._lock:
-                if self._refusal is not None:
-                    raise shut_down(self._refusal)
+                if self.refusal is not None:
+                    raise shut_down(self.refusal)
                 item = self._first(task)
                 if item is None:
                     item = self._live[task.id] = Item(task)
@@ -171,6 +171,7 @@ class Runtime(Known):
         with self.gate:
             self.check_open()
             self.manager.post(event)
+        self.news.heard(event)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
@@ -185,15 +186,10 @@ class Runtime(Known):
         shutdown_story.cancel_all(self)
         self.close()
 
-    @property
-    def refusal(self) -> str | None:
-        """Why nothing new is taken any more."""
-        return self._refusal
-
     def refuse(self, why: str = "was shut down") -> None:
         """From now on nothing new is taken."""
         with self._lock:
-            self._refusal = self._refusal or why
+            self.refusal = self.refusal or why
 
     def close(self) -> None:
         """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
@@ -241,6 +237,7 @@ class Runtime(Known):
         if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
             self.packages.report_missing(event.sentence)
         self.manager.post(event)
+        self.news.heard(event)
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
@@ -297,11 +294,13 @@ class Runtime(Known):
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
+        self.news = self._keeping.news(self)
         self.questions = QuestionSocket(self._answer_question)
         await self.questions.open()
 
     async def _close(self) -> None:
         self.manager.stop_timers()
+        self.news.close()
         self._leave_detached()
         await self.questions.close()
         try:
@@ -394,7 +393,7 @@ class Runtime(Known):
     def _end_abandoned(self, kind: str, why: str) -> None:
         """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
-        self.method_calls.end(self._refusal or "was shut down", kind, why)
+        self.method_calls.end(self.refusal or "was shut down", kind, why)
         for item in self.unfinished():
             message = f"{item.id} did not end by itself: {why}."
             self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))

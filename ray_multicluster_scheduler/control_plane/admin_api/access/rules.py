@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler.common.exception import NotAllowedError
@@ -72,7 +73,13 @@ def enforce(rule: Rule, request: Request) -> None:
         )
 
 
-def caller_of(request: Request) -> Caller:
+def only_owner_of(connection: HTTPConnection) -> str | None:
+    """Whose work alone the caller may know of; None: everybody's."""
+    caller = caller_of(connection)
+    return None if caller.sees_all else caller.user
+
+
+def caller_of(request: HTTPConnection) -> Caller:
     """Whoever asks, as the guard at the door found out."""
     caller: Caller = request.scope["caller"]
     return caller

@@ -1,0 +1,127 @@
+"""News: what happens in a control plane, from its log and its clusters to whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, EventHub, Subscription
+from ray_multicluster_scheduler.app.client_api.events.fleet_watch import LOOK_AGAIN_S, Face, FleetWatch, load_of
+from ray_multicluster_scheduler.control_plane.store import Happened, Note, Told
+from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+_AT_ONCE = 1_000
+Page = Callable[[int, int], Awaitable[Sequence[Happened]]]
+
+
+class Feed(Protocol):
+    """A log that tells what it has written."""
+
+    tell: Callable[[int, list[Told]], object]
+
+    def note(self, note: Note) -> None: ...
+
+
+class News:
+    """On the loop of its control plane. ``page`` reads what was told after a number, at most so much of it."""
+
+    def __init__(self, runtime: Runtime, feed: Feed, last: int, page: Page) -> None:
+        self._runtime, self._feed, self._page = runtime, feed, page
+        self.hub = EventHub(self._about, last)
+        feed.tell = self.hub.publish
+        self._loop = asyncio.get_running_loop()
+        self.watch = FleetWatch(self._faces, self.note, runtime.clock)
+        self._due = False
+        self._checked_at = 0.0
+        self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self.hub.close()
+
+    def heard(self, event: object) -> None:
+        """From any thread: the brain is told this."""
+        if FleetWatch.may_change(event) and not self._due:
+            self._due = True
+            self._runtime.soon(self._look_in_turn)
+        if isinstance(event, SnapshotTaken) and len(self.hub):
+            self._runtime.soon(self._tell_load, event)
+
+    def note(self, note: Note) -> None:
+        """On the loop: write it down, and tell it then."""
+        self._feed.note(note)
+        self._runtime.manager.when_durable(lambda: None)
+
+    def listen(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
+        """For :meth:`batches`; to be closed. Raises ServiceUnavailableError if too many listen already."""
+        return self.hub.subscribe(wanted, only_owner=only_owner)
+
+    async def batches(
+        self, reader: Subscription, since: int | None = None, *, idle_s: float | None = None
+    ) -> AsyncIterator[Batch]:
+        """What was told after number ``since``, then what comes; an empty batch after so many seconds without any."""
+        last = self.hub.number if since is None else since
+        while last < self.hub.number and not reader.over:
+            durable = self.hub.number
+            page = await self._page(last, _AT_ONCE)
+            events = [one for one in map(event_of, page) if reader.wants(one)]
+            # What is not there any more was forgotten; what is there already, and comes to the hub later, is not told
+            # twice.
+            last = max([one.number for one in page[-1:]] + ([durable] if len(page) < _AT_ONCE else []))
+            if events:
+                yield Batch(events)
+        reader.go_on(last)
+        while True:
+            batch = await reader.take(idle_s)
+            yield batch
+            if batch.over:
+                return
+
+    def _about(self, item_id: str) -> tuple[str, str, str]:
+        record = self._runtime.record(item_id)
+        return ("", "", "") if record is None else (record.task.kind, record.task.name, record.task.owner)
+
+    def _faces(self) -> dict[str, Face]:
+        from ray_multicluster_scheduler.app.client_api.embedded import explanation  # noqa: PLC0415 - it imports Runtime
+
+        return {row["name"]: _face(row) for row in explanation.cluster_rows(self._runtime)}
+
+    def _look_in_turn(self) -> None:
+        self._runtime.manager.when_durable(self._look)
+
+    def _look(self) -> None:
+        self._due = False
+        self.watch.look()
+
+    def _tell_load(self, event: SnapshotTaken) -> None:
+        name = event.snapshot.cluster
+        view = self._runtime.machine.view(name, self._runtime.clock.now())
+        self.hub.tell_latest(load_of(event.snapshot, view.in_flight + view.ahead))
+
+    def _now_and_then(self) -> None:
+        self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
+        self._runtime.manager.guarded(self.watch.look)
+        now = self._loop.time()
+        if self.hub.wants_load and now - self._checked_at >= self._runtime.settings.health_check_interval_s:
+            self._checked_at = now  # somebody looks: it is to be worth it
+            self._runtime.leave(self._runtime.health.check_all())
+
+
+def _face(row: dict[str, Any]) -> Face:
+    return {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
+
+
+def telemetry_of(rows: Sequence[dict[str, Any]]) -> list[Event]:
+    """What is known of the load of clusters now, from their rows."""
+    kept = ("nodes", "total", "free", "items")
+    return [
+        Event("telemetry", {"cluster": row["name"], **{key: row[key] for key in kept}})
+        for row in rows
+        if row["total"] is not None
+    ]

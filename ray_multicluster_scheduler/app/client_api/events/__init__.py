@@ -1,0 +1,1 @@
+"""What happens in a control plane, told to whoever wants to hear it."""

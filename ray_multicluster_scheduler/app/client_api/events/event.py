@@ -1,0 +1,80 @@
+"""Event: one thing that happened, in words that everybody understands."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step
+
+Kind = Literal["transition", "decision", "cluster", "action", "telemetry"]
+DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
+TELEMETRY: Kind = "telemetry"
+KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY)
+CLUSTER, ACTION = "cluster", "action"
+"""What notes of these say is an event of the same name."""
+
+
+class Event:
+    """``number`` counts without gaps over everything that is durable; telemetry has none."""
+
+    def __init__(self, kind: Kind, said: Mapping[str, Any], number: int | None = None) -> None:
+        self.kind, self.number = kind, number
+        self.said: dict[str, Any] = (
+            {"type": kind, **said} if number is None else {"number": number, "type": kind, **said}
+        )
+
+    @functools.cached_property
+    def text(self) -> str:
+        """As JSON; made once, however many want it."""
+        return json.dumps(self.said, separators=(",", ":"))
+
+
+def event_of(one: Happened) -> Event:
+    """What the store tells, for everybody else."""
+    said: dict[str, Any]
+    about = {"kind": one.kind, "name": one.name, "owner": one.owner}
+    match one.told:
+        case Step() as step:
+            said = {
+                "at": step.at,
+                "id": step.item_id,
+                **about,
+                "step": step.number,
+                "state": str(step.state),
+                "attempt": step.attempt,
+                "cluster": step.cluster,
+                "code": step.code,
+                "sentence": step.sentence,
+            }
+            return Event("transition", said, one.number)
+        case Decided() as decided:
+            document = json.loads(decided.document)
+            said = {
+                "at": decided.at,
+                "id": decided.item_id,
+                **about,
+                "attempt": decided.attempt,
+                "cluster": decided.cluster,
+                "code": document.get("code"),
+                "sentence": document.get("sentence"),
+                "candidates": [_candidate(row) for row in document.get("rows", ())],
+            }
+            return Event("decision", said, one.number)
+        case Note() as note:
+            said = {"at": note.at, **json.loads(note.document)}
+            if note.what == CLUSTER:
+                return Event("cluster", {**said, "cluster": note.subject}, one.number)
+            return Event("action", {**said, "user": note.user, "subject": note.subject}, one.number)
+
+
+def _candidate(row: list[Any]) -> dict[str, Any]:
+    cluster, rejections, _, scores, _, total, *_ = row
+    return {
+        "cluster": cluster,
+        "rejections": [{"code": code, "sentence": sentence} for code, sentence, *_ in rejections],
+        "scores": scores,
+        "total": total,
+    }

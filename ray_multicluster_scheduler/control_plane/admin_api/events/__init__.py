@@ -1,0 +1,1 @@
+"""What happens, told over HTTP as it happens."""

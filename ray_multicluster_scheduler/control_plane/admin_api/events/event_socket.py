@@ -1,0 +1,148 @@
+"""EventSocket: events over one WebSocket, for one reader who may change what it wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import missed
+from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+
+HEARTBEAT_S = 30.0
+_MOST = 2**53
+_GOING_AWAY = 1001
+_FLAGS = ("snapshot", "batch")
+
+
+class EventSocket:
+    """The first wish comes with the query, later ones as ``{"type": "subscribe", "types": […], "owner": …, "since": …,
+    "snapshot": true, "batch": true}``; each replaces the one before. With ``batch`` what came together is one message,
+    ``{"type": "events", "events": […]}``. "ping" is answered ``{"type": "pong"}``."""
+
+    def __init__(self, websocket: WebSocket, runtime: ServiceRuntime, only_owner: str | None) -> None:
+        self._socket, self._runtime, self._only_owner = websocket, runtime, only_owner
+        self._reader: Subscription | None = None
+        self._since: int | None = None
+        self._batch = self._snapshot = False
+        self._telling: asyncio.Task[None] | None = None
+
+    def begin(self, said: Mapping[str, Any]) -> None:
+        """Raises ConfigurationError for what cannot be wished, ServiceUnavailableError if too many listen."""
+        words = {key: value for key, value in said.items() if key not in ("type", "since", "ticket", *_FLAGS)}
+        wanted, since = EventFilter.of(words), _number(said.get("since"))
+        flags = {key: _flag(key, said.get(key)) for key in _FLAGS}
+        self.close()
+        self._reader = self._runtime.news.listen(wanted, only_owner=self._only_owner)
+        self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
+
+    async def run(self) -> None:
+        """Until one of both ends it."""
+        await self._socket.accept()
+        hearing = asyncio.create_task(self._hear())
+        self._telling = asyncio.create_task(self._tell())
+        try:
+            while not hearing.done() and (not self._telling.done() or self._telling.cancelled()):
+                await asyncio.wait((hearing, self._telling), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.close()
+            tasks = (hearing, self._telling)
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ends:
+            if isinstance(error, Exception) and not (self._gone or isinstance(error, WebSocketDisconnect)):
+                raise error
+
+    @property
+    def _gone(self) -> bool:
+        """Did the other side leave? What is said to it then fails, and nobody needs to know."""
+        return self._socket.client_state is WebSocketState.DISCONNECTED
+
+    def close(self) -> None:
+        """Nothing is wanted any more. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    async def _hear(self) -> None:
+        while True:
+            text = await self._socket.receive_text()
+            if text.strip() in ("ping", '{"type":"ping"}'):
+                await self._socket.send_text('{"type":"pong"}')
+                continue
+            try:
+                self._obey(text)
+            except SchedulerError as error:
+                said = {"type": "error", "message": error.message, "next_step": error.next_step}
+                await self._socket.send_text(json.dumps(said))
+
+    def _obey(self, text: str) -> None:
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            said = None
+        match said:
+            case {"type": "subscribe"}:
+                self.begin(said)
+                before, self._telling = self._telling, asyncio.create_task(self._tell())
+                if before is not None:
+                    before.cancel()
+            case _:
+                raise ConfigurationError(
+                    f"{text[:100]!r} is nothing that can be asked here.",
+                    next_step='send ping, or {"type": "subscribe"}',
+                )
+
+    async def _tell(self) -> None:
+        reader, since, news = self._reader, self._since, self._runtime.news
+        if reader is None:
+            return
+        if self._snapshot and since is None:
+            first = snapshot(self._runtime, self._only_owner)
+            since = first["number"]
+            await self._socket.send_text(json.dumps(first))
+        async for batch in news.batches(reader, since, idle_s=HEARTBEAT_S):
+            await self._send(batch)
+            if batch.over and reader is self._reader:
+                await self._socket.close(_GOING_AWAY, "the service stops")
+
+    async def _send(self, batch: Batch) -> None:
+        send = self._socket.send_text
+        if batch.missed is not None:
+            await send(json.dumps(missed(batch.missed)))
+        if not batch.events:
+            if not batch.over:
+                await send(json.dumps({"type": "heartbeat", "number": self._runtime.news.hub.number}))
+        elif self._batch:
+            await send(f'{{"type":"events","events":[{",".join(event.text for event in batch.events)}]}}')
+        else:
+            for event in batch.events:
+                await send(event.text)
+
+
+def _number(said: object) -> int | None:
+    if said is None:
+        return None
+    if isinstance(said, str) and said.isdecimal():
+        said = int(said)
+    if type(said) is not int or said < 0:
+        raise ConfigurationError(f"since is {str(said)[:100]!r}.", next_step="give the number of an event")
+    return min(said, _MOST)
+
+
+def _flag(key: str, said: object) -> bool:
+    match said:
+        case None | False | "false" | "0":
+            return False
+        case True | "true" | "1":
+            return True
+        case _:
+            raise ConfigurationError(f"{key} is {str(said)[:100]!r}.", next_step="give true or false")

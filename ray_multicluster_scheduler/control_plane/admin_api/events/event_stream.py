@@ -1,0 +1,80 @@
+"""EventStream: events as an answer that does not end (SSE), for one reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
+
+HEARTBEAT_S = 15.0
+_AGAIN_MS = 2_000
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class EventStream(Response):
+    """``first`` is told before all else, with a number if it has one. The reader is closed at the end, whoever ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, reader: Subscription, batches: AsyncIterator[Batch], first: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._reader, self._batches, self._first = reader, batches, first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        telling = asyncio.create_task(self._tell(send))
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._reader.close()
+            for task in (telling, gone):
+                task.cancel()
+            await asyncio.gather(telling, gone, return_exceptions=True)
+        if telling.done() and not telling.cancelled() and (error := telling.exception()) is not None:
+            raise error
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        first = "".join(_frame(json.dumps(one), one.get("number")) for one in self._first)
+        await _send(send, f"retry: {_AGAIN_MS}\n\n{first}")
+        async for batch in self._batches:
+            await _send(send, _text(batch))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _text(batch: Batch) -> str:
+    parts = [] if batch.missed is None else [_frame(json.dumps(missed(batch.missed)), None)]
+    parts += [_frame(event.text, event.number) for event in batch.events]
+    return "".join(parts) or ": all is well\n\n"
+
+
+def _frame(text: str, number: int | None) -> str:
+    return f"data: {text}\n\n" if number is None else f"id: {number}\ndata: {text}\n\n"
+
+
+def missed(numbers: tuple[int, int]) -> dict[str, Any]:
+    """What a reader is told that was too slow."""
+    return {
+        "type": "missed",
+        "from": numbers[0],
+        "to": numbers[1],
+        "sentence": "These came faster than you took them. Ask again with since, or Last-Event-ID, to have them.",
+    }

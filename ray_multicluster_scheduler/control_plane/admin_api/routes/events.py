@@ -1,0 +1,75 @@
+"""What happens, as it happens: one answer that does not end, or a WebSocket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.websockets import WebSocket
+
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, only_owner_of
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
+from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+
+router = APIRouter(prefix="/api/v1", tags=["events"])
+_MOST = 2**53
+
+
+@router.get("/events", **needs(Rule.SEE))
+async def events(
+    request: Request,
+    types: str | None = None,
+    id: str | None = None,  # noqa: A002 - the name of the field
+    owner: str | None = None,
+    cluster: str | None = None,
+    state: str | None = None,
+    kind: str | None = None,
+    since: int | None = None,
+    snapshot: bool = False,
+) -> Response:
+    """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. All that was told after
+    ``since`` (or the header Last-Event-ID) comes first; with ``snapshot`` how everything is now. Several words are
+    separated by commas. Lines that begin with a colon only say that all is well."""
+    wanted = EventFilter.of(
+        {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+    )
+    runtime, only = runtime_of(request), only_owner_of(request)
+    after = _number(request.headers.get("last-event-id"), since)
+    reader = runtime.news.listen(wanted, only_owner=only)
+    first: list[dict[str, Any]] = []
+    if snapshot and after is None:
+        first = [snapshot_of(runtime, only)]
+        after = first[0]["number"]
+    return EventStream(reader, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S), first)
+
+
+@router.websocket("/ws")
+async def socket(websocket: WebSocket) -> None:
+    """The same over a WebSocket; see :class:`EventSocket`."""
+    runtime = websocket.app.state.runtime
+    line = EventSocket(websocket, runtime, only_owner_of(websocket))
+    try:
+        line.begin(dict(websocket.query_params))
+    except SchedulerError as error:
+        line.close()
+        said = problems.document(error)
+        answer = Answer(said, status_code=int(said["status"]), media_type=problems.PROBLEM)
+        await websocket.send_denial_response(answer)
+        return
+    await line.run()
+
+
+def _number(said: str | None, since: int | None) -> int | None:
+    if said is None or not said.strip():
+        number = since
+    elif said.strip().isdecimal():
+        number = int(said)
+    else:
+        raise ConfigurationError(f"Last-Event-ID is {said[:100]!r}.", next_step="give the number of an event")
+    return None if number is None else min(max(number, 0), _MOST)

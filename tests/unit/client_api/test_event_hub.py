@@ -1,0 +1,179 @@
+"""Events find whoever wants them, in their order; who is slow misses some and is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.events.event import KINDS, Event, event_of
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_hub import MOST_WAITING, EventHub
+from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step, Told
+
+OWNERS = {"t1": "ann", "t2": "bob", "t3": "ann"}
+
+
+def step(item: str, number: int = 1, cluster: str | None = None, state: TaskState = TaskState.QUEUED) -> Step:
+    return Step(item, number, state, 0, 5.0, "FULL", "waits", cluster)
+
+
+def hub(number: int = 0, **values: Any) -> EventHub:
+    return EventHub(lambda item: ("task", f"name of {item}", OWNERS.get(item, "")), number, **values)
+
+
+def decided(item: str, cluster: str = "a") -> Decided:
+    rows = [["a", [], [], {"load": 0.5}, {}, 0.5, None], ["b", [["FULL", "is full", False]], [], {}, {}, None, None]]
+    return Decided(
+        item, 1, 6.0, cluster, json.dumps({"code": "PLACED", "sentence": "goes to a", "rows": rows}).encode()
+    )
+
+
+async def numbers(reader: Any) -> list[int | None]:
+    return [one.number for one in (await reader.take(0.01)).events]
+
+
+async def test_everybody_hears_what_they_want_in_its_order() -> None:
+    told: list[Told] = [step("t1"), decided("t1"), step("t2", cluster="b"), Note("cluster", "b", 7.0, None, b"{}")]
+    world = hub(10)
+    wishes = {
+        "all": ({}, [11, 12, 13, 14]),
+        "ann": ({"owner": "ann"}, [11, 12]),
+        "t2": ({"id": ["t2", "t9"]}, [13]),
+        "b": ({"cluster": "b"}, [13, 14]),
+        "decisions": ({"types": "decision"}, [12]),
+        "of nobody": ({"owner": "eve"}, []),
+        "both": ({"owner": "ann", "cluster": "b"}, []),
+        "state": ({"state": "QUEUED"}, [11, 13]),
+        "kind": ({"kind": "job"}, []),
+    }
+    readers = {name: world.subscribe(EventFilter.of(wish), after=0) for name, (wish, _) in wishes.items()}
+    world.publish(14, told)
+    for name, (_, expected) in wishes.items():
+        assert await numbers(readers[name]) == expected, name
+    assert world.number == 14
+
+
+async def test_nothing_is_told_twice_and_nothing_before_the_reader_goes_on() -> None:
+    world = hub()
+    reader = world.subscribe(EventFilter())
+    world.publish(1, [step("t1")])
+    assert await numbers(reader) == []
+    reader.go_on(2)
+    world.publish(3, [step("t1", 2), step("t1", 3)])
+    assert await numbers(reader) == [3]
+
+
+async def test_who_is_slow_is_bounded_and_told_what_was_missed() -> None:
+    world = hub()
+    slow, quick = world.subscribe(EventFilter(), after=0), world.subscribe(EventFilter(), after=0)
+    heard = 0
+    for number in range(1, 2 * MOST_WAITING + 12):
+        world.publish(number, [step("t1", number)])
+        if number % 1_000 == 0:
+            heard += len((await quick.take(1)).events)
+    batch = await slow.take(1)
+    assert batch.missed == (1, 2 * MOST_WAITING)
+    assert [one.number for one in batch.events] == list(range(2 * MOST_WAITING + 1, 2 * MOST_WAITING + 12))
+    assert heard == 2 * MOST_WAITING
+    world.publish(5_000, [step("t1")])
+    assert (await slow.take(1)).missed is None
+
+
+async def test_of_telemetry_only_the_newest_of_each_cluster_waits() -> None:
+    world = hub()
+    reader = world.subscribe(EventFilter.of({"types": ["telemetry"]}), after=0)
+    other = world.subscribe(EventFilter(), after=0)
+    for at in range(100):
+        world.tell_latest(Event("telemetry", {"cluster": f"c{at % 2}", "at": at}))
+    assert [one.said for one in (await reader.take(1)).events] == [
+        {"type": "telemetry", "cluster": "c0", "at": 98},
+        {"type": "telemetry", "cluster": "c1", "at": 99},
+    ]
+    assert (await other.take(0.01)).events == ()
+    assert world.wants_load
+    reader.close()
+    assert not world.wants_load
+
+
+async def test_a_submitter_hears_of_its_own_work_and_of_clusters_only() -> None:
+    world = hub()
+    reader = world.subscribe(EventFilter.of({"types": KINDS}), after=0, only_owner="bob")
+    notes = [Note("cluster", "a", 1.0, None, b"{}"), Note("action", "a", 1.0, "ann", b'{"action": "cordon"}')]
+    world.publish(5, [step("t1"), step("t2"), decided("t1"), *notes])
+    assert await numbers(reader) == [2, 4]
+
+
+async def test_there_is_a_limit_and_who_leaves_makes_room() -> None:
+    world = hub(most=2)
+    first = world.subscribe(EventFilter.of({"owner": "ann"}))
+    world.subscribe(EventFilter())
+    with pytest.raises(ServiceUnavailableError, match="2 readers"):
+        world.subscribe(EventFilter())
+    first.close()
+    first.close()
+    world.subscribe(EventFilter())
+    assert world._by_key == {}
+
+
+async def test_the_end_is_told_to_those_who_wait() -> None:
+    world = hub()
+    reader = world.subscribe(EventFilter(), after=0)
+    waiting = asyncio.create_task(reader.take())
+    await asyncio.sleep(0)
+    world.publish(1, [step("t1")])
+    world.close()
+    batch = await waiting
+    assert (batch.over, [one.number for one in batch.events]) == (True, [1])
+    with pytest.raises(ServiceUnavailableError, match="is stopping"):
+        world.subscribe(EventFilter())
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"types": "nonsense"}, "types is 'nonsense'"),
+        ({"state": "DONE"}, "state is 'DONE'"),
+        ({"colour": "red"}, "no 'colour'"),
+        ({"owner": 5}, "owner is '5'"),
+        ({"id": ["x"] * 1001}, "id is"),
+        ({"id": [None]}, "id is"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        EventFilter.of(said)
+
+
+def test_an_event_says_what_happened_in_plain_words() -> None:
+    about = ("task", "train", "ann")
+    transition = event_of(Happened(4, step("t1", 2, "a", TaskState.RUNNING), *about))
+    assert json.loads(transition.text) == {
+        "number": 4,
+        "type": "transition",
+        "at": 5.0,
+        "id": "t1",
+        "kind": "task",
+        "name": "train",
+        "owner": "ann",
+        "step": 2,
+        "state": "RUNNING",
+        "attempt": 0,
+        "cluster": "a",
+        "code": "FULL",
+        "sentence": "waits",
+    }
+    decision = event_of(Happened(5, decided("t1"), *about)).said
+    assert (decision["type"], decision["cluster"], decision["code"]) == ("decision", "a", "PLACED")
+    assert decision["candidates"] == [
+        {"cluster": "a", "rejections": [], "scores": {"load": 0.5}, "total": 0.5},
+        {"cluster": "b", "rejections": [{"code": "FULL", "sentence": "is full"}], "scores": {}, "total": None},
+    ]
+    action = event_of(Happened(6, Note("action", "a", 7.0, "ann", b'{"action": "cordon"}'))).said
+    assert action == {"number": 6, "type": "action", "at": 7.0, "action": "cordon", "user": "ann", "subject": "a"}
+    cluster = event_of(Happened(7, Note("cluster", "a", 8.0, None, b'{"state": "UP"}'))).said
+    assert cluster == {"number": 7, "type": "cluster", "at": 8.0, "state": "UP", "cluster": "a"}

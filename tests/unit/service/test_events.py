@@ -1,0 +1,309 @@
+"""What happens is told over HTTP when it is durable: in order, without gaps, also to whoever comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from ray_multicluster_scheduler.app.client_api.events import event_hub
+from ray_multicluster_scheduler.control_plane.admin_api.events import event_socket
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.event_reader import EventReader
+from tests.unit.service.http_service import HttpService
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path) as running:
+        yield running
+
+
+class Read(Protocol):
+    def __call__(self, path: str, headers: dict[str, str] | None = None) -> EventReader: ...
+
+
+@pytest.fixture
+def read(service: HttpService) -> Iterator[Read]:
+    readers = []
+
+    def opened(path: str, headers: dict[str, str] | None = None) -> EventReader:
+        readers.append(EventReader(service.port, path, headers))
+        return readers[-1]
+
+    yield opened
+    for one in readers:
+        one.close()
+
+
+def listening(service: HttpService, number: int) -> None:
+    """Until so many readers are known."""
+    until(lambda: len(service.plane.runtime.news.hub) == number)
+
+
+def finish(service: HttpService, task_id: str) -> None:
+    until(lambda: task_id in [one.task_id for one in service.plane.placed])
+    item = service.plane.runtime.item(task_id)
+    assert item is not None
+    service.plane.finish(item)
+    until(lambda: service.get(f"/api/v1/items/{task_id}")["state"] == "SUCCEEDED")
+
+
+def socket(service: HttpService, query: str = "") -> ClientConnection:
+    return connect(f"ws://127.0.0.1:{service.port}/api/v1/ws{query}", open_timeout=10)
+
+
+def test_all_of_an_items_life_is_told_in_order_and_without_gaps(service: HttpService, read: Read) -> None:
+    reader = read("/api/v1/events")
+    assert reader.response.status == 200
+    assert reader.response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    listening(service, 1)
+    service.submit("t1")
+    finish(service, "t1")
+    told = reader.until(state="SUCCEEDED")
+    of_item = [one for one in told if one.get("id") == "t1"]
+    states = [one["state"] for one in of_item if one["type"] == "transition"]
+    assert list(dict.fromkeys(states)) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
+    assert [one["step"] for one in of_item if one["type"] == "transition"] == list(range(1, len(states) + 1))
+    decisions = [one for one in of_item if one["type"] == "decision"]
+    assert [one["cluster"] for one in decisions] == ["mac"]
+    assert [one["cluster"] for one in decisions[0]["candidates"]] == ["mac"]
+    numbers = [one["number"] for one in told]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert of_item[0]["number"] < decisions[0]["number"] < of_item[-1]["number"]
+    reader.close()
+    listening(service, 0)
+
+
+def test_the_id_of_an_event_is_its_number_and_who_comes_back_with_it_misses_nothing(
+    service: HttpService, read: Read
+) -> None:
+    service.submit("t1")
+    finish(service, "t1")
+    everything = read("/api/v1/events?since=0").until(state="SUCCEEDED")
+    half = everything[len(everything) // 2]["number"]
+    reader = read("/api/v1/events", {"Last-Event-ID": str(half)})
+    number, first = reader.next()
+    assert number == first["number"] == half + 1
+    rest = [first, *reader.until(state="SUCCEEDED")]
+    assert rest == [one for one in everything if one["number"] > half]
+    service.submit("t2")
+    assert reader.until(id="t2")[-1]["number"] > rest[-1]["number"]
+
+
+def test_numbers_go_on_after_a_restart_and_so_does_a_reader(service: HttpService, read: Read) -> None:
+    service.submit("t1")
+    finish(service, "t1")
+    reader = read("/api/v1/events?since=0")
+    before = reader.until(state="SUCCEEDED")
+    service.restart()
+    service.submit("t2")
+    finish(service, "t2")
+    last = before[-1]["number"]
+    after = read("/api/v1/events", {"Last-Event-ID": str(last)}).until(id="t2", state="SUCCEEDED")
+    assert [one["number"] for one in after] == list(range(last + 1, last + 1 + len(after)))
+    again = read("/api/v1/events?since=0").until(id="t2", state="SUCCEEDED")
+    assert again == [*before, *after]
+
+
+def test_more_than_one_page_of_the_past_is_told_whole(
+    service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray_multicluster_scheduler.app.client_api.embedded import news
+
+    monkeypatch.setattr(news, "_AT_ONCE", 7)
+    for number in range(12):
+        service.submit(f"t{number}")
+        finish(service, f"t{number}")
+    told = read("/api/v1/events?since=0").until(id="t11", state="SUCCEEDED")
+    assert [one["number"] for one in told] == list(range(1, len(told) + 1))
+
+
+def test_only_what_is_wanted_is_told(service: HttpService, read: Read) -> None:
+    reader = read("/api/v1/events?types=transition&owner=ann,eve&state=QUEUED,SUCCEEDED")
+    listening(service, 1)
+    service.submit("t1", owner="bob")
+    service.submit("t2", owner="ann")
+    finish(service, "t1")
+    finish(service, "t2")
+    told = [reader.next()[1] for _ in range(2)]
+    assert [(one["id"], one["state"]) for one in told] == [("t2", "QUEUED"), ("t2", "SUCCEEDED")]
+
+
+def test_a_snapshot_comes_first_and_then_what_changes(service: HttpService, read: Read) -> None:
+    service.submit("t1", cpus=8)
+    until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+    service.submit("t2", cpus=8)
+    until(lambda: service.get("/api/v1/items/t2")["state"] == "QUEUED")
+    reader = read("/api/v1/events?snapshot=true")
+    number, first = reader.next()
+    assert (first["type"], number) == ("snapshot", first["number"])
+    assert first["counts"] == {"RUNNING": 1, "QUEUED": 1}
+    assert [(one["id"], one["state"]) for one in first["items"]] == [("t2", "QUEUED"), ("t1", "RUNNING")]
+    assert [one["name"] for one in first["clusters"]] == ["mac"]
+    listening(service, 1)
+    finish(service, "t1")
+    told = reader.until(id="t2", state="RUNNING")
+    assert told[0]["number"] == first["number"] + 1
+
+
+def test_what_becomes_of_a_cluster_is_told_and_kept(service: HttpService, read: Read) -> None:
+    reader = read("/api/v1/events?types=cluster")
+    listening(service, 1)
+    service.post("/api/v1/clusters/mac/cordon")
+    told = reader.until(cordoned=True)[-1]
+    assert (told["type"], told["cluster"]) == ("cluster", "mac")
+    service.plane.post(events.SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "nobody answers"))
+    gone = reader.until(cordoned=True, type="cluster")[-1]
+    assert (gone["before"], gone["state"]) == (told["state"], "CLUSTER_UNREACHABLE")
+    service.post("/api/v1/clusters/mac/uncordon")
+    reader.until(cordoned=False)
+    numbers = [one["number"] for one in read("/api/v1/events?types=cluster&since=0").until(cordoned=False)]
+    assert numbers == sorted(numbers)
+    assert len(numbers) >= 3
+
+
+def test_load_is_told_without_a_number_and_is_not_told_again(service: HttpService, read: Read) -> None:
+    reader = read("/api/v1/events?types=telemetry")
+    listening(service, 1)
+    service.get("/api/v1/clusters?refresh=true")
+    number, told = reader.next()
+    assert number is None
+    assert (told["type"], told["cluster"], told["total"]["CPU"]) == ("telemetry", "mac", 8)
+
+
+def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
+    service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_hub, "MOST_WAITING", 50)
+    frozen = read("/api/v1/events")
+    frozen._connection.sock.setsockopt(1, 8, 4096)  # little room for what it does not read
+    quick = read("/api/v1/events?types=action")
+    listening(service, 2)
+    hub = service.plane.runtime.news.hub
+    note = {"action": "test", "text": "x" * 20_000}
+
+    def tell(count: int) -> None:
+        from ray_multicluster_scheduler.control_plane.store import Note
+
+        document = json.dumps(note).encode()
+        for _ in range(count):
+            service.plane.runtime.news.note(Note("action", "x", 1.0, "ann", document))
+
+    for _ in range(30):
+        before = hub.number
+        service.plane.runtime.soon(tell, 20)
+        for _ in range(20):
+            assert quick.next()[1]["action"] == "test"
+        assert hub.number == before + 20
+    told = [frozen.next()[1] for _ in range(5)]
+    assert told[0]["action"] == "test"
+    while told[-1]["type"] != "missed":
+        told.append(frozen.next()[1])
+    missed = told[-1]
+    assert missed["from"] == told[-2]["number"] + 1
+    assert frozen.next()[1]["number"] == missed["to"] + 1
+
+
+def test_beyond_the_limit_readers_are_refused(service: HttpService, read: Read) -> None:
+    service.plane.runtime.news.hub.most = 1
+    read("/api/v1/events")
+    listening(service, 1)
+    refused = read("/api/v1/events")
+    assert refused.response.status == 503
+    assert json.loads(refused.response.read())["error"] == "ServiceUnavailableError"
+    with pytest.raises(InvalidStatus, match="503"):
+        socket(service)
+    assert len(service.plane.runtime.news.hub) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [("types=x", "types"), ("state=x", "state"), ("since=x", "since"), ("snapshot=x", "snapshot")],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(service: HttpService, read: Read, query: str, word: str) -> None:
+    status, answer = service.ask("GET", f"/api/v1/events?{query}")
+    assert status == 422
+    assert word in answer["message"]
+    with pytest.raises(InvalidStatus, match="422"):
+        socket(service, f"?{query}")
+    assert len(service.plane.runtime.news.hub) == 0
+
+
+def test_a_number_that_is_none_is_refused(service: HttpService, read: Read) -> None:
+    assert read("/api/v1/events", {"Last-Event-ID": "x"}).response.status == 422
+
+
+# ---- over a WebSocket
+
+
+def said(line: ClientConnection) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(line.recv(timeout=20))
+    return answer
+
+
+def test_a_socket_tells_the_same_and_answers_ping(service: HttpService, read: Read) -> None:
+    with socket(service, "?since=0&types=transition") as line:
+        line.send("ping")
+        assert said(line) == {"type": "pong"}
+        service.submit("t1")
+        told = [said(line) for _ in range(2)]
+        assert [(one["id"], one["state"]) for one in told] == [("t1", "PENDING"), ("t1", "QUEUED")]
+    listening(service, 0)
+
+
+def test_a_socket_may_change_what_it_wants_and_goes_on_from_a_number(service: HttpService, read: Read) -> None:
+    with socket(service, "?types=action") as line:
+        service.submit("t1")
+        finish(service, "t1")
+        line.send(json.dumps({"type": "subscribe", "id": ["t1"], "types": ["transition"], "since": 0, "batch": True}))
+        told = said(line)
+        assert told["type"] == "events"
+        assert [one["state"] for one in told["events"]][-1] == "SUCCEEDED"
+        line.send(json.dumps({"type": "subscribe", "snapshot": True}))
+        assert said(line)["type"] == "snapshot"
+        assert len(service.plane.runtime.news.hub) == 1
+
+
+def test_nonsense_over_a_socket_is_answered_and_changes_nothing(service: HttpService, read: Read) -> None:
+    with socket(service, "?types=transition") as line:
+        for text in (
+            "what",
+            "[]",
+            '{"type": "subscribe", "types": ["x"]}',
+            '{"type": "subscribe", "since": -1}',
+            "{" * 50_000,
+        ):
+            line.send(text)
+            answer = said(line)
+            assert answer["type"] == "error"
+            assert answer["next_step"]
+        service.submit("t1")
+        assert said(line)["id"] == "t1"
+
+
+def test_a_socket_hears_that_all_is_well(service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_socket, "HEARTBEAT_S", 0.1)
+    with socket(service) as line:
+        assert said(line) == {"type": "heartbeat", "number": service.plane.runtime.news.hub.number}
+
+
+def test_readers_are_let_go_when_the_service_stops(service: HttpService, read: Read) -> None:
+    reader = read("/api/v1/events")
+    with socket(service) as line:
+        listening(service, 2)
+        began = time.monotonic()
+        service.stop()
+        with pytest.raises(EOFError):
+            reader.until(id="never")
+        with pytest.raises(ConnectionClosed):
+            line.recv(timeout=10)
+        assert time.monotonic() - began < 10
+    service.start()
