@@ -66,12 +66,14 @@ if TYPE_CHECKING:
         cordon,
         declare_dead,
         drain,
+        events,
         explain,
         fleet_resources,
         get_unified_scheduler,
         hold,
         initialize_scheduler_environment,
         list_clusters,
+        on_event,
         pause_queue,
         plan,
         release,
@@ -157,6 +159,7 @@ __all__ = [
     "current",
     "declare_dead",
     "drain",
+    "events",
     "explain",
     "fleet_resources",
     "get",
@@ -178,6 +181,7 @@ __all__ = [
     "member",
     "method",
     "nodes",
+    "on_event",
     "pause_queue",
     "plan",
     "put",
@@ -222,9 +226,9 @@ _HOMES = {
     ),
     "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
-        "UnifiedScheduler cluster_info cordon declare_dead drain explain fleet_resources get_unified_scheduler hold "
-        "initialize_scheduler_environment list_clusters pause_queue plan release resume_queue set_priority shutdown "
-        "uncordon"
+        "UnifiedScheduler cluster_info cordon declare_dead drain events explain fleet_resources get_unified_scheduler "
+        "hold initialize_scheduler_environment list_clusters on_event pause_queue plan release resume_queue "
+        "set_priority shutdown uncordon"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
@@ -140,6 +142,10 @@ class ControlPlane(ABC):
     @abstractmethod
     def follow_job_log(self, job_id: str) -> Iterator[str]:
         """A job's output as it comes, until the job is over."""
+
+    @abstractmethod
+    def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
+        """What happens, and what is known of what happened after the event with this number."""
 
     # ---- the fleet
 

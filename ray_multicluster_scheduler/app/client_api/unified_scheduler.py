@@ -15,6 +15,11 @@ from ray_multicluster_scheduler.app.client_api import where
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.app.client_api.events.event_iterator import (
+        EventCallback,
+        EventIterator,
+        EventListener,
+    )
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
@@ -24,12 +29,14 @@ __all__ = [
     "cordon",
     "declare_dead",
     "drain",
+    "events",
     "explain",
     "fleet_resources",
     "get_unified_scheduler",
     "hold",
     "initialize_scheduler_environment",
     "list_clusters",
+    "on_event",
     "pause_queue",
     "plan",
     "release",
@@ -71,6 +78,19 @@ def explain(item_id: str | Handle | ActorHandle) -> dict[str, Any]:
     """Why an item, given by its id or handle, is where it is, as data that prints itself for people. Raises
     UnknownItemError, ConfigurationError for what is neither."""
     return where.side().explain(item_id)
+
+
+def events(**wanted: Any) -> EventIterator:
+    """What happens, as it happens, to be iterated with `for` or `async for`: ``types``, ``id``, ``owner``, ``cluster``,
+    ``state`` and ``kind`` choose, each by one word or several, and ``since`` is the number of an event after which to
+    begin. See :meth:`UnifiedScheduler.events`. Raises ConfigurationError."""
+    return where.side().events(**wanted)
+
+
+def on_event(hear: EventCallback, **wanted: Any) -> EventListener:
+    """Call it, or await what it returns, with each event that is wanted (see `events`), until ``close()`` of what is
+    returned. If it raises, that is logged, and it is not called any more."""
+    return where.side().on_event(hear, **wanted)
 
 
 def plan(

@@ -23,8 +23,10 @@ class EventReader:
                 number = int(text[4:])
             elif text.startswith("data: "):
                 return number, json.loads(text[6:])
+            elif not text:
+                number = None
             else:
-                assert not text or text.startswith((":", "retry:")), text
+                assert text.startswith((":", "retry:")), text
         raise EOFError
 
     def until(self, **fields: Any) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHa
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
+from ray_multicluster_scheduler.app.client_api.embedded.event_verbs import EventVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.job_verbs import JobVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -32,19 +33,14 @@ from ray_multicluster_scheduler.app.client_api.remote.find_service import find_s
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.control_plane.config import (
-    ClusterConfig,
-    ConfigArgument,
-    FleetConfig,
-    Settings,
-    load_config,
-)
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.config import load_config as load
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 
 H = TypeVar("H", bound=Handle)
 
 
-class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
+class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs):
     """Submits tasks and jobs to the best cluster of a fleet. Safe from any thread; also a context manager.
 
     Embedded: the control plane lives in this process, and what was submitted lives and dies with it. With the address
@@ -65,7 +61,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs):
             raise ConfigurationError(f"Both {given[0]} and {given[1]} were given.", next_step="give one of them")
         own = config is not None or clusters is not None
         self.address = None if own else find_service(address, os.environ)
-        self._config = load_config(clusters if clusters is not None else config) if self.address is None else None
+        self._config = load(clusters if clusters is not None else config) if self.address is None else None
         self._lock = threading.Lock()
         self._runtime: ControlPlane | None = None
         self._submission: Submission | None = None

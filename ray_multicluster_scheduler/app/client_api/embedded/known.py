@@ -14,6 +14,8 @@ from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control, job_logs, open_calls
 from ray_multicluster_scheduler.app.client_api.embedded.kept_values import KeptValues
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import Then, not_in_time
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
@@ -97,6 +99,9 @@ class Known(LoopThread, ControlPlane):
 
     def follow_job_log(self, job_id: str) -> Iterator[str]:
         return job_logs.follow(self._here, job_id)
+
+    def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
+        return EventIterator(self, self.ask(lambda: self._here.news.told(wanted, since)))
 
     @property
     def homes(self) -> Sequence[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of
+from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of, missed
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, EventHub, Subscription
 from ray_multicluster_scheduler.app.client_api.events.fleet_watch import LOOK_AGAIN_S, Face, FleetWatch, load_of
@@ -62,11 +62,9 @@ class News:
         """For :meth:`batches`; to be closed. Raises ServiceUnavailableError if too many listen already."""
         return self.hub.subscribe(wanted, only_owner=only_owner)
 
-    async def batches(
-        self, reader: Subscription, since: int | None = None, *, idle_s: float | None = None
-    ) -> AsyncIterator[Batch]:
+    async def batches(self, reader: Subscription, since: int, *, idle_s: float | None = None) -> AsyncIterator[Batch]:
         """What was told after number ``since``, then what comes; an empty batch after so many seconds without any."""
-        last = self.hub.number if since is None else since
+        last = since
         while last < self.hub.number and not reader.over:
             durable = self.hub.number
             page = await self._page(last, _AT_ONCE)
@@ -82,6 +80,18 @@ class News:
             yield batch
             if batch.over:
                 return
+
+    def told(self, wanted: EventFilter, since: int | None) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """For a program, from now on: what came together, again and again."""
+        return self._told(self.listen(wanted), self.hub.number if since is None else since)
+
+    async def _told(self, reader: Subscription, since: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+        try:
+            async for batch in self.batches(reader, since):
+                missing = [] if batch.missed is None else [missed(batch.missed)]
+                yield missing + [event.said for event in batch.events]
+        finally:
+            reader.close()
 
     def _about(self, item_id: str) -> tuple[str, str, str]:
         record = self._runtime.record(item_id)

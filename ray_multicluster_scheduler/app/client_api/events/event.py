@@ -78,3 +78,13 @@ def _candidate(row: list[Any]) -> dict[str, Any]:
         "scores": scores,
         "total": total,
     }
+
+
+def missed(numbers: tuple[int, int]) -> dict[str, Any]:
+    """What a reader is told that was too slow for those from one number to another."""
+    return {
+        "type": "missed",
+        "from": numbers[0],
+        "to": numbers[1],
+        "sentence": "These came faster than they were taken. Ask again with since, or Last-Event-ID, to have them.",
+    }

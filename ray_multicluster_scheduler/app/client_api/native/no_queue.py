@@ -75,3 +75,9 @@ class SchedulerWithoutQueue:
 
     def drain(self, cluster: str, timeout: float | None = None) -> bool:
         no_fleet("drain")
+
+    def events(self, **wanted: Any) -> NoReturn:
+        no_fleet("events")
+
+    def on_event(self, hear: Any, **wanted: Any) -> NoReturn:
+        no_fleet("on_event")

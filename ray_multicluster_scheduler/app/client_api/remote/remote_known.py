@@ -10,13 +10,16 @@ from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
-from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
+from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 
 ACCEPT_TIMEOUT_S = 60.0
 
@@ -76,6 +79,11 @@ class RemoteKnown(LoopThread, ControlPlane):
         rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/actors")["actors"]
         return rows
 
+    def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
+        found = EventIterator(self, told(self._client, wanted, since))
+        found.begin(PATIENCE_S)
+        return found
+
     def job_log(self, job_id: str) -> str:
         self.settled(job_id)
         return self.fetch_text(path_of(job_id, "logs"))
@@ -101,19 +109,19 @@ class RemoteKnown(LoopThread, ControlPlane):
         finally:
             self.leave(stream.aclose())
 
-    def tell(self, event: events.Event) -> None:
+    def tell(self, event: brain.Event) -> None:
         match event:
-            case events.HoldRequested(task_id, reason):
+            case brain.HoldRequested(task_id, reason):
                 self._order(task_id, "hold", {"reason": reason})
-            case events.ReleaseRequested(task_id):
+            case brain.ReleaseRequested(task_id):
                 self._order(task_id, "release", {})
-            case events.PriorityChanged(task_id, priority):
+            case brain.PriorityChanged(task_id, priority):
                 self._order(task_id, "priority", {"priority": priority})
-            case events.QueuePaused(what, name, reason):
+            case brain.QueuePaused(what, name, reason):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
-            case events.QueueResumed(what, name):
+            case brain.QueueResumed(what, name):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
-            case events.CordonChanged(cluster, cordoned):
+            case brain.CordonChanged(cluster, cordoned):
                 verb = "cordon" if cordoned else "uncordon"
                 self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
             case _:

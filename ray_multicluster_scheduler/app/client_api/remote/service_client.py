@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,6 +21,10 @@ PATIENCE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 5.0
 _BUSY = frozenset({502, 503, 504})
+
+
+class NobodyAnswersError(ServiceUnavailableError):
+    """Not even to say that it cannot be served."""
 
 
 class ServiceClient:
@@ -81,17 +86,21 @@ class ServiceClient:
             raise _problem(self.address, status, answer)
         return answer
 
-    async def stream(self, path: str) -> AsyncIterator[str]:
-        """Text as it comes."""
+    async def stream(
+        self, path: str, *, headers: Mapping[str, str] | None = None, silence_s: float | None = None
+    ) -> AsyncIterator[str]:
+        """Text as it comes; after so long a silence nobody is taken to be there. Raises ServiceUnavailableError, and
+        what the service answers with."""
+        limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=silence_s)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         try:
-            async with self._session.get(
-                f"{self.address}{path}", timeout=aiohttp.ClientTimeout(total=None)
-            ) as response:
+            async with self._session.get(f"{self.address}{path}", timeout=limit, headers=headers) as response:
                 if response.status >= 400:
                     raise _problem(self.address, response.status, await response.read())
                 async for piece in response.content.iter_any():
-                    yield piece.decode(errors="replace")
-        except (aiohttp.ClientError, OSError) as error:
+                    yield decoder.decode(piece)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._follow(error)
             raise self._gone(error) from error
 
     async def _try(
@@ -137,9 +146,9 @@ class ServiceClient:
             _log.warning("the service %s answers again", self.address)
         self._silent = False
 
-    def _gone(self, problem: Exception) -> ServiceUnavailableError:
+    def _gone(self, problem: Exception) -> NobodyAnswersError:
         said = getattr(getattr(problem, "os_error", None), "strerror", None) or str(problem) or type(problem).__name__
-        return ServiceUnavailableError(
+        return NobodyAnswersError(
             f"The service {self.address} does not answer: {said}.",
             next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
         )

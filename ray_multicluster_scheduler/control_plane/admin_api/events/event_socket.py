@@ -9,10 +9,10 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from ray_multicluster_scheduler.app.client_api.events.event import missed
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import missed
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
@@ -107,8 +107,10 @@ class EventSocket:
             return
         if self._snapshot and since is None:
             first = snapshot(self._runtime, self._only_owner)
-            since = first["number"]
+            since = int(first["number"])
             await self._socket.send_text(json.dumps(first))
+        if since is None:
+            since = news.hub.number
         async for batch in news.batches(reader, since, idle_s=HEARTBEAT_S):
             await self._send(batch)
             if batch.over and reader is self._reader:

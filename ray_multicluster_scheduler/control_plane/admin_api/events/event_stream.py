@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ray_multicluster_scheduler.app.client_api.events.event import missed
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 15.0
@@ -18,16 +19,21 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventStream(Response):
-    """``first`` is told before all else, with a number if it has one. The reader is closed at the end, whoever ends."""
+    """What came up to number ``after`` is known; ``first`` is told before all else. The reader is closed at the end,
+    whoever ends."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, reader: Subscription, batches: AsyncIterator[Batch], first: Sequence[Mapping[str, Any]] = ()
+        self,
+        reader: Subscription,
+        batches: AsyncIterator[Batch],
+        after: int,
+        first: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
-        self._reader, self._batches, self._first = reader, batches, first
+        self._reader, self._batches, self._after, self._first = reader, batches, after, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         telling = asyncio.create_task(self._tell(send))
@@ -45,7 +51,8 @@ class EventStream(Response):
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         first = "".join(_frame(json.dumps(one), one.get("number")) for one in self._first)
-        await _send(send, f"retry: {_AGAIN_MS}\n\n{first}")
+        # A number without an event: whoever is cut off before the first one comes back with it.
+        await _send(send, f"retry: {_AGAIN_MS}\nid: {self._after}\n\n{first}")
         async for batch in self._batches:
             await _send(send, _text(batch))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -68,13 +75,3 @@ def _text(batch: Batch) -> str:
 
 def _frame(text: str, number: int | None) -> str:
     return f"data: {text}\n\n" if number is None else f"id: {number}\ndata: {text}\n\n"
-
-
-def missed(numbers: tuple[int, int]) -> dict[str, Any]:
-    """What a reader is told that was too slow."""
-    return {
-        "type": "missed",
-        "from": numbers[0],
-        "to": numbers[1],
-        "sentence": "These came faster than you took them. Ask again with since, or Last-Event-ID, to have them.",
-    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.websockets import WebSocket
@@ -42,11 +40,10 @@ async def events(
     runtime, only = runtime_of(request), only_owner_of(request)
     after = _number(request.headers.get("last-event-id"), since)
     reader = runtime.news.listen(wanted, only_owner=only)
-    first: list[dict[str, Any]] = []
-    if snapshot and after is None:
-        first = [snapshot_of(runtime, only)]
-        after = first[0]["number"]
-    return EventStream(reader, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S), first)
+    first = [snapshot_of(runtime, only)] if snapshot and after is None else []
+    if after is None:
+        after = runtime.news.hub.number
+    return EventStream(reader, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S), after, first)
 
 
 @router.websocket("/ws")
