@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -105,6 +105,7 @@ class ServiceRuntime(Runtime):
                 self._stored.objects.lose(row.task.id, log.attached[row.task.id])
                 watches.append(error)
         ended = await asyncio.to_thread(self._ended_meanwhile, restored.items)
+        await asyncio.to_thread(self._take_up_output, restored.items, {result.task_id for _, result in ended})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
         self.dispatcher.left_alone = {one.cluster for one in strangers}
         self.dispatcher.outlive_s += max((one.away_s for one in strangers), default=0.0)
@@ -131,6 +132,11 @@ class ServiceRuntime(Runtime):
                 payload = None if outcome.digest is None else self.store.blob(outcome.digest)
                 found.append((row.cluster or "", result_of(outcome, payload)))
         return found
+
+    def _take_up_output(self, rows: Iterable[ItemRow], ended: Collection[str]) -> None:
+        for row in rows:
+            if not row.state.terminal and row.attempt and row.task.kind != "job":
+                self._stored.printed.take_up(row.task.id, row.attempt, whole=row.task.id in ended)
 
     # ---- taking items
 
@@ -292,6 +298,13 @@ class ServiceRuntime(Runtime):
 
     # ---- what is known
 
+    async def printed(self, item: Item, attempt: int, stream: str | None = None) -> str:
+        """What an attempt printed. Raises ResultLostError if that was forgotten."""
+        text = self.output.text(item.id, attempt, stream)
+        if text or not 0 < attempt <= item.attempt or (attempt == item.attempt and not item.done()):
+            return text
+        return await asyncio.to_thread(self._stored.printed.stored_text, item.id, attempt, stream)
+
     async def look(self, item_id: str) -> Item | None:
         """An item, wherever it is: in progress, or in the store. Raises UnknownItemError; None: EXPIRED."""
         item = self.item(item_id)
@@ -369,6 +382,8 @@ class ServiceRuntime(Runtime):
                 self._end()
 
     async def _park(self, away_s: float) -> list[str]:
+        if self.failure is None:
+            self._stored.write_output()
         self.manager.halt()
         await self.questions.close()
         await self.connections.close()

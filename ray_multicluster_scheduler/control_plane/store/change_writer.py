@@ -69,6 +69,7 @@ class ChangeWriter:
             rows = [(at, *one, epoch) for at, one in enumerate(change.decisions, decisions)]
             connection.executemany(said["decision"], rows)
             connection.executemany(said["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
+            connection.executemany(said["output"], [(*one[1:], epoch, one.item_id) for one in change.printed])
             if change.fleet is not None:
                 self._write_fleet(change.fleet)
             for key, value in change.settings.items():

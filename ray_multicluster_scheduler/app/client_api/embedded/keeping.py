@@ -18,6 +18,7 @@ class Keeping(Protocol):
     """Makes the parts of a control plane that keep something; each once."""
 
     shelf: PayloadShelf
+    output: OutputStore
     memory: LinkMemory
     life: int
     """Counts the processes that this control plane has had."""
@@ -36,10 +37,7 @@ class Keeping(Protocol):
         """``soon`` does something on the loop; ``fail`` hears that nothing can be kept any more."""
 
     def collector(
-        self,
-        post: Callable[[Event], None],
-        output: OutputStore,
-        when_durable: Callable[[Callable[[], object]], object],
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> ResultCollector:
         """``when_durable`` does something when all that was posted before was handled, and what came of it is kept."""
 
@@ -48,7 +46,7 @@ class NothingKept:
     """All of it lives and dies with the program."""
 
     def __init__(self) -> None:
-        self.shelf = PayloadShelf()
+        self.shelf, self.output = PayloadShelf(), OutputStore()
         self.memory: LinkMemory = NoMemory()
         self.life, self.lasting = 1, False
 
@@ -64,9 +62,6 @@ class NothingKept:
         return MemoryTransitionLog()
 
     def collector(
-        self,
-        post: Callable[[Event], None],
-        output: OutputStore,
-        when_durable: Callable[[Callable[[], object]], object],
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> ResultCollector:
-        return ResultCollector(post, output)
+        return ResultCollector(post, self.output)

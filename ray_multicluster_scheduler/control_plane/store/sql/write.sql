@@ -30,6 +30,10 @@ VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?)
 INSERT OR REPLACE INTO outcomes (item, attempt, document, digest, epoch)
 SELECT number, ?, ?, ?, ? FROM items WHERE id = ?
 
+-- name: output
+INSERT INTO outputs (item, attempt, digest, epoch)
+SELECT number, ?, ?, ? FROM items WHERE id = ?
+
 -- name: payload
 INSERT INTO payloads (item, position, digest) VALUES (?, ?, ?)
 
