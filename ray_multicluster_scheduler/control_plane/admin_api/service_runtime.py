@@ -319,13 +319,14 @@ class ServiceRuntime(Runtime):
 
     async def explained(self, item_id: str) -> dict[str, Any]:
         """Why it is where it is, or how it ended. Raises UnknownItemError."""
-        if self.item(item_id) is not None or self.record(item_id) is not None:
+        known = self.item(item_id) is not None or self.record(item_id) is not None
+        if known or explanation.gang_of(self, item_id) is not None:
             return explanation.story(self, item_id)
         stored = await asyncio.to_thread(self.store.item, item_id)
         if stored is None:
-            gang_id, _, at = item_id.rpartition(".")
-            if at.isdecimal() and gang_id and await asyncio.to_thread(self.store.item, gang_id) is not None:
-                return await self.explained(gang_id)
+            story = await asyncio.to_thread(self.history.story_of_member, item_id)
+            if story is not None:
+                return story
             if await asyncio.to_thread(self.store.expired, item_id):
                 return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)

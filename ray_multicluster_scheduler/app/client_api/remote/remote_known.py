@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import is_member, member_face
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
@@ -46,9 +47,15 @@ class RemoteKnown(LoopThread, ControlPlane):
 
     def explain(self, task_id: str) -> dict[str, Any]:
         item = self._live.get(task_id)
+        gang = None if item is not None else self._live.get(task_id.rpartition(".")[0])
+        if gang is not None and is_member(gang.task, task_id):
+            item = gang
         if item is not None and not item.accepted:
             sentence = f"{self._client.address} has not accepted it yet; while this program runs, it is tried again"
-            return Explanation(id=task_id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            if item.task.gang is not None and item is gang:
+                story["member"] = member_face(task_id, [one.name for one in item.task.gang.members])
+            return story
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
