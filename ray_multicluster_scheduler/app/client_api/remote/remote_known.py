@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopT
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
+from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
@@ -42,6 +43,7 @@ class RemoteKnown(LoopThread, ControlPlane):
     """The questions and wishes of a ControlPlane, put to a service; :class:`ControlPlane` says what each means."""
 
     _client: ServiceClient
+    _outbound: Outbound
     _fleet: Mapping[str, Any]
     _live: dict[str, Item]
 
@@ -51,7 +53,8 @@ class RemoteKnown(LoopThread, ControlPlane):
         if gang is not None and is_member(gang.task, task_id):
             item = gang
         if item is not None and not item.accepted:
-            sentence = f"{self._client.address} has not accepted it yet; while this program runs, it is tried again"
+            why = f": {self._outbound.trouble}" if self._outbound.trouble else "."
+            sentence = f"{self._client.address} has not accepted it yet{why} While this program runs, it is tried again"
             story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
             if item.task.gang is not None and item is gang:
                 story["member"] = member_face(task_id, [one.name for one in item.task.gang.members])
