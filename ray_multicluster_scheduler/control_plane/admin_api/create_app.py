@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.known_parameters import only_known_parameters
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
@@ -26,6 +27,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
+        dependencies=[Depends(only_known_parameters)],
     )
     often = {
         "/api/v1/items": items.submit,
