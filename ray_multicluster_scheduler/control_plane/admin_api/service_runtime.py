@@ -108,7 +108,8 @@ class ServiceRuntime(Runtime):
         await asyncio.to_thread(self._take_up_output, restored.items, {result.task_id for _, result in ended})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
         self.dispatcher.left_alone = {one.cluster for one in strangers}
-        self.dispatcher.outlive_s += max((one.away_s for one in strangers), default=0.0)
+        longer = [one.away_s + one.longer_s(self.settings.lease_s) for one in strangers]
+        self.dispatcher.outlive_s += max(longer, default=0.0)
         self.manager.post(restored)
         crash_point("in start-up")
         for cluster, result in ended:
