@@ -73,6 +73,11 @@ class RayClientPool:
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.over.is_set() else link
 
+    def awaited_s(self, cluster: str) -> float | None:
+        """For so much longer its agent is waited for, which the process before ours had; None if there is none."""
+        link = self._links.get(cluster)
+        return None if link is None else link.awaited_s
+
     def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
         return [link for link in self._links.values() if not link.over.is_set()]

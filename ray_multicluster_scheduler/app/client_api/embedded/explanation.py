@@ -152,11 +152,18 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
     """What is wrong with the cluster that it is on, if anything is."""
     if record.cluster is None or not record.live:
         return ""
+    awaited_s = None if record.task.kind == "job" else runtime.links.awaited_s(record.cluster)
+    if awaited_s is not None:
+        return f", but {_awaited(awaited_s)}"
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
     if trouble is None:
         return ""
     after = runtime.config.settings.lost_after_s
     return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
+
+
+def _awaited(seconds: float) -> str:
+    return f"the agent there, of before this restart, has not come back yet: it is waited for {seconds:.0f} s longer"
 
 
 def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
@@ -282,10 +289,14 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     link = runtime.links.existing(name)
     info = link.info if link is not None and link.connected else None
     trouble = view.trouble or view.job_trouble or view.link_trouble
+    awaited_s = runtime.links.awaited_s(name)
+    said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
+    said.append("" if awaited_s is None else _awaited(awaited_s))
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
-        "sentence": "" if trouble is None else trouble.sentence + _half(trouble.code),
+        "sentence": "; ".join(filter(None, said)),
+        "agent_awaited_until": None if awaited_s is None else runtime.clock.now() + awaited_s,
         "cordoned": view.cordoned,
         "items": view.in_flight + view.ahead,
         "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
