@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import outbound
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.remote import outbound, remote_runtime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
@@ -45,3 +47,31 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
         made.result(20)
     assert told.count("not accepted yet") == 1
     assert "not accepted" not in capsys.readouterr().err
+
+
+def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
+    service: ActorService,
+    scheduler: UnifiedScheduler,
+    actor: ActorHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(remote_runtime, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.6)
+    monkeypatch.setattr(remote_runtime, "ACCEPT_TIMEOUT_S", 0.6)
+    service.stop()
+    handle = scheduler.submit_task_async(time.sleep, (0,))
+    capsys.readouterr()
+    scheduler.shutdown()
+    told = capsys.readouterr().err
+    assert f"rmcs: waiting for {service.address} to accept {handle.id}, at most 0.6 s" in told
+    assert f"rmcs: waiting at most 0.6 s for {service.address} to hear that {actor._item.id} should end" in told
+    assert "ends them by itself when it does not hear of this program" in told
+
+
+def test_it_says_nothing_when_the_service_answers(
+    scheduler: UnifiedScheduler, actor: ActorHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    scheduler.shutdown()
+    assert capsys.readouterr().err == "", actor
