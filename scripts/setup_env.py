@@ -4,7 +4,8 @@
     python3 scripts/setup_env.py ray     .venv-ray: only what the [full] extra names; not this package
 
 Needs nothing but Python and its venv module. Ready environments are recognised at once by a stamp that holds
-what they were made from. Safe to run twice at the same time, and to interrupt.
+what they were made from. One that is only linked here is used as it is. Safe to run twice at the same time, and to
+interrupt.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def main(arguments: list[str]) -> int:
 
 def ensure(kind: str, folder: Path) -> None:
     """Return when ``folder`` holds exactly what is wanted; whoever comes second waits for the first."""
+    if folder.is_symlink():
+        use_as_it_is(folder)
+        return
     wanted = digest(kind, folder)
     if is_ready(folder, wanted):
         return
@@ -57,6 +61,14 @@ def ensure(kind: str, folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_ready(folder, wanted):
             make(kind, folder, wanted)
+
+
+def use_as_it_is(folder: Path) -> None:
+    """A link leads to an environment that others use, too: it is neither made anew nor installed into."""
+    to = folder.resolve()
+    if not python_of(folder).exists():
+        raise SetupError(f"{folder.name} is a link to {to}, where there is no environment: remove it, or mend it")
+    say(f"{folder.name} is a link and used as it is ({to}); remove the link to have one made for this checkout.")
 
 
 def digest(kind: str, folder: Path) -> str:

@@ -72,7 +72,7 @@ def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     for answer in answers:
         rows = [
-            (one["id"], one["kind"], one["name"], one["state"], one["cluster"] or "–", one["code"])
+            (one["id"], one["kind"], _name(one), one["state"], one["cluster"] or "–", one["code"])
             for one in answer["items"]
         ]
         program, more = answer["program"], answer.get("more")
@@ -80,6 +80,12 @@ def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
         cut = f"\nand {more} older ones" if more else ""
         parts.append(f"process {program['pid']}: {program['command']}\n{table}{cut}")
     return "\n\n".join(parts)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """Of an actor its class, and the name by which others find it."""
+    given = row.get("actor_name")  # a program with an older version does not say it
+    return str(row["name"]) if given is None else f"{row['name']} {given!r}"
 
 
 def _trouble(answer: Mapping[str, Any]) -> str:

@@ -158,6 +158,40 @@ def test_what_runs_goes_on_and_what_waits_still_waits(
     assert sorted(lines) == sorted(expected)
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_was_printed_is_read_after_a_restart(
+    service: RunningService, client: UnifiedScheduler, tmp_path: Path, how: signal.Signals
+) -> None:
+    go_on = tmp_path / "go on"
+
+    def talk(go_on: str) -> None:
+        import os
+        import time
+
+        print("before")
+        while not os.path.exists(go_on):
+            time.sleep(0.1)
+        print("after")
+
+    over = client.submit_task_async(print, ("it is over",))
+    over.result(60)
+    goes_on = client.submit_task_async(talk, (str(go_on),))
+    until(lambda: goes_on.logs() == "before\n", 60)
+    if how is signal.SIGKILL:
+        time.sleep(6.0)  # what runs is written every five seconds
+        service.kill()
+    else:
+        assert service.stop() == 0
+    service.start()
+    assert client.handle(over.id).logs() == "it is over\n"
+    go_on.touch()
+    goes_on.result(60)
+    assert goes_on.logs() == "before\nafter\n"
+    service.kill()
+    service.start()
+    assert client.handle(goes_on.id).logs() == "before\nafter\n"
+
+
 def test_a_second_service_on_the_same_folder_is_refused(service: RunningService) -> None:
     command = [sys.executable, "-m", "ray_multicluster_scheduler.main", "up", "--port", "0"]
     command += ["--config", str(service.config), "--state", str(service.state)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.known_parameters import only_known_parameters
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
@@ -28,6 +29,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
+        dependencies=[Depends(only_known_parameters)],
     )
     often = {
         "/api/v1/items": (Rule.SUBMIT, items.submit),
@@ -47,7 +49,7 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         app.add_exception_handler(kind, problems.of_http)
     for router in (probes.router, fleet.router, items.router, actors.router, blobs.router, events.router):
         app.include_router(router)
-    forgotten = without_rule(app.routes)
+    forgotten = without_rule(app.openapi())
     if forgotten:
         raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -105,9 +105,11 @@ class ServiceRuntime(Runtime):
                 self._stored.objects.lose(row.task.id, log.attached[row.task.id])
                 watches.append(error)
         ended = await asyncio.to_thread(self._ended_meanwhile, restored.items)
+        await asyncio.to_thread(self._take_up_output, restored.items, {result.task_id for _, result in ended})
         strangers = [one for one in agents if one.cluster not in self.machine.registry.names()]
         self.dispatcher.left_alone = {one.cluster for one in strangers}
-        self.dispatcher.outlive_s += max((one.away_s for one in strangers), default=0.0)
+        longer = [one.away_s + one.longer_s(self.settings.lease_s) for one in strangers]
+        self.dispatcher.outlive_s += max(longer, default=0.0)
         self.manager.post(restored)
         self.manager.when_durable(self.news.watch.begin)
         crash_point("in start-up")
@@ -132,6 +134,11 @@ class ServiceRuntime(Runtime):
                 payload = None if outcome.digest is None else self.store.blob(outcome.digest)
                 found.append((row.cluster or "", result_of(outcome, payload)))
         return found
+
+    def _take_up_output(self, rows: Iterable[ItemRow], ended: Collection[str]) -> None:
+        for row in rows:
+            if not row.state.terminal and row.attempt and row.task.kind != "job":
+                self._stored.printed.take_up(row.task.id, row.attempt, whole=row.task.id in ended)
 
     # ---- taking items
 
@@ -293,6 +300,13 @@ class ServiceRuntime(Runtime):
 
     # ---- what is known
 
+    async def printed(self, item: Item, attempt: int, stream: str | None = None) -> str:
+        """What an attempt printed. Raises ResultLostError if that was forgotten."""
+        text = self.output.text(item.id, attempt, stream)
+        if text or not 0 < attempt <= item.attempt or (attempt == item.attempt and not item.done()):
+            return text
+        return await asyncio.to_thread(self._stored.printed.stored_text, item.id, attempt, stream)
+
     async def look(self, item_id: str) -> Item | None:
         """An item, wherever it is: in progress, or in the store. Raises UnknownItemError; None: EXPIRED."""
         item = self.item(item_id)
@@ -307,13 +321,14 @@ class ServiceRuntime(Runtime):
 
     async def explained(self, item_id: str) -> dict[str, Any]:
         """Why it is where it is, or how it ended. Raises UnknownItemError."""
-        if self.item(item_id) is not None or self.record(item_id) is not None:
+        known = self.item(item_id) is not None or self.record(item_id) is not None
+        if known or explanation.gang_of(self, item_id) is not None:
             return explanation.story(self, item_id)
         stored = await asyncio.to_thread(self.store.item, item_id)
         if stored is None:
-            gang_id, _, at = item_id.rpartition(".")
-            if at.isdecimal() and gang_id and await asyncio.to_thread(self.store.item, gang_id) is not None:
-                return await self.explained(gang_id)
+            story = await asyncio.to_thread(self.history.story_of_member, item_id)
+            if story is not None:
+                return story
             if await asyncio.to_thread(self.store.expired, item_id):
                 return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)
@@ -370,6 +385,8 @@ class ServiceRuntime(Runtime):
                 self._end()
 
     async def _park(self, away_s: float) -> list[str]:
+        if self.failure is None:
+            self._stored.write_output()
         self.manager.halt()
         self.news.close()
         await self.questions.close()

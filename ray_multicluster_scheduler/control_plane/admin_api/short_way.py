@@ -25,7 +25,7 @@ class ShortWay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is None:
+        if found is None or scope["query_string"]:  # with parameters, which none of them knows, it is refused there
             await self._app(scope, receive, send)
             return
         rule, handler = found

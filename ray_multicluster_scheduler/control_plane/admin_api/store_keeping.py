@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector impor
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_output import StoredOutput
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_shelf import StoredShelf
 
 
@@ -28,6 +29,8 @@ class StoreKeeping:
         self._store = store
         self.objects = StoredShelf(store)
         self.shelf: PayloadShelf = self.objects
+        self.printed = StoredOutput(store)
+        self.output: OutputStore = self.printed
         self.agents = StoredMemory(store)
         self.memory: LinkMemory = self.agents
         self.life, self.lasting = store.epoch, True
@@ -51,13 +54,15 @@ class StoreKeeping:
         return News(runtime, self.durable_log, self._store.last_told, page)
 
     def collector(
-        self,
-        post: Callable[[Event], None],
-        output: OutputStore,
-        when_durable: Callable[[Callable[[], object]], object],
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> KeepingCollector:
-        self._collector = KeepingCollector(post, output, self._store, self.durable_log, when_durable)
+        self._collector = KeepingCollector(post, self.printed, self._store, self.durable_log, when_durable)
         return self._collector
+
+    def write_output(self) -> None:
+        """On the loop: what was printed is on its way to the disk."""
+        self._collector.write_output()
+        self.durable_log.flush()
 
     def acknowledge_no_more(self) -> None:
         """On the loop: no program hears of answers from us any more; see the collector."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import is_member, member_face
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
@@ -66,6 +67,16 @@ class StoredHistory:
             "decision": None if row.decision is None else row.decision.to_dict(),
             "history": [step.to_dict() for step in row.history],
         }
+
+    def story_of_member(self, member: str) -> dict[str, Any] | None:
+        """That of its gang; None if this is not how one of a gang's members is called."""
+        stored = self._store.item(member.rpartition(".")[0])
+        if stored is None:
+            return None
+        task, _ = task_of(stored)
+        if task.gang is None or not is_member(task, member):
+            return None
+        return {**self.story(stored), "member": member_face(member, [one.name for one in task.gang.members])}
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
         """A job's face. Raises UnknownItemError for what is none."""

@@ -68,6 +68,7 @@ class ChangeWriter:
             for name, kind in (("step", Step), ("decision", Decided), ("note", Note)):
                 connection.executemany(said[name], rows[kind])
             connection.executemany(said["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
+            connection.executemany(said["output"], [(*one[1:], epoch, one.item_id) for one in change.printed])
             if change.fleet is not None:
                 self._write_fleet(change.fleet)
             for key, value in change.settings.items():

@@ -82,6 +82,9 @@ class Store(Protocol):
     def outcome(self, item_id: str) -> Outcome | None:
         """Of its newest attempt that has one."""
 
+    def output(self, item_id: str, attempt: int) -> list[str | None]:
+        """The digests of what it printed, oldest first; None stands for what was stripped."""
+
     def fleet(self) -> FleetNow: ...
 
     def settings(self, begin: str) -> dict[str, bytes]:
@@ -98,8 +101,8 @@ class Store(Protocol):
     # ---- retention
 
     def strip(self, ended_before: float, needed: Collection[str] = ()) -> None:
-        """Payloads of items that ended before then, and their values, may go; what happened to them is still known.
-        The values of the items that are ``needed`` stay."""
+        """Payloads of items that ended before then, their values and output, may go; what happened to them is still
+        known. The values of the items that are ``needed`` stay."""
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
         """Forget notes and items that ended before then, and all but the ``keep`` newest of those that are over, but

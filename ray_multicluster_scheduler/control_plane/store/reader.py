@@ -97,6 +97,9 @@ class Reader:
     def outcome(self, item_id: str) -> Outcome | None:
         return next((Outcome(*row) for row in self.rows("outcome", {"id": item_id})), None)
 
+    def output(self, item_id: str, attempt: int) -> list[str | None]:
+        return [digest for (digest,) in self.rows("output", (item_id, attempt))]
+
     def fleet(self) -> FleetNow:
         rows = self.rows("fleet")
         said = [{name: text for kind, name, text in rows if kind == what} for what in ("cluster", "owner")]

@@ -98,6 +98,14 @@ class Outcome(NamedTuple):
     digest: str | None = None
 
 
+class Printed(NamedTuple):
+    """What an attempt printed since the last time that something of it was written; ``digest`` names the blob."""
+
+    item_id: str
+    attempt: int
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class FleetNow:
     """What people said of clusters and owners, by name. Replaces all that was said before."""
@@ -115,6 +123,7 @@ class Change:
     now: dict[str, ItemNow] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    printed: list[Printed] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     settings: dict[str, bytes | None] = field(default_factory=dict)
     fleet: FleetNow | None = None
@@ -129,6 +138,7 @@ class Change:
         self.now.update(later.now)
         self.told += later.told
         self.outcomes += later.outcomes
+        self.printed += later.printed
         self.blobs.update(later.blobs)
         self.settings.update(later.settings)
         self.fleet = later.fleet or self.fleet
@@ -137,7 +147,8 @@ class Change:
     def __len__(self) -> int:
         """About how many rows it writes."""
         rows = len(self.new) + len(self.now) + len(self.told) + len(self.outcomes)
-        return rows + len(self.blobs) + len(self.settings) + (self.fleet is not None)
+        rows += len(self.printed) + len(self.blobs) + len(self.settings)
+        return rows + (self.fleet is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,17 @@ from ray_multicluster_scheduler.control_plane.store.records import (
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 SMALL_BYTES = 32 * 1024
-"""Blobs up to this size are rows, which one commit makes durable by the hundred; larger ones are files."""
+"""Blobs up to this size are rows, which one commit makes durable by the hundred; larger ones are files, but for
+output, which is written with the end of its attempt."""
 _EXPIRED_AT_ONCE = 500
+_OF_AN_ITEM = (
+    "forget_steps",
+    "forget_decisions",
+    "forget_outcomes",
+    "forget_outputs",
+    "forget_payloads",
+    "forget_item",
+)
 
 
 class SqliteStore:
@@ -148,6 +157,10 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.outcome(item_id)
 
+    def output(self, item_id: str, attempt: int) -> list[str | None]:
+        with sentences(self.path):
+            return self._reader.output(item_id, attempt)
+
     def fleet(self) -> FleetNow:
         with sentences(self.path):
             return self._reader.fleet()
@@ -175,7 +188,7 @@ class SqliteStore:
 
     def _strip(self, ended_before: float, needed: str) -> None:
         with sentences(self.path, self._connection), self._changes.transaction() as connection:
-            for what in ("forget_payloads_before", "forget_values_before"):
+            for what in ("forget_payloads_before", "forget_outputs_before", "forget_values_before"):
                 connection.execute(self._retention[what], {"ended_before": ended_before, "needed": needed})
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
@@ -200,7 +213,7 @@ class SqliteStore:
             asked = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
             found = list(connection.execute(said["to_expire"], {**asked, "limit": _EXPIRED_AT_ONCE}))
             connection.executemany(said["expire"], [(_hash(item_id),) for _, item_id in found])
-            for what in ("forget_steps", "forget_decisions", "forget_outcomes", "forget_payloads", "forget_item"):
+            for what in _OF_AN_ITEM:
                 connection.executemany(said[what], [(number,) for number, _ in found])
         return len(found)
 

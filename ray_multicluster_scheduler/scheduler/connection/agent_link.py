@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, L
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED, info_from, snapshot_from
+from ray_multicluster_scheduler.scheduler.connection.link_problem import answered_within
 from ray_multicluster_scheduler.scheduler.connection.value_desk import ValueDesk
 
 _log = get_logger(__name__)
@@ -102,6 +103,13 @@ class AgentLink:
     def idle_s(self) -> float:
         return 0.0 if len(self._calls) or len(self._values) else time.monotonic() - self.last_used
 
+    @property
+    def awaited_s(self) -> float | None:
+        """For so much longer an agent of the process before ours is waited for; None if it is none, or came back."""
+        if not self._of_before or self._info is not None or self.over.is_set():
+            return None
+        return max(0.0, self._last_word + self._lost_after_s + self._away_s - time.monotonic())
+
     # What the rest of the control plane asks for ------------------------------------------------------
 
     def submit(self, calls: Sequence[Call]) -> None:
@@ -143,7 +151,7 @@ class AgentLink:
         pong = self._pongs.setdefault(began, asyncio.get_running_loop().create_future())
         self._send(m.PING, {"t": began})
         try:
-            await self._answer_within(pong, timeout)
+            await answered_within(pong, timeout, self._cluster)
         finally:
             self._pongs.pop(began, None)
         return time.monotonic() - began
@@ -151,7 +159,7 @@ class AgentLink:
     async def snapshot(self, timeout: float) -> ResourceSnapshot:
         self._snapshot_came.clear()
         self._send(m.PROBE, {})
-        await self._answer_within(asyncio.ensure_future(self._snapshot_came.wait()), timeout)
+        await answered_within(asyncio.ensure_future(self._snapshot_came.wait()), timeout, self._cluster)
         if self._last_snapshot is None:
             raise ClusterConnectionError(f"cluster {self._cluster!r} sent no snapshot.", cluster=self._cluster)
         return self._last_snapshot
@@ -381,17 +389,6 @@ class AgentLink:
         elif not write_at_once(self._at_rest, self._outbox):
             self._can_send.set()
         return in_order
-
-    async def _answer_within(self, answer: asyncio.Future[Any], timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await answer
-        except TimeoutError:
-            raise ClusterConnectionError(
-                f"the agent of cluster {self._cluster!r} did not answer within {timeout:g} s.",
-                cluster=self._cluster,
-                next_step="see whether the cluster's head is overloaded or unreachable",
-            ) from None
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)

@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self
 @dataclass(frozen=True, slots=True)
 class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
-    One that has not joined yet knows only its one-time ``token``. It was told to go on for ``away_s`` without us."""
+    One that has not joined yet knows only its one-time ``token``. It was told to go on for ``away_s`` without us. The
+    lease that it was given when it joined, ``lease_s``, is its own for life; 0: nobody wrote it down."""
 
     cluster: str
     agent: str
@@ -20,6 +21,11 @@ class RememberedAgent:
     tls: bool = False
     token: str = ""
     away_s: float = 0.0
+    lease_s: float = 0.0
+
+    def longer_s(self, lease_s: float) -> float:
+        """By so much its lease is longer than this one, if it is."""
+        return max(0.0, self.lease_s - lease_s)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 
@@ -33,6 +36,19 @@ def _rebuild(
     message: str, code: str, permanent: bool, task_id: str | None, cluster: str | None, next_step: str | None
 ) -> LinkProblem:
     return LinkProblem(message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step)
+
+
+async def answered_within(answer: asyncio.Future[Any], timeout: float, cluster: str) -> None:
+    """Wait for what an agent was asked. Raises ClusterConnectionError."""
+    try:
+        async with asyncio.timeout(timeout):
+            await answer
+    except TimeoutError:
+        raise ClusterConnectionError(
+            f"the agent of cluster {cluster!r} did not answer within {timeout:g} s.",
+            cluster=cluster,
+            next_step="see whether the cluster's head is overloaded or unreachable",
+        ) from None
 
 
 def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) -> LinkProblem:

@@ -73,6 +73,11 @@ class RayClientPool:
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.over.is_set() else link
 
+    def awaited_s(self, cluster: str) -> float | None:
+        """For so much longer its agent is waited for, which the process before ours had; None if there is none."""
+        link = self._links.get(cluster)
+        return None if link is None else link.awaited_s
+
     def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
         return [link for link in self._links.values() if not link.over.is_set()]
@@ -161,7 +166,16 @@ class RayClientPool:
         certificate = None if address.loopback else self._tls().certificate
         token, secret = port.expect(cluster, agent, link)
         invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
-        known = RememberedAgent(cluster, agent, secret, address.host, number, not address.loopback, token)
+        known = RememberedAgent(
+            cluster,
+            agent,
+            secret,
+            address.host,
+            number,
+            not address.loopback,
+            token,
+            lease_s=self._settings.lease_s,
+        )
         try:
             await self._remember(known)
             await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
@@ -184,7 +198,7 @@ class RayClientPool:
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port)
             port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
-            link = self._new_link(one.cluster, one.agent, of_before=True, away_s=one.away_s)
+            link = self._new_link(one.cluster, one.agent, of_before=one)
             self._known[one.agent] = one
             port.expect_back(one.cluster, one.agent, link, one.secret, one.token)
             self._keep(link, port)
@@ -210,19 +224,21 @@ class RayClientPool:
         if not link.over.is_set():
             await self._remember(replace(agent, away_s=0.0))
 
-    def _new_link(self, cluster: str, agent: str, *, of_before: bool = False, away_s: float = 0.0) -> AgentLink:
+    def _new_link(self, cluster: str, agent: str, *, of_before: RememberedAgent | None = None) -> AgentLink:
+        """One ``of_before`` may have been given a longer lease than those of today, and is waited for accordingly."""
+        longer_s = 0.0 if of_before is None else of_before.longer_s(self._settings.lease_s)
         return AgentLink(
             cluster,
             agent,
             self._listener,
             self._clock,
             heartbeat_s=self._settings.heartbeat_s,
-            lease_s=self._settings.lease_s,
-            lost_after_s=self._settings.lost_after_s,
+            lease_s=self._settings.lease_s + longer_s,
+            lost_after_s=self._settings.lost_after_s + longer_s,
             is_over=self._is_over(cluster, agent),
             end_agent=lambda: self._stop_job(cluster, agent),
-            of_before=of_before,
-            away_s=away_s,
+            of_before=of_before is not None,
+            away_s=0.0 if of_before is None else of_before.away_s,
         )
 
     async def _remember(self, agent: RememberedAgent) -> None:

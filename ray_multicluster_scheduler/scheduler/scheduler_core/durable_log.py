@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from ray_multicluster_scheduler.common.crash_point import crash_point
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
-from ray_multicluster_scheduler.control_plane.store import Change, Note, Outcome, Store, StoredItem, Told
+from ray_multicluster_scheduler.control_plane.store import Change, Note, Outcome, Printed, Store, StoredItem, Told
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -111,6 +112,13 @@ class DurableLog:
     def note(self, note: Note) -> None:
         """On the loop: something else happened that is to be known; it is written with the next flush."""
         self._change.told.append(note)
+
+    def printed(self, item_id: str, attempt: int, document: bytes) -> None:
+        """What an attempt printed, written with whatever is written next."""
+        digest = digest_of(document)
+        self._store.reserve({digest: len(document)}, owed=True)
+        self._change.blobs[digest] = document
+        self._change.printed.append(Printed(item_id, attempt, digest))
 
     # ---- what the lifecycle manager says
 

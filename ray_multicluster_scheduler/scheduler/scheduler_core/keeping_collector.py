@@ -13,14 +13,16 @@ from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_output import StoredOutput
 
 _log = get_logger(__name__)
 _AGAIN_S = 1.0
 _SMALL_BYTES = 32 * 1024
 """So much is written together with the news; more is written before it, beside the loop."""
+_OUTPUT_S = 5.0
+"""What an attempt prints is written when it ends, and before that so long after it came."""
 
 
 class KeepingCollector(ResultCollector):
@@ -29,13 +31,15 @@ class KeepingCollector(ResultCollector):
     def __init__(
         self,
         post: Callable[[Event], None],
-        output: OutputStore,
+        output: StoredOutput,
         store: Store,
         log: DurableLog,
         when_durable: Callable[[Callable[[], object]], object],
     ) -> None:
         super().__init__(post, output)
         self._store, self._log, self._when_durable = store, log, when_durable
+        self._printed = output
+        self._soon: asyncio.TimerHandle | None = None
         self._line: deque[tuple[asyncio.Task[None] | None, Callable[[], object]]] = deque()
         self._leaving = False
         self._unheard: dict[str, Callable[[], object]] = {}
@@ -44,6 +48,26 @@ class KeepingCollector(ResultCollector):
         """This process ends, and may not tell any program of what comes from now on: nothing of it is acknowledged, so
         that the next process hears of it again. Answers to calls of methods are nowhere but with their agents."""
         self._leaving = True
+
+    def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
+        super().output(cluster, task_id, attempt, stream, text)
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_OUTPUT_S, self._write_output_now)
+
+    def write_output(self) -> None:
+        """With whatever is written next: all that was printed and is not written."""
+        for key in list(self._printed.behind):
+            self._write_output_of(*key)
+
+    def _write_output_now(self) -> None:
+        self._soon = None
+        self.write_output()
+        self._when_durable(lambda: None)
+
+    def _write_output_of(self, task_id: str, attempt: int) -> None:
+        document = self._printed.unwritten(task_id, attempt)
+        if document is not None:
+            self._log.printed(task_id, attempt, document)
 
     def finished(self, cluster: str, result: CallResult) -> None:
         if result.of_actor is not None:
@@ -71,6 +95,8 @@ class KeepingCollector(ResultCollector):
             deed()
 
     def _finish(self, cluster: str, result: CallResult) -> None:
+        if (result.task_id, result.attempt) in self._printed.behind:
+            self._write_output_of(result.task_id, result.attempt)
         if self._log.is_over(result.task_id):  # it is late: how the item ended is written
             self._tell(result)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MAX_CHARS = 1_000_000
 MAX_TOTAL = 64 * 1024 * 1024
@@ -12,13 +12,16 @@ PIECE_COST = 100
 
 
 class _Output:
-    __slots__ = ("cost", "dropped", "parts", "size")
+    __slots__ = ("cost", "dropped", "parts", "size", "told", "written")
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
         self.size = 0
         self.cost = 0
         self.dropped = 0
+        self.written = 0
+        """So many parts are kept elsewhere too, and so many characters are known there to be dropped."""
+        self.told = 0
 
 
 class OutputStore:
@@ -73,10 +76,7 @@ class OutputStore:
             output = self._outputs.get(task_id, {}).get(attempt)
             if output is None:
                 return ""
-            text = "".join(part for name, part in output.parts if stream in (None, name))
-            if output.dropped:
-                text += f"\n[{output.dropped} characters more were dropped]\n"
-            return text
+            return as_text(output.parts, output.dropped, stream)
 
     def follow(self, task_id: str, progress: Callable[[], tuple[int, bool]]) -> Iterator[str]:
         """Pieces as they come, from the newest attempt on, until the item is over.
@@ -123,3 +123,9 @@ class OutputStore:
         if not attempts:
             del self._outputs[task_id]
         self._closed.pop((task_id, attempt), None)
+
+
+def as_text(parts: Iterable[Sequence[str]], dropped: int, stream: str | None) -> str:
+    """What was printed (or one stream of it), with a line that says how much was dropped."""
+    text = "".join(part for name, part in parts if stream in (None, name))
+    return text + f"\n[{dropped} characters more were dropped]\n" if dropped else text

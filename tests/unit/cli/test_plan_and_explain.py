@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler impor
 from ray_multicluster_scheduler.cli import running_programs
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
 from ray_multicluster_scheduler.main import main
+from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import CLOSED_PORT, ControlPlane, until
 from tests.unit.lifecycle.driver import task
 
@@ -93,6 +94,18 @@ class TestExplain:
         ]
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert [one["id"] for one in json.loads(capsys.readouterr().out)[0]["items"]] == ["t2", "t1"]
+
+    def test_the_list_has_the_names_of_actors(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with ActorPlane() as plane:
+            for options in ({"name": "tally"}, {}):
+                plane.actor(**options)
+            assert main(["explain", "--list"]) == 0
+            nameless, named = capsys.readouterr().out.splitlines()[2:]
+            assert nameless.split()[1:4] == ["actor", "Counter", "RUNNING"]
+            assert named.split()[1:5] == ["actor", "Counter", "'tally'", "RUNNING"]
+            assert main(["explain", "--list", "-o", "json"]) == 0
+            items = json.loads(capsys.readouterr().out)[0]["items"]
+            assert [(one["name"], one["actor_name"]) for one in items] == [("Counter", None), ("Counter", "tally")]
 
     def test_a_list_that_was_cut_says_so(
         self, plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -281,9 +282,9 @@ async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pyt
 # ---- agents of the process before
 
 
-async def killed_with_work() -> Fleet:
+async def killed_with_work(settings: Settings | None = None) -> Fleet:
     """A process that was killed while its agent ran t1 and had been sent t2."""
-    before = Fleet()
+    before = Fleet(settings=settings)
     link = await before.pool.link("a")
     link.submit([call("t1"), call("t2")])
     (agent,) = before.dashboard.agents
@@ -353,7 +354,7 @@ async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_on
 async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    before = await killed_with_work()
+    before = await killed_with_work(Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
     port = next(iter(before.agents.values())).port
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
     fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
@@ -369,6 +370,39 @@ async def test_an_agent_whose_port_is_taken_is_given_up_when_its_lease_is_over(
     assert "nothing was heard" in fleet.heard.results()[0].message
     server.close()
     await server.wait_closed()
+    await fleet.pool.close()
+
+
+async def test_an_agent_that_was_given_a_longer_lease_is_waited_for_that_much_longer() -> None:
+    before = await killed_with_work(Settings(heartbeat_s=0.05, lease_s=1.2, lost_after_s=11.3))
+    assert [one.lease_s for one in before.agents.values()] == [1.2]
+    fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
+    fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})
+    fleet.dashboard.down = True
+    began = asyncio.get_running_loop().time()
+    await fleet.pool.take_back(before.agents.values(), None)
+    link = fleet.pool.existing("a")
+    assert link is not None
+    link.adopt("t1", 1)
+    await fleet.heard.until("finished")
+    assert asyncio.get_running_loop().time() - began > 1.2, "what it runs may have been alive"
+    assert "has ended itself after 1.2 s" in fleet.heard.results()[0].message
+    await fleet.pool.close()
+
+
+@pytest.mark.parametrize("given", [0.1, 0.0])
+async def test_a_shorter_lease_and_one_that_nobody_wrote_down_change_nothing(given: float) -> None:
+    before = await killed_with_work(Settings(heartbeat_s=0.03, lease_s=0.1, lost_after_s=10.3))
+    agents = [replace(one, lease_s=given) for one in before.agents.values()]
+    fleet = Fleet(before, Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3))
+    fleet.pool._settings = fleet.pool._settings.model_copy(update={"lost_after_s": 0.4})
+    fleet.dashboard.down = True
+    await fleet.pool.take_back(agents, None)
+    link = fleet.pool.existing("a")
+    assert link is not None
+    link.adopt("t1", 1)
+    await fleet.heard.until("finished")
+    assert "has ended itself after 0.2 s" in fleet.heard.results()[0].message
     await fleet.pool.close()
 
 

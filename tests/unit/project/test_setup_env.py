@@ -116,6 +116,32 @@ def test_a_persons_own_environment_is_kept(workshop: Workshop) -> None:
     assert mine.exists()
 
 
+def test_an_environment_that_is_linked_is_used_as_it_is(
+    workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be another checkout's, made by this very script from something else."""
+    other = tmp_path / "other"
+    other.mkdir()
+    theirs = Workshop(other)
+    assert theirs.run() == 0
+    (workshop.root / ".venv").symlink_to(other / ".venv")
+    capsys.readouterr()
+    assert workshop.run() == 0
+    told = capsys.readouterr().err
+    assert f"used as it is ({other / '.venv'})" in told
+    assert workshop.pip_runs == []
+    assert theirs.run() == 0
+    assert len(theirs.pip_runs) == 1, "it is not changed"
+
+
+def test_a_link_that_leads_nowhere_is_told(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    (workshop.root / ".venv").symlink_to(workshop.root / "gone")
+    assert workshop.run() == 1
+    told = capsys.readouterr().err
+    assert "set-up: .venv is a link to" in told
+    assert "no environment" in told
+
+
 def test_two_at_once_make_it_once(workshop: Workshop) -> None:
     workshop.pip_takes = 0.2
     threads = [threading.Thread(target=workshop.run) for _ in range(2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,25 @@ def test_no_such_path_verb_or_query_is_a_problem_too(
     assert (found, answer["status"], answer["error"]) == (status, status, "ConfigurationError")
     assert said in answer["message"]
     assert "docs/service.md" in answer["next_step"]
+
+
+def test_every_route_refuses_a_parameter_that_it_does_not_know(service: HttpService) -> None:
+    asked = 0
+    for path, methods in service.app.openapi()["paths"].items():
+        for method in methods:
+            whole = re.sub(r"{\w+}", "x", path) + "?limit=5&colour=red"
+            status, answer = service.ask(method.upper(), whole, None if method == "get" else {})
+            assert (status, answer["error"]) == (422, "ConfigurationError"), (method, path)
+            assert "'colour'" in answer["message"], (method, path)
+            asked += 1
+    assert asked > 30
+
+
+def test_who_names_an_unknown_parameter_is_told_the_known_ones(service: HttpService) -> None:
+    status, answer = service.ask("GET", "/api/v1/items?stat=QUEUED&limit=5&%FF")
+    assert status == 422
+    assert answer["message"].startswith("GET /api/v1/items knows no parameter 'stat'")
+    assert "use state, kind, owner, cluster, after, limit" in answer["next_step"]
+    status, answer = service.ask("GET", "/api/v1/nodes?x=1")
+    assert "without parameters" in answer["next_step"]
+    assert service.ask("GET", "/api/v1/nodes?")[0] == 200

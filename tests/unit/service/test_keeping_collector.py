@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector as module
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector import KeepingCollector
-from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_output import StoredOutput
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, cluster
@@ -48,7 +48,9 @@ class World:
         self.told: list[str] = []
         machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
         self.log = Log(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
-        self.collector = KeepingCollector(self._post, OutputStore(), self.store, self.log, self._when_durable)
+        self.collector = KeepingCollector(
+            self._post, StoredOutput(self.store), self.store, self.log, self._when_durable
+        )
 
     def _post(self, event: events.Event) -> None:
         assert isinstance(event, events.AttemptFinished)

@@ -54,6 +54,13 @@ def test_other_verbs_take_the_long_way(service: HttpService, path: str) -> None:
     assert (status, kind, said["status"]) == (405, "application/problem+json", 405)
 
 
+@pytest.mark.parametrize("path", WAYS)
+def test_parameters_are_refused_here_too(service: HttpService, path: str) -> None:
+    status, kind, said = ask(service, "POST", f"{path}?timeout=5", b'{"client": "me", "timeout": 0}')
+    assert (status, kind) == (422, "application/problem+json")
+    assert "'timeout'" in said["message"]
+
+
 def test_one_that_is_refused_does_not_harm_the_others(service: HttpService) -> None:
     items = [{"task": a_task("u1").to_dict()}, {"task": {**a_task("u2").to_dict(), "retries": -1}}, {}]
     sent = json.dumps({"items": items, "blobs": wire.bytes_to_wire(BLOBS)}).encode()

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.control_plane.store import (
     NewItem,
     Note,
     Outcome,
+    Printed,
     Step,
     Store,
     Told,
@@ -97,6 +98,27 @@ class StoreContract:
         store.write(Change(settings={"a": None, "b": b"4", "c": None})).result()
         assert store.settings("") == {"b": b"4", "%": b"3"}
         assert store.settings("%") == {"%": b"3"}
+
+    def test_output_is_kept_in_pieces_until_it_is_stripped_or_its_item_expires(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        for digest, data in (("d1", b"one"), ("d2", b"two")):
+            store.reserve({digest: 3}, owed=True)
+            store.write(Change(blobs={digest: data}, printed=[Printed("t1", 1, digest), Printed("no one", 1, digest)]))
+        store.write(ended(1, at=200)).result()
+        store.close()
+        store = open_store()
+        for _ in range(3):
+            store.drop_blobs()
+        assert (store.output("t1", 1), store.output("t1", 2), store.output("no one", 1)) == (["d1", "d2"], [], [])
+        assert (store.blob("d1"), store.blob("d2")) == (b"one", b"two")
+        store.strip(201)
+        for _ in range(3):
+            store.drop_blobs()
+        assert store.output("t1", 1) == [None, None]
+        assert store.blob("d1") is None
+        store.expire(201, keep=100)
+        assert store.output("t1", 1) == []
 
     def test_two_items_of_an_owner_cannot_have_one_key(self, open_store: Open) -> None:
         store = open_store()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.waiting_story import wai
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import UnknownItemError
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -36,12 +36,11 @@ def explain_item(runtime: Runtime, task_id: str) -> Explanation:
 
 def story(runtime: Runtime, task_id: str) -> Explanation:
     """The same, on the loop."""
-    gang_id = _gang_of(runtime, task_id)
+    gang_id = gang_of(runtime, task_id)
     if gang_id is not None:
-        gang, at = story(runtime, gang_id), int(task_id.rpartition(".")[2])
-        members = gang.get("gang", {}).get("members") or ()
-        gang["member"] = {"id": task_id, "index": at, "name": members[at]["name"] if at < len(members) else None}
-        return gang
+        gang = story(runtime, gang_id)
+        names = [one["name"] for one in gang.get("gang", {}).get("members") or ()]
+        return Explanation(**gang, member=member_face(task_id, names))
     record = find_record(runtime, task_id)
     if record is None:
         state, code, sentence = _unrecorded(runtime, task_id)
@@ -70,15 +69,28 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     )
 
 
+def member_face(task_id: str, names: Sequence[str]) -> dict[str, Any]:
+    """Which of a gang's members this is; ``names`` are theirs, as far as they are known."""
+    at = int(task_id.rpartition(".")[2])
+    return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
+
+
+def is_member(task: TaskDescription, task_id: str) -> bool:
+    """Is this how a member of this gang is called?"""
+    at = task_id.rpartition(".")[2]
+    members = () if task.gang is None else task.gang.members
+    return at.isdecimal() and int(at) < len(members) and task_id == member_id(task.id, int(at))
+
+
 def whole_id(runtime: Runtime, task_id: str) -> str:
     """The item that is meant: of a gang's member it is the gang. From any thread."""
     if runtime.item(task_id) is not None:
         return task_id
     runtime.settled(task_id.rpartition(".")[0])
-    return runtime.ask(lambda: _gang_of(runtime, task_id)) or task_id
+    return runtime.ask(lambda: gang_of(runtime, task_id)) or task_id
 
 
-def _gang_of(runtime: Runtime, task_id: str) -> str | None:
+def gang_of(runtime: Runtime, task_id: str) -> str | None:
     """On the loop: the id of the gang, if this is how one of its members is called."""
     gang_id, _, at = task_id.rpartition(".")
     if not at.isdecimal() or runtime.item(task_id) is not None or runtime.record(task_id) is not None:
@@ -87,9 +99,7 @@ def _gang_of(runtime: Runtime, task_id: str) -> str | None:
     if known is None:
         forgotten = gang_id.startswith("gang-") and gang_id in runtime.expired
         return gang_id if forgotten else None
-    gang = known.task.gang
-    is_member = gang is not None and int(at) < len(gang.members) and task_id == member_id(gang_id, int(at))
-    return gang_id if is_member else None
+    return gang_id if is_member(known.task, task_id) else None
 
 
 def _sentence(runtime: Runtime, record: TaskRecord) -> str:
@@ -142,11 +152,18 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
     """What is wrong with the cluster that it is on, if anything is."""
     if record.cluster is None or not record.live:
         return ""
+    awaited_s = None if record.task.kind == "job" else runtime.links.awaited_s(record.cluster)
+    if awaited_s is not None:
+        return f", but {_awaited(awaited_s)}"
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
     if trouble is None:
         return ""
     after = runtime.config.settings.lost_after_s
     return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
+
+
+def _awaited(seconds: float) -> str:
+    return f"the agent there, of before this restart, has not come back yet: it is waited for {seconds:.0f} s longer"
 
 
 def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
@@ -272,10 +289,14 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     link = runtime.links.existing(name)
     info = link.info if link is not None and link.connected else None
     trouble = view.trouble or view.job_trouble or view.link_trouble
+    awaited_s = runtime.links.awaited_s(name)
+    said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
+    said.append("" if awaited_s is None else _awaited(awaited_s))
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
-        "sentence": "" if trouble is None else trouble.sentence + _half(trouble.code),
+        "sentence": "; ".join(filter(None, said)),
+        "agent_awaited_until": None if awaited_s is None else runtime.clock.now() + awaited_s,
         "cordoned": view.cordoned,
         "paused": view.paused,
         "items": view.in_flight + view.ahead,

@@ -24,6 +24,7 @@ class Keeping(Protocol):
     """Makes the parts of a control plane that keep something; each once."""
 
     shelf: PayloadShelf
+    output: OutputStore
     memory: LinkMemory
     life: int
     """Counts the processes that this control plane has had."""
@@ -45,10 +46,7 @@ class Keeping(Protocol):
         """On the loop, after :meth:`log`."""
 
     def collector(
-        self,
-        post: Callable[[Event], None],
-        output: OutputStore,
-        when_durable: Callable[[Callable[[], object]], object],
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> ResultCollector:
         """``when_durable`` does something when all that was posted before was handled, and what came of it is kept."""
 
@@ -57,7 +55,7 @@ class NothingKept:
     """All of it lives and dies with the program."""
 
     def __init__(self) -> None:
-        self.shelf = PayloadShelf()
+        self.shelf, self.output = PayloadShelf(), OutputStore()
         self.memory: LinkMemory = NoMemory()
         self.life, self.lasting = 1, False
 
@@ -82,9 +80,6 @@ class NothingKept:
         return news
 
     def collector(
-        self,
-        post: Callable[[Event], None],
-        output: OutputStore,
-        when_durable: Callable[[Callable[[], object]], object],
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> ResultCollector:
-        return ResultCollector(post, output)
+        return ResultCollector(post, self.output)

@@ -59,6 +59,7 @@ def _row(record: TaskRecord) -> dict[str, Any]:
         "id": record.task.id,
         "kind": record.task.kind,
         "name": record.task.name,
+        "actor_name": None if record.task.actor is None else record.task.actor.public_name,
         "owner": record.task.owner,
         "state": str(record.state),
         "cluster": record.cluster,

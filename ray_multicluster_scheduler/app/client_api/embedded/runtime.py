@@ -67,7 +67,7 @@ class Runtime(Known):
     ) -> None:
         self.config, self.settings, self.control_plane = config, config.settings, control_plane
         self._keeping: Keeping = keeping or NothingKept()
-        self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, OutputStore()
+        self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, self._keeping.output
         self._kept_finished, self.closed = kept_finished, False
         self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
@@ -258,7 +258,7 @@ class Runtime(Known):
         self.packages = PackageCache(stored=self._keeping.blob)
         post = self._post
         self.incomplete = IncompleteItems(self.shelf, post, self.soon, self.bring_kept)
-        self.collector = self._keeping.collector(post, self.output, self.manager.when_durable)
+        self.collector = self._keeping.collector(post, self.manager.when_durable)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
             clusters,

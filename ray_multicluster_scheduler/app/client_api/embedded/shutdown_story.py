@@ -64,7 +64,9 @@ def cancel_all(runtime: Runtime) -> None:
         say(f"detached, so left alone: {_actors(detached)}")
     calls = [call for call in runtime.method_calls.unanswered() if _goes_on(call)]
     if calls:
-        say(f"not waited for, they go on there: {_some([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}")
+        say(
+            f"not waited for, they go on there: {some_of([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}"
+        )
     actors = [item for item in items if item.task.serves and item not in detached]
     if actors:
         say(f"ended with the program: {_actors(actors)}")
@@ -126,12 +128,12 @@ def _lives_on(item: Item) -> bool:
 
 
 def _actors(items: Sequence[Item]) -> str:
-    return _some([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
+    return some_of([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
 
 
 def _list(items: Sequence[Promise], why: Mapping[str, str] | None = None) -> str:
     known = why or {}
-    return _some([f"{item.id} ({item.state}{known.get(item.id, '')})" for item in items])
+    return some_of([f"{item.id} ({item.state}{known.get(item.id, '')})" for item in items])
 
 
 def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
@@ -149,6 +151,7 @@ def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
         return {}
 
 
-def _some(names: Sequence[str], most: int = MOST_NAMED) -> str:
+def some_of(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """The first of them, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

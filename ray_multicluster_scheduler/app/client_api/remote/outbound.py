@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
@@ -17,6 +20,8 @@ from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubm
 
 MOST_ITEMS = 500
 MOST_BYTES = 8 * 2**20
+SAY_AFTER_S = 3.0
+"""So long the service may take nothing before a person at the terminal is told."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,10 @@ class Outbound:
         self._there: set[str] = set()
         self._packages = ProgramPackages(client)
         self._sending: asyncio.Task[None] | None = None
+        self.trouble = ""
+        """Why the service takes nothing just now, as a sentence."""
+        self._waits_since: float | None = None
+        self._said = False
 
     def put(self, parcel: Parcel) -> None:
         self._waiting.append(parcel)
@@ -59,6 +68,20 @@ class Outbound:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
         await self._packages.close()
+
+    def _hear_why(self, batch: list[Parcel], error: SchedulerError) -> None:
+        """Nothing is taken: this is asked again, and a person who waits is told so once."""
+        now = time.monotonic()
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        self.trouble = error.message
+        if not self._said and now - self._waits_since >= SAY_AFTER_S:
+            self._said = True
+            more = len(batch) + len(self._waiting) - 1
+            what = batch[0].item.id + (f" and {more} more" if more else "")
+            say(f"{what}: not accepted yet by {self._client.address}, which is asked again: {error.message}")
+
+    def _is_heard(self) -> None:
+        self._waits_since, self._said, self.trouble = None, False, ""
 
     async def _send_all(self) -> None:
         while self._waiting:
@@ -139,7 +162,7 @@ class Outbound:
             try:
                 for digest, data in parcel.blobs.items():
                     if len(data) > wire.INLINE_BYTES and digest not in self._there:
-                        await self._client.upload(digest, data)
+                        await self._client.upload(digest, data, partial(self._hear_why, batch))
                         self._there.add(digest)
                         parcel.sent_with.add(digest)
             except SchedulerError as error:
@@ -160,7 +183,10 @@ class Outbound:
             "items": [parcel.document for parcel in batch],
             "blobs": wire.bytes_to_wire(blobs),
         }
-        answer = await self._client.ask("POST", "/api/v1/items/batch", said, patience=None)
+        answer = await self._client.ask(
+            "POST", "/api/v1/items/batch", said, patience=None, waiting=partial(self._hear_why, batch)
+        )
+        self._is_heard()
         self._there.update(blobs)
         if len(self._there) > 100_000:
             self._there.clear()

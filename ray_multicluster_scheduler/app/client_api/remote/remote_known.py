@@ -9,12 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import is_member, member_face
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
+from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
@@ -44,14 +46,22 @@ class RemoteKnown(LoopThread, ControlPlane):
     """The questions and wishes of a ControlPlane, put to a service; :class:`ControlPlane` says what each means."""
 
     _client: ServiceClient
+    _outbound: Outbound
     _fleet: Mapping[str, Any]
     _live: dict[str, Item]
 
     def explain(self, task_id: str) -> dict[str, Any]:
         item = self._live.get(task_id)
+        gang = None if item is not None else self._live.get(task_id.rpartition(".")[0])
+        if gang is not None and is_member(gang.task, task_id):
+            item = gang
         if item is not None and not item.accepted:
-            sentence = f"{self._client.address} has not accepted it yet; while this program runs, it is tried again"
-            return Explanation(id=task_id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            why = f": {self._outbound.trouble}" if self._outbound.trouble else "."
+            sentence = f"{self._client.address} has not accepted it yet{why} While this program runs, it is tried again"
+            story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
+            if item.task.gang is not None and item is gang:
+                story["member"] = member_face(task_id, [one.name for one in item.task.gang.members])
+            return story
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _INTERRUPTED = "the program that submitted it was interrupted"
+SAY_AFTER_S = 1.0
+"""So long the end of a program may wait without a word."""
 END_PATIENCE_S = 10.0
 """So long the service is asked to end our actors, which it does by itself when it does not hear of us any more."""
 
@@ -295,10 +297,7 @@ class RemoteRuntime(RemoteKnown):
             waited = [*items, *self.calls.open()]
             wait_for(waited, len(waited))
         else:
-            deadline = time.monotonic() + ACCEPT_TIMEOUT_S
-            for item in items:
-                if not item.wait_accepted(max(0.0, deadline - time.monotonic())):
-                    shutdown_story.say(f"{item.id} was not accepted by {self.address}, which does not answer")
+            self._hand_over(items)
         self.calls.refuse("was shut down")  # before their actors end: so much is for sure
         self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
         with self._closing:
@@ -311,6 +310,18 @@ class RemoteRuntime(RemoteKnown):
             finally:
                 self._end()
 
+    def _hand_over(self, items: Sequence[Item]) -> None:
+        """Until all of it is accepted, or for so long."""
+        began = time.monotonic()
+        if not all(item.wait_accepted(max(0.0, began + SAY_AFTER_S - time.monotonic())) for item in items):
+            left = [item.id for item in items if not item.accepted]
+            why = f" ({self._outbound.trouble})" if self._outbound.trouble else ""
+            most = f"at most {ACCEPT_TIMEOUT_S:g} s"
+            shutdown_story.say(f"waiting for {self.address} to accept {shutdown_story.some_of(left)}, {most}{why}")
+        for item in items:
+            if not item.wait_accepted(max(0.0, began + ACCEPT_TIMEOUT_S - time.monotonic())):
+                shutdown_story.say(f"{item.id} was not accepted by {self.address}, which does not answer")
+
     def _end_actors(self, actors: Sequence[Item]) -> None:
         """Those that are not detached end with their program; if the service does not hear of it, it sees us gone."""
         left = [item.id for item in actors if item.outcome is None]
@@ -319,7 +330,14 @@ class RemoteRuntime(RemoteKnown):
 
     async def _cancel_all(self, ids: Sequence[str]) -> None:
         asked = [asyncio.ensure_future(self._cancel(one, "its program has ended", force=True)) for one in ids]
-        await asyncio.wait(asked, timeout=END_PATIENCE_S)
+        _, silent = await asyncio.wait(asked, timeout=min(SAY_AFTER_S, END_PATIENCE_S))
+        if silent:
+            left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
+            shutdown_story.say(
+                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shutdown_story.some_of(left)} "
+                "should end; it ends them by itself when it does not hear of this program any more"
+            )
+            await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - SAY_AFTER_S))
         for one, task in zip(ids, asked, strict=True):
             why = "no answer" if not task.done() else task.exception()
             if why is not None:

@@ -55,13 +55,14 @@ class ServiceClient:
         patience: float | None = PATIENCE_S,
         timeout: float = 60.0,
         data: bytes | None = None,
+        waiting: Callable[[SchedulerError], object] | None = None,
     ) -> Any:
-        """The answer as JSON. ``patience`` None: until there is one.
+        """The answer as JSON. ``patience`` None: until there is one; ``waiting`` is told each time why there is none.
 
         Raises ServiceUnavailableError, and the SchedulerError that the service answers with.
         """
         body = data if data is not None else (None if said is None else json.dumps(said).encode())
-        status, answer = await self._try(method, path, body, patience, timeout)
+        status, answer = await self._try(method, path, body, patience, timeout, waiting)
         if status >= 400:
             raise _problem(self.address, status, answer)
         try:
@@ -69,7 +70,7 @@ class ServiceClient:
         except ValueError as error:
             raise _problem(self.address, status, answer) from error
 
-    async def upload(self, digest: str, data: bytes) -> None:
+    async def upload(self, digest: str, data: bytes, waiting: Callable[[SchedulerError], object] | None = None) -> None:
         """Give it a payload, however long it takes. Raises TaskSubmissionError for one that it would not take: it would
         close the connection while we are still sending, and that looks as if it were gone."""
         if self.most_bytes is not None and len(data) > self.most_bytes:
@@ -77,7 +78,8 @@ class ServiceClient:
                 f"A payload of {len(data):,} bytes is larger than the {self.most_bytes:,} that the service takes.",
                 next_step="send less at once, or give the service another max_payload_bytes",
             )
-        await self.ask("PUT", f"/api/v1/blobs/{digest}", data=data, patience=None, timeout=3600.0)
+        path = f"/api/v1/blobs/{digest}"
+        await self.ask("PUT", path, data=data, patience=None, timeout=3600.0, waiting=waiting)
 
     async def fetch(self, path: str, *, patience: float | None = PATIENCE_S) -> bytes:
         """The answer as it is. Raises as :meth:`ask` does."""
@@ -104,7 +106,13 @@ class ServiceClient:
             raise self._gone(error) from error
 
     async def _try(
-        self, method: str, path: str, body: bytes | None, patience: float | None, timeout: float
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        patience: float | None,
+        timeout: float,
+        waiting: Callable[[SchedulerError], object] | None = None,
     ) -> tuple[int, bytes]:
         deadline = None if patience is None else time.monotonic() + patience
         pause = _FIRST_PAUSE_S
@@ -126,6 +134,8 @@ class ServiceClient:
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise self._gone(problem) from problem
             self._say(problem)
+            if waiting is not None:
+                waiting(problem if isinstance(problem, SchedulerError) else self._gone(problem))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

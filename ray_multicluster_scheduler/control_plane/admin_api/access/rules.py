@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 from fastapi import Depends, Request
-from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
-from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
@@ -106,10 +104,11 @@ def _somebody_elses(caller: Caller, what: str) -> NotAllowedError:
     )
 
 
-def without_rule(routes: Iterable[BaseRoute]) -> list[str]:
-    """The paths of routes that do not say who may use them."""
+def without_rule(openapi: Mapping[str, Any]) -> list[str]:
+    """The routes of such a document that do not say who may use them."""
     return [
-        route.path
-        for route in routes
-        if isinstance(route, APIRoute) and (route.openapi_extra or {}).get(RULE) not in set(Rule)
+        f"{method.upper()} {path}"
+        for path, methods in openapi["paths"].items()
+        for method, route in methods.items()
+        if route.get(RULE) not in set(Rule)
     ]

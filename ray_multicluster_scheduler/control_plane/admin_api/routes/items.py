@@ -263,9 +263,9 @@ async def logs(
         if follow:
             return StreamingResponse(_job_output(runtime, item), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
-    if follow:
+    if follow and not item.done():
         return StreamingResponse(_output(runtime, item), media_type="text/plain")
-    return PlainTextResponse(runtime.output.text(item_id, attempt or item.attempt, stream))
+    return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))
 
 
 async def _output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:

@@ -101,6 +101,12 @@ SELECT :id, attempt, document, digest
  ORDER BY attempt DESC
  LIMIT 1
 
+-- name: output
+SELECT digest
+  FROM outputs
+ WHERE item = (SELECT number FROM items WHERE id = ?) AND attempt = ?
+ ORDER BY number
+
 -- name: fleet
 SELECT what, name, document FROM fleet ORDER BY what, name
 
@@ -127,3 +133,4 @@ SELECT digest
   FROM blobs
  WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)
    AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = blobs.digest)
+   AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = blobs.digest)

@@ -26,6 +26,9 @@ DELETE FROM decisions WHERE item = ?
 -- name: forget_outcomes
 DELETE FROM outcomes WHERE item = ?
 
+-- name: forget_outputs
+DELETE FROM outputs WHERE item = ?
+
 -- name: forget_payloads
 DELETE FROM payloads WHERE item = ?
 
@@ -40,11 +43,17 @@ DELETE FROM blobs
  WHERE digest = ?1
    AND NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = ?1)
    AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.digest = ?1)
+   AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = ?1)
 RETURNING bytes, data IS NULL
 
 -- name: forget_payloads_before
 DELETE FROM payloads
  WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)
+
+-- name: forget_outputs_before
+UPDATE outputs SET digest = NULL
+ WHERE digest IS NOT NULL
+   AND item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)
 
 -- name: forget_values_before
 UPDATE outcomes SET digest = NULL

@@ -33,6 +33,10 @@ INSERT INTO notes (number, what, subject, at, user, document, epoch) VALUES (?, 
 INSERT OR REPLACE INTO outcomes (item, attempt, document, digest, epoch)
 SELECT number, ?, ?, ?, ? FROM items WHERE id = ?
 
+-- name: output
+INSERT INTO outputs (item, attempt, digest, epoch)
+SELECT number, ?, ?, ? FROM items WHERE id = ?
+
 -- name: payload
 INSERT INTO payloads (item, position, digest) VALUES (?, ?, ?)
 

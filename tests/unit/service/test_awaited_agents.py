@@ -1,0 +1,69 @@
+"""After a restart, everybody can read whose agent is waited for, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ray_multicluster_scheduler.cli.app import app
+from ray_multicluster_scheduler.control_plane.store import Change
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from tests.support.scripted_agent import ScriptedAgent
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import a_job, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+def remembered(service: HttpService, **values: Any) -> RememberedAgent:
+    """The store says that this agent may live."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    agent = RememberedAgent("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
+    text = json.dumps(agent.to_dict()).encode()
+    service.plane.store.write(Change(settings={f"agent:{agent.agent}": text})).result(10)
+    return agent
+
+
+def row(service: HttpService) -> dict[str, Any]:
+    (one,) = service.get("/api/v1/clusters")["clusters"]
+    assert isinstance(one, dict)
+    return one
+
+
+def test_an_agent_that_has_not_come_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpService(tmp_path / "state") as service:
+        service.submit("t")
+        service.plane.taken(a_job("j"))
+        for name in ("t", "j"):
+            item = service.plane.look(name)
+            assert item is not None
+            running(item)
+        assert row(service)["agent_awaited_until"] is None
+        agent = remembered(service, away_s=100.0, lease_s=45.0)
+        service.restart()
+        now = service.plane.runtime.clock.now()
+        found = row(service)
+        assert 150 < found["agent_awaited_until"] - now <= 161
+        assert "of before this restart, has not come back yet: it is waited for 1" in found["sentence"]
+        assert "has not come back yet" in service.get("/api/v1/items/t/explain")["sentence"]
+        assert "has not come back" not in service.get("/api/v1/items/j/explain")["sentence"], "a job has no agent"
+        monkeypatch.setenv("RMCS_ADDRESS", service.address)
+        shown = CliRunner().invoke(app, ["clusters"])
+        assert "has not come back yet" in " ".join(shown.output.split())
+        back = ScriptedAgent(Join("mac", agent.agent, [(agent.host, agent.port)], ""))
+        back.secret = agent.secret
+        service.plane.runtime.run(back.dial())
+        until(lambda: row(service)["agent_awaited_until"] is None)
+        assert "has not come back" not in row(service)["sentence"]
+        assert "has not come back" not in service.get("/api/v1/items/t/explain")["sentence"]
+        service.plane.runtime.run(asyncio.wait_for(back.cut(), 10))

@@ -1,0 +1,77 @@
+"""A service that takes nothing, since it is stopping or away: who submits waits for the next one, and is told why."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.remote import outbound, remote_runtime
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
+from tests.unit.client_api.actor_plane import Counter
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.actor_service import ActorService, runtime_of
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+def test_who_waits_for_an_actor_during_a_drain_can_read_why(
+    service: ActorService,
+    scheduler: UnifiedScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(outbound, "SAY_AFTER_S", 0.3)
+    service.plane.runtime.refuse("is draining and takes nothing new")
+    with ThreadPoolExecutor() as threads:
+        made = threads.submit(scheduler.submit_actor, Counter)
+        until(lambda: runtime_of(scheduler).unfinished())
+        (item,) = runtime_of(scheduler).unfinished()
+        until(lambda: "draining" in scheduler.explain(item.id)["sentence"])
+        story = scheduler.explain(item.id)
+        assert story["code"] == "NOT_ACCEPTED"
+        assert "The service is draining and takes nothing new. While this program runs" in story["sentence"]
+        told = ""
+
+        def heard() -> bool:
+            nonlocal told
+            told += capsys.readouterr().err
+            return item.id in told
+
+        until(heard)
+        assert f"rmcs: {item.id}: not accepted yet by {service.address}" in told
+        assert "The service is draining and takes nothing new." in told
+        service.restart()
+        made.result(20)
+    assert told.count("not accepted yet") == 1
+    assert "not accepted" not in capsys.readouterr().err
+
+
+def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
+    service: ActorService,
+    scheduler: UnifiedScheduler,
+    actor: ActorHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(remote_runtime, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.6)
+    monkeypatch.setattr(remote_runtime, "ACCEPT_TIMEOUT_S", 0.6)
+    service.stop()
+    handle = scheduler.submit_task_async(time.sleep, (0,))
+    capsys.readouterr()
+    scheduler.shutdown()
+    told = capsys.readouterr().err
+    assert f"rmcs: waiting for {service.address} to accept {handle.id}, at most 0.6 s" in told
+    assert f"rmcs: waiting at most 0.6 s for {service.address} to hear that {actor._item.id} should end" in told
+    assert "ends them by itself when it does not hear of this program" in told
+
+
+def test_it_says_nothing_when_the_service_answers(
+    scheduler: UnifiedScheduler, actor: ActorHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    scheduler.shutdown()
+    assert capsys.readouterr().err == "", actor
