@@ -2,7 +2,9 @@
 
 python -m bench._simulated_service FOLDER [--clusters 20] [--run-ms 5]
 
-Says its address on stdout, and runs until its stdin is closed.
+Says its address on stdout, and runs until its stdin is closed. Asked for "rss" it says its memory in KiB; for
+"decided", how many milliseconds it took, in the median since it was asked last, from a request until what it brought
+was sent on.
 """
 
 from __future__ import annotations
@@ -10,17 +12,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import pickle
+import statistics
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
@@ -47,6 +54,7 @@ class Hands:
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         post, now = self.runtime.manager.post, self.runtime.clock.now()
+        self.runtime.sent(orders)
         loop = asyncio.get_running_loop()
         for order in orders:
             post(events.DispatchAccepted(order.task_id, order.attempt))
@@ -95,7 +103,22 @@ class SimulatedService(ServiceRuntime, _WithHands):
 
     def __init__(self, hands: Hands, config: FleetConfig, store: Store) -> None:
         self.hands, hands.runtime = hands, self
+        self._came: dict[str, float] = {}
+        self.took: list[float] = []
         super().__init__(config, store)
+
+    async def take(self, wanted: Sequence[Wanted], blobs: Mapping[str, bytes]) -> list[Item | SchedulerError]:
+        now = time.perf_counter()
+        self._came.update((one.task.id, now) for one in wanted)
+        return await super().take(wanted, blobs)
+
+    def sent(self, orders: list[Dispatch]) -> None:
+        now = time.perf_counter()
+        self.took += [now - self._came.pop(order.task_id, now) for order in orders]
+
+    def median_ms(self) -> float:
+        took, self.took = self.took, []
+        return 1000 * statistics.median(took or [0.0])
 
 
 def fleet(clusters: int) -> FleetConfig:
@@ -134,6 +157,9 @@ def main() -> None:
         if line.strip() == "rss":
             # As it is now: the peak would be that of whoever started us, if that was larger.
             print(psutil.Process().memory_info().rss // 1024, flush=True)
+        elif line.strip() == "decided":
+            print(runtime.ask(runtime.median_ms), flush=True)
+    runtime.ask(runtime.news.close)
     runtime.ask(lambda: setattr(server, "should_exit", True))
     serving.result()
     runtime.park()

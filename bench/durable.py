@@ -63,13 +63,21 @@ class Service:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
+        self.pid = self._process.pid
 
     def rss_mb(self) -> float:
+        return round(self._ask("rss") / 1024, 1)
+
+    def decided_ms(self) -> float:
+        """The median since it was asked last."""
+        return round(self._ask("decided"), 3)
+
+    def _ask(self, what: str) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("rss\n")
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
-        return round(int(self._process.stdout.readline()) / 1024, 1)
+        return float(self._process.stdout.readline())
 
     def close(self) -> None:
         self._process.communicate(timeout=120)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ MOST_WAITING = 2_000
 MOST_SUBSCRIPTIONS = 1_000
 LONGEST_PACE_S = 0.5
 _PACE_EACH_S = 0.001
+_TIDY_EACH = 64
 
 About = Callable[[str], tuple[str, str, str]]
 """Kind, name and owner of an item."""
@@ -31,46 +32,93 @@ class Batch(NamedTuple):
     over: bool = False
 
 
+class _Channel:
+    """The events of all readers who want the same: kept once, and each reader knows how far it is."""
+
+    def __init__(self) -> None:
+        self.readers: set[Subscription] = set()
+        self._events: list[Event] = []
+        self._gone = 0
+        self._idle: set[Subscription] = set()
+        """Those who took all there was, and wait."""
+
+    @property
+    def end(self) -> int:
+        return self._gone + len(self._events)
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+        if self.end % _TIDY_EACH == 0:
+            self._tidy()
+        self.wake()
+
+    def put_latest(self, event: Event) -> None:
+        for reader in self.readers:
+            reader.note_latest(event)
+        self.wake()
+
+    def since(self, position: int) -> tuple[list[Event], bool]:
+        """What came after it, and whether some of that is gone."""
+        return self._events[max(0, position - self._gone) :], position < self._gone
+
+    def wait(self, reader: Subscription) -> None:
+        self._idle.add(reader)
+
+    def forget(self, reader: Subscription) -> None:
+        self.readers.discard(reader)
+        self._idle.discard(reader)
+
+    def wake(self) -> None:
+        if self._idle:
+            for reader in self._idle:
+                reader.wake()
+            self._idle.clear()
+
+    def _tidy(self) -> None:
+        """What everybody has is not kept, and not more than a slow one may be behind."""
+        slowest = min((one.position for one in self.readers if one.position is not None), default=self.end)
+        done = max(slowest - self._gone, len(self._events) - MOST_WAITING)
+        if done > 0:
+            del self._events[:done]
+            self._gone += done
+
+
 class Subscription:
     """One reader's events, in their order, on the hub's loop. To be closed."""
 
-    def __init__(self, hub: EventHub, wanted: EventFilter, after: int | None, only_owner: str | None) -> None:
+    def __init__(self, hub: EventHub, channel: _Channel, wanted: EventFilter, only_owner: str | None) -> None:
         self.wanted, self.only_owner = wanted, only_owner
-        self._after = after
-        self._hub = hub
-        self._waiting: deque[Event] = deque()
+        self._hub, self._channel = hub, channel
+        self.position: int | None = None
+        self._last = 0
         self._latest: dict[str, Event] = {}
-        self._missed: tuple[int, int] | None = None
         self._news = asyncio.Event()
         self._over = False
-        self._taken_at = 0.0
+        self._next_at = 0.0
+        self._stride = 0.75 + 0.5 * random.random()
 
     async def take(self, timeout: float | None = None) -> Batch:
         """What there is, or what comes next; empty after so many seconds without any. The more readers there are, the
         more is left to come together first."""
         loop = asyncio.get_running_loop()
-        if timeout is None:
-            await self._news.wait()
-        else:
-            try:
-                await asyncio.wait_for(self._news.wait(), timeout)
-            except TimeoutError:
-                return Batch(over=self._over)
-        pause = self._taken_at + self._hub.pace - loop.time()
+        try:
+            await asyncio.wait_for(self._news.wait(), timeout)
+        except TimeoutError:
+            return Batch(over=self._over)
+        pause = self._next_at - loop.time()
         if pause > 0 and not self._over:
             await asyncio.sleep(pause)
-        self._taken_at = loop.time()
-        batch = Batch([*self._waiting, *self._latest.values()], self._missed, self._over)
-        self._waiting.clear()
-        self._latest.clear()
-        self._missed = None
+        self._next_at = loop.time() + self._hub.pace * self._stride
+        batch = self._batch()
         if not self._over:
             self._news.clear()
+            self._channel.wait(self)
         return batch
 
     def go_on(self, after: int) -> None:
         """From now on, but nothing up to this number."""
-        self._after = after
+        self._last, self.position = after, self._channel.end
+        self._channel.wait(self)
 
     def close(self) -> None:
         """No more is wanted. Idempotent."""
@@ -91,21 +139,28 @@ class Subscription:
             return True
         return event.kind != "action" and event.said.get("owner", self.only_owner) == self.only_owner
 
+    def _batch(self) -> Batch:
+        if self.position is None:
+            return Batch(over=self._over)
+        events, some_gone = self._channel.since(self.position)
+        self.position = self._channel.end
+        if events and (events[0].number or 0) <= self._last:
+            events = [one for one in events if (one.number or 0) > self._last]
+        missed = (self._last + 1, (events[0].number or 0) - 1) if some_gone and events else None
+        if events:
+            self._last = events[-1].number or 0
+        if self._latest:
+            events = [*events, *self._latest.values()]
+            self._latest.clear()
+        return Batch(events, missed, self._over)
+
     # ---- the hub's
 
-    def put(self, event: Event) -> None:
-        if self._after is None:
-            return
-        if event.number is None:
+    def note_latest(self, event: Event) -> None:
+        if self.position is not None:
             self._latest[str(event.said.get("cluster"))] = event
-        elif event.number <= self._after:
-            return
-        else:
-            if len(self._waiting) >= MOST_WAITING:
-                first = self._missed[0] if self._missed else self._waiting[0].number or 0
-                self._missed = (first, self._waiting[-1].number or 0)
-                self._waiting.clear()
-            self._waiting.append(event)
+
+    def wake(self) -> None:
         self._news.set()
 
     def end(self) -> None:
@@ -121,14 +176,16 @@ class EventHub:
         """The last one that was told."""
         self.most = most
         self._about = about
-        self._by_key: dict[tuple[str, str], set[Subscription]] = {}
-        self._broad: set[Subscription] = set()
+        self._channels: dict[tuple[EventFilter, str | None], _Channel] = {}
+        self._by_key: dict[tuple[str, str], dict[_Channel, Subscription]] = {}
+        """Where an event with this field and word may be wanted, and one who knows whether it is."""
+        self._broad: dict[_Channel, Subscription] = {}
         self._all: set[Subscription] = set()
         self._closed = False
 
     @property
     def pace(self) -> float:
-        """So many seconds lie between two batches for one reader."""
+        """About so many seconds lie between two batches for one reader."""
         return min(LONGEST_PACE_S, _PACE_EACH_S * len(self._all))
 
     def __len__(self) -> int:
@@ -137,7 +194,7 @@ class EventHub:
     @property
     def wants_load(self) -> bool:
         """Does anybody listen to telemetry?"""
-        return any(TELEMETRY in reader.wanted.types for reader in self._all)
+        return any(TELEMETRY in wanted.types for wanted, _ in self._channels)
 
     def subscribe(
         self, wanted: EventFilter, *, after: int | None = None, only_owner: str | None = None
@@ -150,10 +207,16 @@ class EventHub:
         if self._closed or len(self._all) >= self.most:
             why = "is stopping" if self._closed else f"has {self.most} readers of its events, and takes no more"
             raise ServiceUnavailableError(f"The service {why}.", next_step="try again later")
-        reader = Subscription(self, wanted, after, only_owner)
+        channel = self._channels.get((wanted, only_owner))
+        if channel is None:
+            channel = self._channels[wanted, only_owner] = _Channel()
+        reader = Subscription(self, channel, wanted, only_owner)
         self._all.add(reader)
+        channel.readers.add(reader)
         for group in self._groups(reader):
-            group.add(reader)
+            group.setdefault(channel, reader)
+        if after is not None:
+            reader.go_on(after)
         return reader
 
     def forget(self, reader: Subscription) -> None:
@@ -161,13 +224,17 @@ class EventHub:
         if reader not in self._all:
             return
         self._all.discard(reader)
-        self._broad.discard(reader)
-        for key in reader.wanted.found_by():
-            group = self._by_key.get(key)
-            if group is not None:
-                group.discard(reader)
-                if not group:
-                    del self._by_key[key]
+        key = (reader.wanted, reader.only_owner)
+        channel = self._channels[key]
+        channel.forget(reader)
+        if channel.readers:
+            return
+        del self._channels[key]
+        self._broad.pop(channel, None)
+        for word in reader.wanted.found_by():
+            self._by_key[word].pop(channel)
+            if not self._by_key[word]:
+                del self._by_key[word]
 
     def publish(self, last: int, told: Sequence[Told]) -> None:
         """These are durable; the last of them has this number."""
@@ -176,14 +243,19 @@ class EventHub:
             return
         for number, one in enumerate(told, last - len(told) + 1):
             about = self._about(one.item_id) if isinstance(one, (Step, Decided)) else ("", "", "")
-            readers = self._readers(one, about[2])
-            if readers:
-                self._tell(event_of(Happened(number, one, *about)), readers)
+            places = self._places(one, about[2])
+            if places:
+                event = event_of(Happened(number, one, *about))
+                for channel, reader in places.items():
+                    if reader.wants(event):
+                        channel.put(event)
 
     def tell_latest(self, event: Event) -> None:
         """Telemetry: of each cluster only the newest matters."""
-        if self._all:
-            self._tell(event, {*self._broad, *self._by_key.get(("cluster", str(event.said.get("cluster"))), ())})
+        places = {**self._broad, **self._by_key.get(("cluster", str(event.said.get("cluster"))), {})}
+        for channel, reader in places.items():
+            if reader.wants(event):
+                channel.put_latest(event)
 
     def close(self) -> None:
         """Whoever listens hears that it is over."""
@@ -191,24 +263,20 @@ class EventHub:
         for reader in list(self._all):
             reader.end()
 
-    def _groups(self, reader: Subscription) -> Iterable[set[Subscription]]:
-        keys = reader.wanted.found_by()
-        return [self._by_key.setdefault(key, set()) for key in keys] if keys else [self._broad]
+    def _groups(self, reader: Subscription) -> Iterable[dict[_Channel, Subscription]]:
+        words = reader.wanted.found_by()
+        return [self._by_key.setdefault(word, {}) for word in words] if words else [self._broad]
 
-    def _readers(self, one: Told, owner: str) -> set[Subscription]:
-        """Who may want it."""
+    def _places(self, one: Told, owner: str) -> dict[_Channel, Subscription]:
+        """Where it may be wanted."""
         match one:
             case Note(subject=cluster):
-                keys = [("cluster", cluster)]
+                words = [("cluster", cluster)]
             case Step(item_id=item, cluster=cluster) | Decided(item_id=item, cluster=cluster):
-                keys = [("id", item), ("owner", owner), ("cluster", cluster or "")]
-        found = set(self._broad)
-        for key in keys:
-            found |= self._by_key.get(key, set())
+                words = [("id", item), ("owner", owner), ("cluster", cluster or "")]
+        found = self._broad
+        for word in words:
+            some = self._by_key.get(word)
+            if some:
+                found = {**found, **some}
         return found
-
-    @staticmethod
-    def _tell(event: Event, readers: Iterable[Subscription]) -> None:
-        for reader in readers:
-            if reader.wants(event):
-                reader.put(event)

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import S
 
 HEARTBEAT_S = 30.0
 _MOST = 2**53
+_AT_ONCE = 100
 _GOING_AWAY = 1001
 _FLAGS = ("snapshot", "batch")
 
@@ -124,7 +125,9 @@ class EventSocket:
             if not batch.over:
                 await send(json.dumps({"type": "heartbeat", "number": self._runtime.news.hub.number}))
         elif self._batch:
-            await send(f'{{"type":"events","events":[{",".join(event.text for event in batch.events)}]}}')
+            for at in range(0, len(batch.events), _AT_ONCE):
+                some = ",".join([event.text for event in batch.events[at : at + _AT_ONCE]])
+                await send(f'{{"type":"events","events":[{some}]}}')
         else:
             for event in batch.events:
                 await send(event.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Su
 
 HEARTBEAT_S = 15.0
 _AGAIN_MS = 2_000
+_AT_ONCE = 100
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -54,7 +55,8 @@ class EventStream(Response):
         # A number without an event: whoever is cut off before the first one comes back with it.
         await _send(send, f"retry: {_AGAIN_MS}\nid: {self._after}\n\n{first}")
         async for batch in self._batches:
-            await _send(send, _text(batch))
+            for text in _texts(batch):
+                await _send(send, text)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -67,10 +69,14 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def _text(batch: Batch) -> str:
-    parts = [] if batch.missed is None else [_frame(json.dumps(missed(batch.missed)), None)]
-    parts += [_frame(event.text, event.number) for event in batch.events]
-    return "".join(parts) or ": all is well\n\n"
+def _texts(batch: Batch) -> Iterator[str]:
+    """In pieces: what a reader does not take is kept for it, and is to be little."""
+    if batch.missed is not None:
+        yield _frame(json.dumps(missed(batch.missed)), None)
+    for at in range(0, len(batch.events), _AT_ONCE):
+        yield "".join([_frame(event.text, event.number) for event in batch.events[at : at + _AT_ONCE]])
+    if not batch.events:
+        yield ": all is well\n\n"
 
 
 def _frame(text: str, number: int | None) -> str:
