@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 ROOT = "ray_multicluster_scheduler"
 EXTRAS = ("id", "attempt", "cluster", "reason")
 """The extras that both formats know; others are the caller's own business."""
+GATHER_S = 0.05
+"""So long a line may wait for others where lines are gathered."""
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
@@ -46,18 +52,103 @@ def is_configured() -> bool:
 
 
 class _OurHandler(logging.StreamHandler[TextIO]):
-    """Known by its class, so that a second ``configure`` finds it and leaves other people's handlers alone."""
+    """Known by its class, so that a second ``configure`` finds it and leaves other people's handlers alone.
+
+    While it gathers, lines are written together; one of a warning or worse is written at once, behind those before it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._gathers = False
+        self._lines: list[str] = []
+        self._process = os.getpid()
+        self._some = threading.Event()
+        self._no_more = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._gathers:
+            super().emit(record)
+            return
+        try:
+            self._lines.append(self.format(record))
+        except Exception:  # noqa: BLE001 - as any handler of the standard library does
+            self.handleError(record)
+        if record.levelno >= logging.WARNING:
+            self.flush()
+        elif not self._some.is_set():
+            self._some.set()
+
+    def gather(self) -> None:
+        """From now on."""
+        self._no_more.clear()
+        self._gathers = True
+        threading.Thread(target=self._write_now_and_then, name="rmcs-log", daemon=True).start()
+
+    def gather_no_more(self) -> None:
+        """What was gathered is written."""
+        self._gathers = False
+        self._no_more.set()
+        self._some.set()
+        self.flush()
+
+    def flush(self) -> None:
+        """Also called at the end of the process."""
+        with self.lock or threading.RLock():
+            lines, self._lines = self._lines, []
+            if lines and os.getpid() == self._process:  # else its parent has them, too
+                try:
+                    self.stream.write("\n".join([*lines, ""]))
+                except Exception:  # noqa: BLE001 - nobody may fail because nobody can be told
+                    if logging.raiseExceptions and sys.stderr:
+                        print(f"rmcs: {len(lines)} lines of the log could not be written", file=sys.stderr)
+            super().flush()
+
+    def _write_now_and_then(self) -> None:
+        while not self._no_more.is_set():
+            self._some.wait()
+            self._no_more.wait(GATHER_S)
+            self._some.clear()  # before they are written: whoever comes later wakes us again
+            self.flush()
+
+
+@contextmanager
+def lines_together() -> Iterator[None]:
+    """For a service, which says something of every step of every item: its lines are written many at a time."""
+    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OurHandler)]
+    asked = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+    caller = logging._srcfile
+    if ours:  # neither of our formats shows who wrote a line, and it is found out anew for each
+        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+        logging._srcfile = None  # the documented way to say that nobody asks for the calling line
+    for one in ours:
+        one.gather()
+    try:
+        yield
+    finally:
+        for one in ours:
+            one.gather_no_more()
+        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = asked
+        logging._srcfile = caller
 
 
 def extras_of(record: logging.LogRecord) -> dict[str, Any]:
     """The known extras that this record has, in a fixed order."""
-    found = {name: getattr(record, name, None) for name in EXTRAS}
-    return {name: value for name, value in found.items() if value is not None}
+    has = record.__dict__
+    return {name: has[name] for name in EXTRAS if has.get(name) is not None}
+
+
+_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
+"""The last one that was written out: most lines are of the same as the line before."""
 
 
 def _utc(created: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
-    return f"{whole}.{int(created % 1 * 1000):03d}Z"
+    global _second  # noqa: PLW0603 - one tuple, put in place whole: any thread may do it
+    second, text = _second
+    whole = int(created)
+    if whole != second:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+        _second = whole, text
+    return f"{text}.{int(created % 1 * 1000):03d}Z"
 
 
 class TextFormatter(logging.Formatter):
@@ -65,7 +156,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_utc(record.created)} {record.levelname} {record.getMessage()}"
-        line += "".join(f" {name}={value}" for name, value in extras_of(record).items())
+        for name, value in extras_of(record).items():
+            line += f" {name}={value}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -18,7 +18,7 @@ import uvicorn
 from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
-from ray_multicluster_scheduler.common.logging import ROOT, get_logger
+from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -47,7 +47,7 @@ def serve(
     """
     _check_host(host)
     _log_as_we_do("uvicorn.error")
-    with StateFolder(folder) as state:
+    with lines_together(), StateFolder(folder) as state:
         listener = _listen(host, port)
         with listener:
             store = SqliteStore(

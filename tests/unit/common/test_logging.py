@@ -7,11 +7,19 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.common.logging import ROOT, configure, get_logger, is_configured
+from ray_multicluster_scheduler.common.logging import (
+    GATHER_S,
+    ROOT,
+    configure,
+    get_logger,
+    is_configured,
+    lines_together,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +91,47 @@ def test_whether_somebody_asked_for_it() -> None:
     assert not is_configured()
     configure(stream=io.StringIO())
     assert is_configured()
+
+
+def test_a_service_writes_its_lines_together_and_a_warning_at_once() -> None:
+    stream = _Counting()
+    configure(stream=stream)
+    log = get_logger("x")
+    with lines_together():
+        for number in range(100):
+            log.info("line %d", number)
+        assert stream.writes < 50  # the machine may be slow, but not that slow
+        log.warning("look here")
+        lines = stream.getvalue().splitlines()
+        assert [line.partition(" INFO ")[2] for line in lines[:100]] == [f"line {number}" for number in range(100)]
+        assert lines[100].endswith("WARNING look here")
+        log.info("and on")
+        deadline = time.monotonic() + 20 * GATHER_S
+        while "and on" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(GATHER_S / 5)
+        assert "and on" in stream.getvalue()
+        log.info("the last one")
+    assert stream.getvalue().endswith("the last one\n")
+    log.info("as before")
+    assert stream.getvalue().endswith("as before\n")
+
+
+def test_what_was_gathered_is_written_when_the_process_ends() -> None:
+    code = (
+        "from ray_multicluster_scheduler.common.logging import configure, get_logger, lines_together\n"
+        "configure()\n"
+        "lines_together().__enter__()\n"
+        "get_logger('x').info('goodbye')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("INFO goodbye\n")
+
+
+class _Counting(io.StringIO):
+    """Counts how often it is written to."""
+
+    writes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
