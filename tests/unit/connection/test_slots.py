@@ -113,6 +113,22 @@ def test_more_of_the_shortest_wait_in_ray_but_never_more_than_a_few_milliseconds
     assert early_after(1.0) == 1
 
 
+def test_one_of_the_shortest_that_had_to_wait_for_a_processor_changes_nothing_and_a_second_one_does() -> None:
+    def early_after(*took: float) -> int:
+        slots = Slots()
+        slots.hold(("holder", 0), CPU)
+        for number, seconds in enumerate(took):  # each takes over the place of the one before
+            slots.wait(("short", number), CPU, overlap=False)
+            slots.ended(("holder", 0) if number == 0 else ("short", number - 1), seconds)
+        given = [slots.wait(("next", number), CPU, overlap=True) for number in range(20)]
+        return sum(len(keys) for keys in given)
+
+    short = [0.0] * 7
+    assert early_after(*short, 1.0) == early_after(1.0, *short) == MOST_EARLY
+    assert early_after(1.0, *short[1:], 1.0) == 1
+    assert early_after(0.0, 0.0, 0.0, 1.0) == 1  # too few to tell
+
+
 ACTIONS = ["hold", "queue", "overlap", "start", "take_back", "end", "end", "end"]
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 30)), max_size=150)
 

@@ -12,7 +12,7 @@ EARLY_S = 0.02
 """So much work of ours may wait in Ray behind each place; it cannot be taken back from there."""
 OVERHEAD_S = 0.001
 MOST_EARLY = 16
-_RECENT = 4
+_RECENT, _FEWEST = 8, 4
 
 
 @dataclass(slots=True)
@@ -24,22 +24,26 @@ class _Class:
     early: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     queue: OrderedDict[Key, bool] = field(default_factory=OrderedDict)
     took: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    early_per_place: int = 1
+    """Ray keeps a worker for us only while it has its next call: a few of the shortest, one of the others."""
 
     def refill(self) -> list[Key]:
         """Give Ray as many as may wait there, the oldest first; one that may not holds up those behind it."""
         given = []
-        most = len(self.holders) * self.early_per_place()
+        most = len(self.holders) * self.early_per_place
         while self.queue and len(self.early) < most and next(iter(self.queue.values())):
             key, _ = self.queue.popitem(last=False)
             self.early[key] = None
             given.append(key)
         return given
 
-    def early_per_place(self) -> int:
-        """Ray keeps a worker for us only while it has its next call: a few of the shortest, one of the others."""
-        if len(self.took) < _RECENT:
-            return 1
-        return min(max(int(EARLY_S / (max(self.took) + OVERHEAD_S)), 1), MOST_EARLY)
+    def learn(self, took: float) -> None:
+        """How long one ran. The slowest of the last few does not count where they are enough: on a busy machine, one of
+        the shortest calls takes long now and then, because its process did not get a processor."""
+        self.took.append(took)
+        if len(self.took) >= _FEWEST:
+            slow = sorted(self.took)[-2 if len(self.took) == _RECENT else -1]
+            self.early_per_place = min(max(int(EARLY_S / (slow + OVERHEAD_S)), 1), MOST_EARLY)
 
 
 class Slots:
@@ -85,7 +89,7 @@ class Slots:
         if one is None:
             return None, []
         if took is not None:
-            one.took.append(took)
+            one.learn(took)
         heir, given = None, []
         if key in one.holders:
             one.holders.discard(key)
@@ -106,7 +110,7 @@ class Slots:
     def is_one_of_many(self, key: Key) -> bool:
         """Is it one of several calls, all of them short as far as is known, that wait behind each other?"""
         one = self._class(key)
-        return one is not None and one.early_per_place() > 1 and len(one.early) + len(one.queue) > 1
+        return one is not None and one.early_per_place > 1 and len(one.early) + len(one.queue) > 1
 
     def _add(self, key: Key, shape: ResourceShape) -> _Class:
         self._shapes[key] = shape

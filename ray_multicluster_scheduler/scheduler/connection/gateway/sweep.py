@@ -18,8 +18,8 @@ PAUSE_S = 0.008
 """Between two looks: less than what waits in Ray takes (EARLY_S of slots), and enough for several to be done."""
 WINDOW = 128
 """So many are looked at; the others wait behind them."""
-PATIENCE = 10
-"""Looks."""
+PATIENCE = 32
+"""Looks. Calls wait behind each other in Ray, and on a busy machine that takes a while even for the shortest."""
 
 Told: TypeAlias = Callable[[bytes | None, BaseException | None], None]
 """The value of a reference, or why there is none."""
