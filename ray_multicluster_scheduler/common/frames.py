@@ -35,6 +35,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 _FRAME = struct.Struct("!IIB")
 _HEAD_LENGTH = struct.Struct("!I")
 _LAST = 1
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 Blob: TypeAlias = bytes | bytearray | memoryview
 
@@ -100,9 +101,7 @@ class _Stream:
 
     def __init__(self, message_id: int, message: Message) -> None:
         blobs = [memoryview(blob).cast("B") for blob in message.blobs]
-        head = json.dumps(
-            {**message.head, "k": message.kind, "n": [len(blob) for blob in blobs]}, separators=(",", ":")
-        ).encode()
+        head = _json({**message.head, "k": message.kind, "n": [len(blob) for blob in blobs]}).encode()
         self.id = message_id
         self._parts: deque[memoryview] = deque([memoryview(_HEAD_LENGTH.pack(len(head)) + head), *blobs])
         self.left = sum(len(part) for part in self._parts)

@@ -48,6 +48,8 @@ _USUAL = tuple(_NOTHING if one.default is MISSING else one.default for one in fi
 _REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
 _rest_of = attrgetter(*_REST)
 _REST_SET = frozenset(_REST)
+_COMPLETE = tuple(one.name for one in fields(Complete))
+_last_word = attrgetter(*_COMPLETE)
 _MOST_TEXTS = 2_000
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _PARTS = ("job", "actor", "gang")
@@ -89,7 +91,7 @@ def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
         if getattr(row, name) is not None:
             rest[name] = getattr(row, name)
     if completion is not None:
-        rest[COMPLETION] = asdict(completion)
+        rest[COMPLETION] = dict(zip(_COMPLETE, _last_word(completion), strict=True))
     owed = not row.state.terminal or bool(row.given_up)
     return ItemNow(
         row.task.id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
@@ -21,6 +21,7 @@ INLINE_BYTES = 32 * 1024
 """Blobs up to this size travel with what names them; others by themselves."""
 
 _RESULT = tuple(one.name for one in fields(CallResult) if one.name != "payload")
+_COMPLETE = tuple(one.name for one in fields(Complete))
 
 
 def bytes_to_wire(blobs: Mapping[str, bytes]) -> dict[str, str]:
@@ -76,7 +77,7 @@ def outcome_to_wire(outcome: Outcome) -> dict[str, Any]:
             else:
                 told["digest"] = digest_of(result.payload)
     return {
-        "completion": asdict(outcome.completion),
+        "completion": {name: getattr(outcome.completion, name) for name in _COMPLETE},
         "result": told or None,
         "origin": None if outcome.origin is None else outcome_to_wire(outcome.origin),
     }
