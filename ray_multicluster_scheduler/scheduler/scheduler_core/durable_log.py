@@ -229,10 +229,10 @@ class DurableLog:
                     return
             self._written.popleft()
             crash_point("after commit")
-            if future is not None and told:
-                self.tell(future.result(), told)
             for deed in deeds:
                 deed()
+            if future is not None and told:  # whoever only looks on comes last
+                self.tell(future.result(), told)
 
 
 def _digests(objects: Sequence[str]) -> list[str]:
