@@ -2,13 +2,14 @@
 
 python -m bench._simulated_service FOLDER [--clusters 20] [--run-ms 5]
 
-Says its address on stdout, and runs until its stdin is closed.
+Says its address on stdout, has its token in its folder, and runs until its stdin is closed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import pickle
 import sys
 from pathlib import Path
@@ -19,6 +20,9 @@ import uvicorn
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
@@ -122,7 +126,11 @@ def main() -> None:
     given = parser.parse_args()
     store = SqliteStore(given.folder)
     runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
-    config = uvicorn.Config(create_app(runtime), port=0, log_config=None, access_log=False, lifespan="off")
+    book = TokenBook(store)
+    first_token(book, given.folder, getpass.getuser())
+    config = uvicorn.Config(
+        create_app(runtime, Access(book)), port=0, log_config=None, access_log=False, lifespan="off"
+    )
     server = uvicorn.Server(config)
     collect_seldom()
     serving = runtime.start(server.serve())

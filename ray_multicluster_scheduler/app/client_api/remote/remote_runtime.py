@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
 from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own, send_when_there
@@ -67,9 +68,16 @@ class RemoteRuntime(RemoteKnown):
 
     lives_on = True
 
-    def __init__(self, address: str, control_plane: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        control_plane: str,
+        runtime_env: Mapping[str, Any] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """``runtime_env`` is for everything that is submitted, below each item's own."""
         self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
+        self._credentials = credentials
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
@@ -88,7 +96,7 @@ class RemoteRuntime(RemoteKnown):
             raise
 
     async def _connect(self) -> None:
-        self._client = ServiceClient(self.address)
+        self._client = ServiceClient(self.address, self._credentials)
         try:
             self._fleet = await self._client.ask("GET", "/api/v1/fleet", patience=2.0)
         except BaseException:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler.common.exception import NotAllowedError
@@ -72,7 +73,7 @@ def enforce(rule: Rule, request: Request) -> None:
         )
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: HTTPConnection) -> Caller:
     """Whoever asks, as the guard at the door found out."""
     caller: Caller = request.scope["caller"]
     return caller

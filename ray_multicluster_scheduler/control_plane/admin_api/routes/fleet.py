@@ -12,7 +12,7 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
@@ -25,12 +25,13 @@ router = APIRouter(prefix="/api/v1", tags=["fleet"])
 @router.get("/fleet", **needs(Rule.KNOWN))
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
-    runtime = runtime_of(request)
+    runtime, caller = runtime_of(request), caller_of(request)
     return Answer(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
-            "settings": runtime.config.settings.model_dump(mode="json"),
+            "you": {"user": caller.user, "roles": sorted(caller.roles)},
+            "settings": runtime.config.settings.model_dump(mode="json", exclude={"service_tls"}),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
         }
