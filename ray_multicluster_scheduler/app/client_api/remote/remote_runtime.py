@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.app.client_api.options import default_owner
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
@@ -103,6 +104,10 @@ class RemoteRuntime(RemoteKnown):
             await self._client.close()
             raise
         self.settings = Settings.model_validate(self._fleet["settings"])
+        you = self._fleet.get("you") or {}
+        steers = {"operator", "admin"} & set(you.get("roles", ()))
+        self._submits_as: str | None = None if steers else you.get("user")
+        """Whose everything is that is submitted with this token, where it is nobody else's."""
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
         self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
@@ -123,6 +128,8 @@ class RemoteRuntime(RemoteKnown):
         actor = task.actor
         if task.serves and not (actor is not None and actor.detached):
             task = replace(task, program=self.control_plane)
+        if self._submits_as is not None and task.owner == default_owner():
+            task = replace(task, owner=self._submits_as)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_own(arguments, self, task.id)

@@ -14,6 +14,11 @@ from starlette.routing import BaseRoute
 from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
 
+
+class NotLetInError(NotAllowedError):
+    """The token is not good any more: 401, where a role that is missing is 403."""
+
+
 RULE = "x-rule"
 """Where a route's rule stands in the OpenAPI document."""
 
@@ -77,6 +82,18 @@ def caller_of(request: HTTPConnection) -> Caller:
     """Whoever asks, as the guard at the door found out."""
     caller: Caller = request.scope["caller"]
     return caller
+
+
+def still_let_in(request: Request) -> bool:
+    """For what lasts longer than a question: is the caller's token neither revoked nor expired by now?"""
+    holds: bool = request.app.state.access.holds(caller_of(request).token)
+    return holds
+
+
+def check_still_let_in(request: Request) -> None:
+    """Raises NotLetInError."""
+    if not still_let_in(request):
+        raise NotLetInError("The token was revoked, or has expired.", next_step="use another one")
 
 
 def check_seen(request: Request, owner: str, what: str) -> None:
