@@ -72,6 +72,11 @@ class ServiceClient:
         except ValueError as error:
             raise self._problem(status, answer) from error
 
+    async def once(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        """The same for what must not be done twice: whoever gets no answer looks whether it was. Raises as
+        :meth:`ask` does."""
+        return await self.ask(method, path, said, patience=0.0)
+
     async def upload(self, digest: str, data: bytes) -> None:
         """Give it a payload, however long it takes. Raises TaskSubmissionError for one that it would not take: it would
         close the connection while we are still sending, and that looks as if it were gone."""
