@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
+from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of, check_seen
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
@@ -87,6 +88,8 @@ def admitted(caller: Caller, settings: Settings, wanted: Wanted) -> Wanted:
             task_id=task.id,
             next_step="leave owner out, or use a token with the role operator as well",
         )
+    if task.job is not None and (shown := masked_line(task.name)) != task.name:  # a job is called by its command line
+        wanted = wanted._replace(task=replace(task, name=shown))
     if settings.owners:
         check_priority(settings, task.owner, task.priority, task.id)
     return wanted
