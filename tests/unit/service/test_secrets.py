@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
@@ -95,6 +96,19 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
     assert CANARY not in caplog.text
     assert (service.plane.folder / "secret.key").read_bytes()
     assert stat.S_IMODE((service.plane.folder / "secret.key").stat().st_mode) == 0o600
+
+
+def test_tokens_and_environments_of_clusters_are_not_told(
+    service: HttpService, caplog: pytest.LogCaptureFixture
+) -> None:
+    mac = ClusterConfig(name="mac", dashboard="http://127.0.0.1:9", auth_token=SecretStr(CANARY), runtime_env=ENV)
+    service.plane.config = service.plane.config.model_copy(update={"clusters": (mac,)})
+    with caplog.at_level(logging.DEBUG):
+        service.restart()
+        service.post("/api/v1/items", body(a_task("t")))
+        told = every_answer(service, {"task": "t"})
+    assert CANARY not in told + caplog.text
+    assert CANARY.encode() not in kept(service)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -175,6 +176,24 @@ def test_nobody_from_outside_is_let_in_without_tls(folder: Folder, host: str) ->
     assert "cannot listen on" in said
     assert "without TLS" in said
     assert not folder.state.exists()
+
+
+def test_its_first_start_makes_a_token_and_without_it_nobody_is_let_in(folder: Folder) -> None:
+    process, address = folder.up()
+    with pytest.raises(HTTPError, match="401"):
+        urlopen(f"{address}/api/v1/fleet", timeout=10)
+    with urlopen(Request(f"{address}/api/v1/fleet", headers=folder.headers), timeout=10) as response:
+        assert json.load(response)["you"]["roles"] == ["admin", "operator", "submitter", "viewer"]
+    token = folder.headers["Authorization"].removeprefix("Bearer ")
+    assert folder.rmcs("down").wait(60) == 0
+    said = folder.said(process)
+    assert "has a token for you" in said
+    assert token not in said
+    process, address = folder.up("--auth", "none")
+    with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
+        assert response.status == 200
+    process.kill()
+    assert "nobody is asked for a token (auth: none)" in folder.said(process)
 
 
 def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) -> None:

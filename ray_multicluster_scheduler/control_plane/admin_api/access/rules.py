@@ -66,13 +66,13 @@ def needs(rule: Rule) -> dict[str, Any]:
     return {"dependencies": checks, "openapi_extra": {RULE: str(rule)}}
 
 
-def enforce(rule: Rule, request: Request) -> None:
-    """Raises NotAllowedError."""
+def enforce(rule: Rule, request: HTTPConnection) -> None:
+    """Also for a web socket, which has no dependencies to say so. Raises NotAllowedError."""
     caller = caller_of(request)
     if not caller.roles & rule.roles:
         wanted = " or ".join(sorted(rule.roles))
         raise NotAllowedError(
-            f"{request.method} {request.url.path} is for a token with the role {wanted}; "
+            f"{request.scope.get('method', 'WebSocket')} {request.url.path} is for a token with the role {wanted}; "
             f"that of {caller.user} is {', '.join(sorted(caller.roles))}.",
             next_step=f"use a token with the role {wanted} (rmcs token create)",
         )
@@ -84,26 +84,26 @@ def caller_of(request: HTTPConnection) -> Caller:
     return caller
 
 
-def still_let_in(request: Request) -> bool:
+def still_let_in(request: HTTPConnection) -> bool:
     """For what lasts longer than a question: is the caller's token neither revoked nor expired by now?"""
     holds: bool = request.app.state.access.holds(caller_of(request).token)
     return holds
 
 
-def check_still_let_in(request: Request) -> None:
+def check_still_let_in(request: HTTPConnection) -> None:
     """Raises NotLetInError."""
     if not still_let_in(request):
         raise NotLetInError("The token was revoked, or has expired.", next_step="use another one")
 
 
-def check_seen(request: Request, owner: str, what: str) -> None:
+def check_seen(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not know of ``what``, which is this owner's."""
     caller = caller_of(request)
     if not caller.may_see(owner):
         raise _somebody_elses(caller, what)
 
 
-def check_steered(request: Request, owner: str, what: str) -> None:
+def check_steered(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not change ``what``, or read its value."""
     caller = caller_of(request)
     if not caller.may_steer(owner):

@@ -81,7 +81,7 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     runtime, caller = runtime_of(request), caller_of(request)
     for entry in entries:
         try:
-            wanted.append(own_work.admitted(caller, runtime.settings, _wanted(entry)))
+            wanted.append(own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user)))
         except SchedulerError as error:
             wanted.append(error)
     if not caller.steers_all:
@@ -104,11 +104,11 @@ def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
 
-def _wanted(entry: object) -> Wanted:
-    """Raises ConfigurationError."""
+def _wanted(entry: object, user: str) -> Wanted:
+    """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    task = task_from(entry["task"])
+    task = task_from({"owner": user, **entry["task"]})
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
     objects = tuple(texts(dict(entry), "objects"))
