@@ -108,7 +108,8 @@ def _wanted(entry: object, user: str) -> Wanted:
     """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    task = task_from({"owner": user, **entry["task"]})
+    said = entry["task"]
+    task = task_from({**said, "owner": user} if said.get("owner", "") == "" else said)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
     objects = tuple(texts(dict(entry), "objects"))
