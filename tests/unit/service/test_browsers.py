@@ -187,7 +187,7 @@ async def test_a_web_socket_that_is_refused_is_never_opened(service: HttpService
     await guarded(scope(), never, send)  # type: ignore[arg-type]  # nothing is received
     assert [one["type"] for one in sent] == ["websocket.close"]
     sent.clear()
-    await guarded({**scope(), "extensions": {"websocket.http.response": {}}}, never, send)  # type: ignore[arg-type]
+    await guarded({**scope(), "extensions": {"websocket.http.response": {}}}, never, send)  # type: ignore[arg-type]  # as above
     assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 401)
     sent.clear()
     await guarded({**scope(origin="http://evil.example")}, never, send)  # type: ignore[arg-type]  # as above

@@ -27,7 +27,7 @@ async def log_in(request: Request) -> Response:
     caller, lasts_s = caller_of(request), access.sessions.lasts_s
     answer = Answer({"user": caller.user, "roles": sorted(caller.roles), "expires_in": lasts_s})
     secret = access.sessions.make(caller)
-    answer.headers["set-cookie"] = sessions.cookie(secret, lasts_s, secure=access.secure)
+    answer.headers["set-cookie"] = sessions.cookie(secret, lasts_s, secure=_secure(request))
     answer.headers["cache-control"] = "no-store"
     return answer
 
@@ -40,7 +40,7 @@ async def log_out(request: Request) -> Response:
     if secret:
         access.sessions.end(secret)
     answer = Answer({"ended": bool(secret)})
-    answer.headers["set-cookie"] = sessions.cookie("", 0, secure=access.secure)
+    answer.headers["set-cookie"] = sessions.cookie("", 0, secure=_secure(request))
     return answer
 
 
@@ -51,3 +51,8 @@ async def ticket(request: Request) -> Response:
     access = access_of(request)
     said: dict[str, Any] = {"ticket": access.tickets.make(caller_of(request)), "expires_in": access.tickets.lasts_s}
     return Answer(said, headers={"cache-control": "no-store"})
+
+
+def _secure(request: Request) -> bool:
+    """Is it reached over TLS, its own or that of a proxy on this machine?"""
+    return access_of(request).secure or request.url.scheme == "https"
