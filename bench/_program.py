@@ -230,6 +230,7 @@ def _service(config: str) -> Iterator[str]:
                 threading.Thread(target=process.stderr.read, daemon=True).start()
                 if not said:
                     raise RuntimeError("the service did not start")
+                os.environ["RMCS_TOKEN_FILE"] = f"{folder}/token"
                 yield said.split()[1]
             finally:
                 process.terminate()

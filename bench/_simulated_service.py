@@ -2,15 +2,16 @@
 
 python -m bench._simulated_service FOLDER [--clusters 20] [--run-ms 5]
 
-Says its address on stdout, and runs until its stdin is closed. Asked for "rss" it says its memory in KiB; for
-"decided", how many milliseconds it took, in the median since it was asked last, from a request until what it brought
-was sent on.
+Says its address on stdout, has its token in its folder, and runs until its stdin is closed. Asked for "rss" it says its
+memory in KiB; for "decided", how many milliseconds it took, in the median since it was asked last, from a request until
+what it brought was sent on.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import pickle
 import statistics
 import sys
@@ -26,6 +27,9 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
@@ -145,7 +149,11 @@ def main() -> None:
     given = parser.parse_args()
     store = SqliteStore(given.folder)
     runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
-    config = uvicorn.Config(create_app(runtime), port=0, log_config=None, access_log=False, lifespan="off")
+    book = TokenBook(store)
+    first_token(book, given.folder, getpass.getuser())
+    config = uvicorn.Config(
+        create_app(runtime, Access(book)), port=0, log_config=None, access_log=False, lifespan="off"
+    )
     server = uvicorn.Server(config)
     collect_seldom()
     serving = runtime.start(server.serve())

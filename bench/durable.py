@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, SqliteStore, Step
+from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
 from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
 
 CONNECTIONS = 16
@@ -64,6 +66,7 @@ class Service:
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
         self.pid = self._process.pid
+        self.headers = {"Authorization": f"Bearer {read_private(folder / TOKEN_FILE)}"}
 
     def rss_mb(self) -> float:
         return round(self._ask("rss") / 1024, 1)
@@ -83,7 +86,7 @@ class Service:
         self._process.communicate(timeout=120)
 
 
-async def single(address: str, seconds: float) -> dict[str, float]:
+async def single(address: str, headers: Mapping[str, str], seconds: float) -> dict[str, float]:
     """16 connections, each submits one, waits for its answer, and submits the next."""
     done = 0
     until = time.monotonic() + seconds
@@ -100,12 +103,12 @@ async def single(address: str, seconds: float) -> dict[str, float]:
             done += 1
 
     began = time.monotonic()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
         await asyncio.gather(*(submit(session, number) for number in range(CONNECTIONS)))
     return {"per_s": round(done / (time.monotonic() - began), 1), "items": done}
 
 
-async def batches(address: str, seconds: float) -> dict[str, float]:
+async def batches(address: str, headers: Mapping[str, str], seconds: float) -> dict[str, float]:
     """Two connections, 100 at a time."""
     done = 0
     until = time.monotonic() + seconds
@@ -123,16 +126,16 @@ async def batches(address: str, seconds: float) -> dict[str, float]:
             done += BATCH
 
     began = time.monotonic()
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=headers) as session:
         await asyncio.gather(submit(session, 0), submit(session, 1))
     return {"per_s": round(done / (time.monotonic() - began), 1), "items": done}
 
 
-async def end_to_end(address: str, items: int) -> dict[str, float]:
+async def end_to_end(address: str, headers: Mapping[str, str], items: int) -> dict[str, float]:
     """Accepted, decided, dispatched, finished, recorded, and heard of by the client."""
     began = time.monotonic()
     left: set[str] = set()
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=headers) as session:
 
         async def submit() -> None:
             for at in range(0, items, BATCH):
@@ -193,11 +196,11 @@ def measure(seconds: float, items: int) -> dict[str, Any]:
             try:
                 match what:
                     case "single":
-                        found[what] = asyncio.run(single(service.address, seconds))
+                        found[what] = asyncio.run(single(service.address, service.headers, seconds))
                     case "batches":
-                        found[what] = asyncio.run(batches(service.address, seconds))
+                        found[what] = asyncio.run(batches(service.address, service.headers, seconds))
                     case _:
-                        found[what] = asyncio.run(end_to_end(service.address, items))
+                        found[what] = asyncio.run(end_to_end(service.address, service.headers, items))
                 found[what]["rss_mb"] = service.rss_mb()
             finally:
                 service.close()

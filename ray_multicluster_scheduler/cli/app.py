@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, trace, up
+from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, token, trace, up
 
 app = typer.Typer(
     name="rmcs",
@@ -27,6 +27,7 @@ app.command("replay")(replay.replay)
 app.command("trace")(trace.trace)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(token.app, name="token")
 
 
 @app.callback()

@@ -18,6 +18,7 @@ def trace(
     """Write what a service has run as a trace: would another fleet, or another policy, have done better?"""
     import asyncio
 
+    from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
     from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
     from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
     from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -27,7 +28,7 @@ def trace(
         raise ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
 
     async def fetch(service: str) -> bytes:
-        client = ServiceClient(service)
+        client = ServiceClient(service, find_credentials(service, os.environ))
         try:
             return await client.fetch("/api/v1/trace", patience=2.0)
         finally:

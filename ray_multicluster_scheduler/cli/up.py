@@ -6,12 +6,18 @@ import math
 import os
 import signal
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 STOP_PATIENCE_S = 30.0
+
+
+class Auth(StrEnum):
+    token = "token"
+    none = "none"
 
 
 def up(
@@ -21,11 +27,21 @@ def up(
     state: Annotated[
         Path | None, typer.Option("--state", help="The folder of its record; default: $RMCS_HOME.")
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Where to listen; on this machine only.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; elsewhere than on this machine only with TLS.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
     drain: Annotated[
         float | None,
         typer.Option("--drain", min=0, help="When it is stopped, first wait so many seconds for what is not over."),
+    ] = None,
+    auth: Annotated[
+        Auth | None, typer.Option("--auth", help="none asks nobody for a token; on this machine only.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to be reached by.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key in PEM, without a password.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A name that it is asked by; may be given again.")
     ] = None,
 ) -> None:
     """Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`).
@@ -34,18 +50,20 @@ def up(
     running work goes on, and the next start on the same folder takes it up.
     """
     from ray_multicluster_scheduler.common.logging import configure, is_configured
-    from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
+    from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
 
     os.umask(0o077)  # code and arguments of all users of the service are in its files
     if not is_configured():
         configure("INFO")
+    found = load_config(config)
     serve(
-        load_config(config),
+        found,
         state or rmcs_home(),
-        host,
-        port,
+        listening_as(
+            found, host=host, port=port, auth=auth and str(auth), cert=tls_cert, key=tls_key, allow_hosts=allow_host
+        ),
         drain_s=drain,
         say=lambda text: typer.echo(text, err=True),
     )

@@ -49,7 +49,7 @@ def test_a_large_value_stays_and_a_small_one_comes_along(fleet: LocalFleet, tmp_
 
 
 def test_the_service_keeps_nothing_of_it_and_finds_it_after_a_restart(service: RunningService) -> None:
-    with UnifiedScheduler(address=service.address) as client:
+    with UnifiedScheduler(address=service.address, token=service.token) as client:
         large = client.submit_task_async(lambda: b"x" * SIZE, keep="cluster")
         assert large.exception(60) is None
         assert large.result() == b"x" * SIZE

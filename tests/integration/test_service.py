@@ -28,7 +28,7 @@ def service(fleet: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def client(service: RunningService) -> Iterator[UnifiedScheduler]:
-    with UnifiedScheduler(address=service.address) as one:
+    with UnifiedScheduler(address=service.address, token=service.token) as one:
         yield one
 
 
@@ -75,7 +75,7 @@ def test_values_of_others_as_arguments(client: UnifiedScheduler) -> None:
 
 def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, service: RunningService) -> None:
     job = client.submit_job("echo said; true")
-    with UnifiedScheduler(address=service.address) as other:
+    with UnifiedScheduler(address=service.address, token=service.token) as other:
         assert other.handle(job).result(120) == "SUCCEEDED"
         assert "said" in other.job_logs(job)
         assert [row["job_id"] for row in other.list_jobs("SUCCEEDED")].count(job) == 1
@@ -109,7 +109,7 @@ def test_folders_and_modules_travel_with_what_needs_them(client: UnifiedSchedule
 def test_cancel_by_id_alone(client: UnifiedScheduler, service: RunningService) -> None:
     handle = client.submit_task_async(time.sleep, (600,))
     until(lambda: handle.state is TaskState.RUNNING, 60)
-    with UnifiedScheduler(address=service.address) as other:
+    with UnifiedScheduler(address=service.address, token=service.token) as other:
         other.cancel(handle.id)
     with pytest.raises(TaskCancelledError):
         handle.result(60)
@@ -125,12 +125,12 @@ def work():
     return 42
 print(rmcs.submit_task_async(work, idempotency_key="once").id)
 """
-    environ = {"RMCS_ADDRESS": service.address, "PATH": "/usr/bin:/bin"}
+    environ = {"RMCS_HOME": str(service.state), "PATH": "/usr/bin:/bin"}  # where it finds address and token
     began = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert not path.exists() or time.monotonic() - began > 3
-    with UnifiedScheduler(address=service.address) as later:
+    with UnifiedScheduler(address=service.address, token=service.token) as later:
         assert later.handle(ended.stdout.strip()).result(60) == 42
     assert path.read_text() == "done"
 
@@ -207,7 +207,7 @@ def test_what_runs_goes_on_while_the_service_is_away_for_longer_than_a_lease(fle
     config = Path(fleet.config_path)  # type: ignore[attr-defined]  # a LocalFleet
     times = {"heartbeat_s": 1, "lease_s": 8, "lost_after_s": 20}
     with RunningService(config, tmp_path / "state", **times) as service:
-        with UnifiedScheduler(address=service.address) as client:
+        with UnifiedScheduler(address=service.address, token=service.token) as client:
             marks = tmp_path / "marks"
             handle = client.submit_task_async(noted, (str(marks), "long", 12.0))
             until(marks.exists, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ def service(fleet: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 @pytest.fixture
 def client(service: RunningService) -> Iterator[UnifiedScheduler]:
-    with UnifiedScheduler(address=service.address) as scheduler:
+    with UnifiedScheduler(address=service.address, token=service.token) as scheduler:
         yield scheduler
 
 
@@ -74,7 +75,7 @@ def test_a_constructor_that_raises_is_heard(client: UnifiedScheduler) -> None:
 
 def test_names_are_the_services(client: UnifiedScheduler, service: RunningService) -> None:
     actor = client.submit_actor(Counter, name="shared", kwargs={"start": 7})
-    with UnifiedScheduler(address=service.address) as other:
+    with UnifiedScheduler(address=service.address, token=service.token) as other:
         found = other.get_actor("shared")
         assert found.id == actor.id
         assert found.add.remote(1).result(30) == 8
@@ -90,9 +91,9 @@ def test_names_are_the_services(client: UnifiedScheduler, service: RunningServic
 
 
 def test_a_detached_one_outlives_its_program_and_the_service(service: RunningService) -> None:
-    with UnifiedScheduler(address=service.address) as first:
+    with UnifiedScheduler(address=service.address, token=service.token) as first:
         first.submit_actor(Counter, name="left", lifetime="detached", kwargs={"start": 3})
-    with UnifiedScheduler(address=service.address) as second:
+    with UnifiedScheduler(address=service.address, token=service.token) as second:
         found = second.get_actor("left")
         assert found.add.remote(1).result(60) == 4
         service.kill()
@@ -148,7 +149,8 @@ sys.stdin.read()
 
 def test_a_program_that_is_killed_takes_its_actor_along(client: UnifiedScheduler, service: RunningService) -> None:
     command = [sys.executable, "-c", _PROGRAM, service.address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    environ = {**os.environ, "RMCS_TOKEN": service.token}
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert int(program.stdout.readline()) > 0
         actor = client.get_actor("held")

@@ -88,7 +88,7 @@ class ChaosStore:
         """Returns every promise that was broken."""
         self.service.start()
         try:
-            with UnifiedScheduler(address=self.service.address) as client:
+            with UnifiedScheduler(address=self.service.address, token=self.service.token) as client:
                 for number, point in zip(range(rounds), self._points(rounds), strict=False):
                     began = time.monotonic()
                     self._round(client, point, jobs=1 if number % 3 == 0 else 0)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-_READY = re.compile(r"rmcs: (http://\S+) is ready")
+_READY = re.compile(r"rmcs: (https?://\S+) is ready")
 _PATIENCE_S = 60.0
 
 
@@ -50,6 +50,11 @@ class RunningService:
                 raise AssertionError(f"the service did not start:\n{said[-3000:]}")
             time.sleep(0.02)
         return self
+
+    @property
+    def token(self) -> str:
+        """Its owner's, with all roles."""
+        return (self.state / "token").read_text().strip()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:

@@ -94,6 +94,13 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
     begins_at(options.get("start_after"), 0.0)
     _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
+    owner, priority = _text(given.get("owner"), "owner") or default_owner(), priority_of(given.get("priority", 0))
+    limits = settings.owners.get(owner)
+    if limits is not None and limits.max_priority is not None and priority > limits.max_priority:
+        raise ConfigurationError(
+            f"priority is {priority}, and {owner} may ask for {limits.max_priority} at the most.",
+            next_step="ask for less, or change max_priority of that owner",
+        )
     return {
         "tags": _texts(tags, "tags"),
         "require_tags": _texts(given.get("require_tags"), "require_tags"),
@@ -101,8 +108,8 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "fallback": given.get("fallback", "any"),
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
-        "priority": priority_of(given.get("priority", 0)),
-        "owner": _text(given.get("owner"), "owner") or _user(),
+        "priority": priority,
+        "owner": owner,
         "retries": whole(given.get("retries", settings.retries), "retries"),
         "crash_retries": whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
         "lost_retries": whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
@@ -299,7 +306,8 @@ def _seconds(value: object, what: str) -> float | None:
 
 
 @functools.cache
-def _user() -> str:
+def default_owner() -> str:
+    """Whose it is, where nobody says so."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

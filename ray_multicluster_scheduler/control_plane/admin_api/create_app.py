@@ -5,24 +5,35 @@ from __future__ import annotations
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
 from ray_multicluster_scheduler.control_plane.admin_api.known_parameters import only_known_parameters
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
-from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, events, fleet, items, probes
+from ray_multicluster_scheduler.control_plane.admin_api.routes import (
+    actors,
+    blobs,
+    events,
+    fleet,
+    items,
+    login,
+    probes,
+    tokens,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
 
 
-def create_app(runtime: ServiceRuntime) -> FastAPI:
-    """Every handler has ``request.app.state.runtime``."""
+def create_app(runtime: ServiceRuntime, access: Access) -> FastAPI:
+    """Every handler has ``request.app.state.runtime``, and a ``caller`` that ``access`` let in."""
     app = FastAPI(
         title="ray_multicluster_scheduler",
         version=__version__,
@@ -38,18 +49,21 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
         "/api/v1/calls": (Rule.SUBMIT, actors.call),
     }
     app.add_middleware(ShortWay, handlers=often)
-    app.add_middleware(Guard)
-    app.add_middleware(OnlyLocal)  # the last one is asked first
-    app.state.runtime = runtime
+    app.add_middleware(Guard, access=access)
+    app.add_middleware(OnlyLocal, access=access)  # the last one is asked first
+    app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
     runtime.soon(app.state.leases.begin)
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.of_http)
-    for router in (probes.router, fleet.router, items.router, actors.router, blobs.router, events.router):
-        app.include_router(router)
-    forgotten = without_rule(app.openapi())
+    routes: list[BaseRoute] = []
+    for one in (probes, login, tokens, fleet, items, actors, blobs, events):
+        app.include_router(one.router)
+        routes += one.router.routes
+    forgotten = without_rule(routes)
     if forgotten:
         raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
+    access.let_in_to(routes)
     return app

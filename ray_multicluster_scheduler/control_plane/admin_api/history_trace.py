@@ -14,15 +14,16 @@ _OVER = tuple(state for state in TaskState if state.terminal)
 _PAGE = 1000
 
 
-def history_trace(store: Store) -> list[Item]:
-    """Everything that is over and was seen to run, oldest first; times count from the first of them.
+def history_trace(store: Store, owner: str | None = None) -> list[Item]:
+    """Everything of everybody, or of this owner, that is over and was seen to run, oldest first; times count from the
+    first of them.
 
     How long something ran is taken from its last attempt, on the cluster that it ran on: speeds are not known here.
     """
     rows: list[StoredItem] = []
     after: int | None = None
     while True:
-        page = store.items(Query(states=_OVER, after=after, limit=_PAGE))
+        page = store.items(Query(states=_OVER, owner=owner, after=after, limit=_PAGE))
         rows += page.items
         after = page.after
         if after is None:

@@ -85,7 +85,9 @@ class Mailbox:
         self.closed = True
         self._wake.set()
 
-    async def news(self, timeout: float) -> list[dict[str, Any]]:
+    async def news(
+        self, timeout: float, tell: Callable[[Promise], dict[str, Any]] = wire.status_to_wire
+    ) -> list[dict[str, Any]]:
         """What is new of any of them, or nothing after so long. An end is told again until it is dropped.
 
         Whoever asked before and still waits is gone: a client asks one question at a time. It gets nothing.
@@ -104,7 +106,7 @@ class Mailbox:
                     await self._wake.wait()
             except TimeoutError:
                 break
-        return self._take() if turn == self._asked else []
+        return self._take(tell) if turn == self._asked else []
 
     def _hear(self, item: Promise) -> None:
         if item.id in self._items:
@@ -115,13 +117,13 @@ class Mailbox:
                 self._news[item.id] = None
             self._wake.set()
 
-    def _take(self) -> list[dict[str, Any]]:
+    def _take(self, tell: Callable[[Promise], dict[str, Any]]) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = []
         size = 0
         for item_id in [*self._ends, *self._news]:
             if len(told) >= MOST_AT_ONCE or size > MOST_BYTES:
                 break
-            status = wire.status_to_wire(self._items[item_id])
+            status = tell(self._items[item_id])
             size += len((status.get("outcome", {}).get("result") or {}).get("payload", ""))
             told.append(status)
             self._news.pop(item_id, None)
@@ -134,13 +136,16 @@ class Mailboxes:
     def __init__(self, runtime: ServiceRuntime, heard: Callable[[str], object] = lambda _: None) -> None:
         """``heard`` is told of each call whose answer its client has, or will never ask for."""
         self._runtime, self._heard = runtime, heard
-        self._boxes: dict[str, Mailbox] = {}
+        self._boxes: dict[tuple[str, str], Mailbox] = {}
+        """By user and client: nobody finds somebody else's by calling himself so."""
         self._closed = False
 
-    def box(self, client: str) -> Mailbox:
+    def box(self, client: str, user: str = "") -> Mailbox:
         """The client's, made anew if there is none (any more)."""
         self._sweep()
-        box = self._boxes.setdefault(client, Mailbox(self._heard))
+        box = self._boxes.get((user, client))
+        if box is None:
+            box = self._boxes[user, client] = Mailbox(self._heard)
         box.asked_at = asyncio.get_running_loop().time()
         if self._closed:
             box.close()
@@ -148,15 +153,23 @@ class Mailboxes:
 
     def last_heard(self, client: str) -> float | None:
         """When a client last asked, in the loop's time; infinity if it does now."""
-        box = self._boxes.get(client)
-        return None if box is None else (math.inf if box.asking else box.asked_at)
+        heard = [math.inf if box.asking else box.asked_at for (_, name), box in self._boxes.items() if name == client]
+        return max(heard, default=None)
 
     async def ask(
-        self, client: str, known: str | None, add: Iterable[str], heard: Iterable[str], timeout: float
+        self,
+        client: str,
+        known: str | None,
+        add: Iterable[str],
+        heard: Iterable[str],
+        timeout: float,
+        *,
+        user: str = "",
+        tell: Callable[[Promise], dict[str, Any]] = wire.status_to_wire,
     ) -> dict[str, Any]:
-        """What is new for a client. Answered at once if some items are unknown, each with why, or if the mailbox is not
-        the one that the client knows: then it may not have all that he waits for."""
-        box = self.box(client)
+        """What is new for a client, in the words of ``tell``. Answered at once if items are unknown, each with why,
+        or if the mailbox is not the one that the client knows: then it may not have all that he waits for."""
+        box = self.box(client, user)
         box.drop(heard)
         problems = {}
         for item_id in add:
@@ -171,7 +184,7 @@ class Mailboxes:
                 box.watch(item)
         box.asking += 1
         try:
-            items = await box.news(0.0 if problems or box.name != known else timeout)
+            items = await box.news(0.0 if problems or box.name != known else timeout, tell)
         finally:
             box.asking -= 1
             box.asked_at = asyncio.get_running_loop().time()

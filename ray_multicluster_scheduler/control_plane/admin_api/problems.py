@@ -10,12 +10,14 @@ from starlette.exceptions import HTTPException
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import NotLetInError
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
 PROBLEM = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
+    (NotLetInError, 401),
     (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
     (errors.TaskSubmissionError, 422),
@@ -34,6 +36,8 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
     said.update(wire.problem_to_wire(error))
     if isinstance(error, MissingBlobs):
         said.update(error="TaskSubmissionError", missing=error.missing)
+    if isinstance(error, NotLetInError):
+        said.update(error="NotAllowedError")
     return said
 
 

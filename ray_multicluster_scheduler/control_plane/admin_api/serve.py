@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import getpass
 import logging
 import os
 import signal
@@ -19,7 +19,11 @@ from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening, shown
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -27,28 +31,26 @@ from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
 
 _log = get_logger(__name__)
-HOST, PORT = "127.0.0.1", 8000
 CLOSE_PATIENCE_S = 2
 
 
 def serve(
     config: FleetConfig,
     folder: Path,
-    host: str = HOST,
-    port: int = PORT,
+    listening: Listening | None = None,
     *,
     drain_s: float | None = None,
     say: Callable[[str], object] = print,
 ) -> None:
     """Until SIGTERM or SIGINT. Then everything is left running where it is, for the next process to go on with; with
-    ``drain_s`` it first waits so long for what is not over.
+    ``drain_s`` it first waits so long for what is not over. ``listening`` is by default as the settings say.
 
     Raises ConfigurationError for a folder that another one has, StoreError for a store that cannot be used.
     """
-    _check_host(host)
+    listening = listening or listening_as(config)
     _log_as_we_do("uvicorn.error")
     with lines_together(), StateFolder(folder) as state:
-        listener = _listen(host, port)
+        listener = _listen(listening.host, listening.port)
         with listener:
             store = SqliteStore(
                 folder,
@@ -57,11 +59,11 @@ def serve(
             )
             try:
                 store.sweep_files()
+                access = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)
-                address = f"http://{_shown(host)}:{listener.getsockname()[1]}"
                 away_s = 0.0
                 try:
-                    away_s = _serve(runtime, listener, state, address, drain_s, say)
+                    away_s = _serve(runtime, access, listening, listener, state, drain_s, say)
                 finally:
                     told = runtime.park(away_s)
                     if away_s:
@@ -70,17 +72,42 @@ def serve(
                 store.close()
 
 
+def listening_as(config: FleetConfig, **given: Any) -> Listening:
+    """Where the settings say, but for what is ``given``; None is not. Raises ConfigurationError."""
+    said: dict[str, Any] = {"auth": config.settings.auth}
+    if config.settings.service_tls is not None:
+        tls = config.settings.service_tls
+        said.update(cert=Path(tls.cert).expanduser(), key=Path(tls.key).expanduser())
+    return Listening(**{**said, **{name: value for name, value in given.items() if value is not None}})
+
+
+def _access(
+    config: FleetConfig, store: SqliteStore, folder: Path, listening: Listening, say: Callable[[str], object]
+) -> Access:
+    """With a token in the folder, unless none is wanted. Raises ConfigurationError."""
+    book = None
+    if listening.auth == "token":
+        book = TokenBook(store)
+        news = first_token(book, folder, getpass.getuser())
+        if news is not None:
+            say(f"rmcs: {news}")
+    else:
+        say("rmcs: nobody is asked for a token (auth: none): every user of this machine can run code on your clusters")
+    return Access(book, listening.names, config.settings.cors_origins, listening.secure)
+
+
 def _serve(
     runtime: ServiceRuntime,
+    access: Access,
+    listening: Listening,
     listener: socket.socket,
     state: StateFolder,
-    address: str,
     drain_s: float | None,
     say: Callable[[str], object],
 ) -> float:
     """Returns how much later than usual the next start may come."""
-    stop = _Stop()
-    app = create_app(runtime)
+    stop, address = _Stop(), listening.address(listener.getsockname()[1])
+    app = create_app(runtime, access)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -89,6 +116,8 @@ def _serve(
             lifespan="off",
             timeout_graceful_shutdown=CLOSE_PATIENCE_S,
             timeout_keep_alive=75,
+            ssl_certfile=listening.cert,
+            ssl_keyfile=listening.key,
         )
     )
     retention = Retention(
@@ -188,19 +217,6 @@ def _log_as_we_do(name: str) -> None:
     theirs.setLevel(logging.WARNING)
 
 
-def _check_host(host: str) -> None:
-    """Only who is on this machine may run code through us, as long as there are no tokens."""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ConfigurationError(
-            f"The service cannot listen on {host}: whoever reaches it can run code on your clusters.",
-            next_step="use --host 127.0.0.1, and an ssh tunnel from elsewhere",
-        )
-
-
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol: asyncio sends at once (TCP_NODELAY) only where it sees that it is TCP.
@@ -212,11 +228,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"The service cannot listen on {_shown(host)}:{port}: {error.strerror}.",
+            f"The service cannot listen on {shown(host)}:{port}: {error.strerror}.",
             next_step="give another --port (0 takes a free one)",
         ) from error
     return listener
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -345,12 +345,12 @@ class ServiceRuntime(Runtime):
             raise explanation.unknown_item(job_id)
         return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
 
-    async def all_jobs(self) -> list[dict[str, Any]]:
-        """Every job that is remembered, oldest first."""
+    async def all_jobs(self, owner: str | None = None) -> list[dict[str, Any]]:
+        """Every job that is remembered, of everybody or of this owner, oldest first."""
         rows: list[dict[str, Any]] = []
         after: int | None = None
         while True:
-            query = Query(kind="job", after=after, limit=1000)
+            query = Query(kind="job", owner=owner, after=after, limit=1000)
             page = await asyncio.to_thread(self.store.items, query)
             rows += [await self.job(one.new.id) for one in page.items]
             after = page.after

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.job_words import JOB_STA
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.secret_words import masked, masked_line
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
@@ -87,8 +88,8 @@ class StoredHistory:
         return {
             "job_id": task.id,
             "status": JOB_STATUS[row.state],
-            "entrypoint": task.job.entrypoint,
-            "metadata": dict(task.job.metadata),
+            "entrypoint": masked_line(task.job.entrypoint),
+            "metadata": masked(task.job.metadata),
             "cluster": row.cluster,
             "attempt": row.attempt,
             "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,

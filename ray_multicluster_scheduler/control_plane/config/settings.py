@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -23,7 +24,14 @@ def _attribute_path(value: str) -> str:
     raise ValueError(f"expected package.module:attribute, got {value!r}")
 
 
+def _origin(value: str) -> str:
+    if re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?/?", value):
+        return value.rstrip("/")
+    raise ValueError(f"expected the place of a page, such as https://fleet.example:3000, got {value!r}")
+
+
 AttributePath = Annotated[str, AfterValidator(_attribute_path)]
+Origin = Annotated[str, AfterValidator(_origin)]
 
 
 class Strict(BaseModel):
@@ -50,12 +58,21 @@ class RetryBackoff(Strict):
 
 
 class OwnerLimits(Strict):
-    """What one owner gets at equal priority, and the most that may wait or run of it. None: no limit."""
+    """What one owner gets at equal priority, the most that may wait or run of it, and the highest priority that it may
+    ask for. None: no limit."""
 
     weight: Annotated[float, Field(gt=0)] = 1.0
     max_queued: Count | None = None
     max_running: Count | None = None
     max_gpus: Annotated[float, Field(ge=0)] | None = None
+    max_priority: int | None = None
+
+
+class ServiceTls(Strict):
+    """Files in PEM that a service proves itself with; ``cert`` may have a chain in it."""
+
+    cert: str
+    key: str
 
 
 class Settings(Strict):
@@ -98,6 +115,9 @@ class Settings(Strict):
     keep_payloads_s: Seconds = 7 * 86_400.0
     max_payload_bytes: Annotated[int, Field(ge=1)] = 2**30
     payload_quota_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
+    auth: Literal["token", "none"] = "token"
+    service_tls: ServiceTls | None = None
+    cors_origins: tuple[Origin, ...] = ()
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

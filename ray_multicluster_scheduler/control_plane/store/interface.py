@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     StoredItem,
     Wanted,
 )
+from ray_multicluster_scheduler.control_plane.store.sealer import Sealer
 
 
 class Store(Protocol):
@@ -30,6 +31,9 @@ class Store(Protocol):
 
     control_plane: str
     """Made once, with the store: whose jobs and agents are ours."""
+
+    sealer: Sealer
+    """For secrets in documents: whoever writes one seals them first."""
 
     # ---- writing
 

@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     StoredItem,
     Wanted,
 )
+from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, Sealer
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 SMALL_BYTES = 32 * 1024
@@ -86,6 +87,7 @@ class SqliteStore:
                 raise
         self.epoch, self.control_plane = self._changes.epoch, self._changes.control_plane
         self._room = BlobRoom(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
+        self.sealer = Sealer(folder / KEY_FILE)
         self._retention = statements("retention")
         self._writer = GroupWriter(self._commit)
 

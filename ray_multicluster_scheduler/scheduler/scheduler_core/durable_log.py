@@ -67,10 +67,11 @@ class DurableLog:
         """It can be written, with these small payloads of its own; others are in the store already. ``objects`` names
         the values attached to it. On the loop, before the machine hears of it: afterwards nobody could refuse it.
 
-        Raises TaskSubmissionError for what cannot be written or is not there, StoreFullError.
+        Raises TaskSubmissionError for what cannot be written or is not there, StoreFullError, and StoreError for
+        secrets that cannot be sealed.
         """
         try:
-            description = stored_rows.described(task, objects)
+            description = stored_rows.described(task, objects, self._store.sealer)
         except (TypeError, ValueError) as error:
             raise TaskSubmissionError(
                 f"{task.kind} {task.id} cannot be written down: {error}.",
@@ -190,7 +191,8 @@ class DurableLog:
         if objects:
             self.attached[stored.new.id] = objects
         decisions = self._store.decisions(stored.new.id)
-        return stored_rows.item_row(stored, self._store.steps(stored.new.id), decisions[-1] if decisions else None)
+        decision = decisions[-1] if decisions else None
+        return stored_rows.item_row(stored, self._store.steps(stored.new.id), decision, self._store.sealer)
 
     def _whole_change(self) -> Change:
         change = self._change

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, is_lost
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.own_package import ship_own_package
@@ -60,6 +62,7 @@ class Preparation:
 
     async def task(self, task: TaskDescription, cluster: str, attempt: int) -> Prepared:
         """A task's attempt. Raises ConfigurationError, TaskSubmissionError, DashboardProblem."""
+        _check_not_lost(task)
         merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
         return self.plain_task(task, cluster, attempt, await self._resolved(cluster, merged))
 
@@ -76,6 +79,7 @@ class Preparation:
         """A job's attempt: its entrypoint and environment over there."""
         if task.job is None:
             raise TypeError(f"{task.id} is not a job")
+        _check_not_lost(task)
         merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
         merged["env_vars"] = {**merged.get("env_vars", {}), **markers(cluster, task.id, attempt, fence)}
         entrypoint, converted = move_home_paths(task.job.entrypoint, self.homes, self.home_of(cluster), words=True)
@@ -95,3 +99,15 @@ class Preparation:
             under_way = self._under_way[key] = asyncio.ensure_future(work)
             under_way.add_done_callback(lambda _: self._under_way.pop(key, None))
         return dict(await asyncio.shield(under_way))
+
+
+def _check_not_lost(task: TaskDescription) -> None:
+    """Raises TaskSubmissionError for one whose secrets a service has written down and cannot read any more."""
+    if is_lost(task.runtime_env) or (
+        task.job is not None and (is_lost(task.job.entrypoint) or is_lost(task.job.metadata))
+    ):
+        raise TaskSubmissionError(
+            f"{task.id} has secrets that were sealed with a key that is gone ({KEY_FILE} in the service's folder).",
+            task_id=task.id,
+            next_step="submit it again, or stop the service, put that file back and start it again",
+        )

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from ray_multicluster_scheduler.common.package_uri import packages_in
+from ray_multicluster_scheduler.common.secret_words import has_secrets, line_has_secrets
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
@@ -27,6 +28,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Step,
     StoredItem,
 )
+from ray_multicluster_scheduler.control_plane.store.sealer import Sealer, hidden
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -55,15 +57,30 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 _PARTS = ("job", "actor", "gang")
 
 
-def described(task: TaskDescription, objects: Sequence[str] = ()) -> bytes:
-    """An item as it was accepted, with the names of the values that were attached to it. Raises TypeError, ValueError
-    for what is not plain data."""
+def described(task: TaskDescription, objects: Sequence[str] = (), sealer: Sealer | None = None) -> bytes:
+    """An item as it was accepted, with the names of the values that were attached to it, and its secrets sealed. Raises
+    TypeError, ValueError for what is not plain data, StoreError for secrets that cannot be sealed."""
     said = zip(_TASK, _said_by(task), _USUAL, strict=True)
     document: dict[str, Any] = {name: value for name, value, usual in said if value is not usual and value != usual}
     for name in _PARTS:
         if name in document:
             document[name] = asdict(document[name])
+    if (task.runtime_env or task.job is not None) and sealer is not None and _seal(document, sealer):
+        return _text({"v": _VERSION, "task": document, "objects": list(objects), "sealed": True})
     return _text({"v": _VERSION, "task": document, "objects": list(objects)})
+
+
+def _seal(document: dict[str, Any], sealer: Sealer) -> bool:
+    """Returns whether there was anything to be sealed."""
+    parts = {name: document[name] for name in ("runtime_env", "job") if name in document}
+    command = parts.get("job", {}).get("entrypoint", "")
+    hides = line_has_secrets(command)
+    if not hides and not has_secrets(parts):
+        return False
+    document.update(sealer.sealed(parts))
+    if hides:
+        document["job"]["entrypoint"] = sealer.sealed_text(command)
+    return True
 
 
 def new_item(task: TaskDescription, number: int, description: bytes, objects: Sequence[str] = ()) -> NewItem:
@@ -147,15 +164,20 @@ class DecisionWriter:
         return text
 
 
-def task_of(stored: StoredItem) -> tuple[TaskDescription, tuple[str, ...]]:
-    """The item as it was accepted, and the names of the values attached to it."""
+def task_of(stored: StoredItem, sealer: Sealer | None = None) -> tuple[TaskDescription, tuple[str, ...]]:
+    """The item as it was accepted, and the names of the values attached to it. Without a ``sealer`` its secrets are
+    masked."""
     document = json.loads(stored.new.description)
+    if document.get("sealed"):
+        document["task"] = hidden(document["task"]) if sealer is None else sealer.opened(document["task"])
     known = {name: value for name, value in document["task"].items() if name in _TASK}
     return TaskDescription.from_dict(known), tuple(document["objects"])
 
 
-def item_row(stored: StoredItem, steps: Iterable[Step], decision: Decided | None) -> ItemRow:
-    """The row that was written."""
+def item_row(
+    stored: StoredItem, steps: Iterable[Step], decision: Decided | None, sealer: Sealer | None = None
+) -> ItemRow:
+    """The row that was written; its secrets are masked without a ``sealer``."""
     now = stored.now
     rest = {name: value for name, value in json.loads(now.rest).items() if name in _REST_SET}
     for name in ("earlier_fences", "after"):
@@ -170,7 +192,7 @@ def item_row(stored: StoredItem, steps: Iterable[Step], decision: Decided | None
     if "holding" in rest:
         rest["holding"] = Holding(*rest["holding"])
     return ItemRow(
-        task=task_of(stored)[0],
+        task=task_of(stored, sealer)[0],
         number=stored.new.number,
         history=tuple(Transition(*step) for step in steps),
         priority=now.priority,

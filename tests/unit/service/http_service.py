@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,23 @@ import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
 
+USER = "root-of-tests"
+
 
 class HttpService:
-    """``plane`` is its control plane."""
+    """``plane`` is its control plane. With ``auth="token"`` it asks for tokens, of which ``token`` has all roles; most
+    tests are about other things and need none."""
 
-    def __init__(self, folder: Path, **values: Any) -> None:
+    def __init__(self, folder: Path, *, auth: str = "none", origins: Sequence[str] = (), **values: Any) -> None:
         self.plane = ServicePlane(folder, **values)
+        self.auth, self.origins, self.token = auth, origins, ""
         self.port = 0
         self._serving: Future[None] | None = None
         self._listen()
@@ -52,13 +60,22 @@ class HttpService:
         self._listener.bind(("127.0.0.1", self.port))
         self._listener.listen(64)
         self.port = self._listener.getsockname()[1]
-        self.app = create_app(self.plane.runtime)
+        self.app = create_app(self.plane.runtime, self._access())
         config = uvicorn.Config(
             self.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._serving = self.plane.runtime.start(self._server.serve(sockets=[self._listener]))
         until(lambda: self._server.started)
+
+    def _access(self) -> Access:
+        self.book = TokenBook(self.plane.store)
+        if self.auth == "token" and not self.token:
+            self.token = self.token_for(USER, *Role)
+        return Access(self.book if self.auth == "token" else None, origins=self.origins)
+
+    def token_for(self, user: str, *roles: Role, **values: Any) -> str:
+        return self.book.create(user, roles, **values)[1]
 
     def _end_serving(self) -> None:
         if self._serving is not None:
@@ -71,10 +88,21 @@ class HttpService:
 
     # ---- asking
 
-    def ask(self, method: str, path: str, said: object = None, *, data: bytes | None = None) -> tuple[int, Any]:
-        """Status and answer; JSON is read."""
+    def ask(
+        self,
+        method: str,
+        path: str,
+        said: object = None,
+        *,
+        data: bytes | None = None,
+        token: str | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> tuple[int, Any]:
+        """Status and answer; JSON is read. With its own token, unless another one, or "" for none, is given."""
         body = data if data is not None or said is None else json.dumps(said).encode()
-        request = Request(f"{self.address}{path}", body, {"Content-Type": "application/json"}, method=method)
+        bearer = self.token if token is None else token
+        sent = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
+        request = Request(f"{self.address}{path}", body, {**sent, **headers}, method=method)
         try:
             with urlopen(request, timeout=30) as response:
                 return response.status, _read(response)

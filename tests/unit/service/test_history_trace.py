@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path) -> Non
         items = history_trace(service.plane.store)
         assert [(one.needs, one.owner, one.priority, one.tags) for one in items] == [
             ({"CPU": 2.0}, "ann", 3, ("x",)),
-            ({"CPU": 1.0}, "", 0, ()),
+            ({"CPU": 1.0}, getpass.getuser(), 0, ()),  # whose the token is
         ]
         assert items[0].submit_s == 0.0
         path = tmp_path / "trace.csv"

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
+from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
@@ -148,7 +149,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> Sq
     monkeypatch.setattr(serve_module, "ServiceRuntime", refuse)
     monkeypatch.setattr(SqliteStore, "close", lambda self: None)
     with pytest.raises(Enough):
-        serve_module.serve(fleet(**settings), folder, port=0)
+        serve_module.serve(fleet(**settings), folder, Listening(port=0))
     monkeypatch.undo()
     return opened[0]
 

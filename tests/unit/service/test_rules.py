@@ -5,24 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
+from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.control_plane.admin_api import create_app as create_app_module
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, without_rule
-from ray_multicluster_scheduler.control_plane.admin_api.routes import probes
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, needs_of_socket, without_rule
 from tests.unit.service.service_plane import ServicePlane
 
 
 def test_routes_without_a_rule_are_named() -> None:
-    app = FastAPI()
-    router = APIRouter(prefix="/api/v1")
+    router, inner = APIRouter(prefix="/api/v1"), APIRouter()
 
     @router.get("/good", **needs(Rule.KNOWN))
     @router.post("/bad")
     async def either() -> None: ...
 
-    app.include_router(router)
-    assert without_rule(app.openapi()) == ["POST /api/v1/bad"]
+    @router.websocket("/careful")
+    @needs_of_socket(Rule.SEE)
+    async def careful(websocket: WebSocket) -> None: ...
+
+    @router.websocket("/careless")
+    async def careless(websocket: WebSocket) -> None: ...
+
+    assert without_rule(router.routes) == ["/api/v1/bad", "/api/v1/careless"]
+    router.include_router(inner)
+    assert len(without_rule(router.routes)) == 3  # nobody sees what is inside of another router
 
 
 def test_a_service_does_not_begin_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,11 +39,10 @@ def test_a_service_does_not_begin_with_one(tmp_path: Path, monkeypatch: pytest.M
     @careless.get("/careless")
     async def careless_route() -> None: ...
 
-    careless.include_router(probes.router)
     monkeypatch.setattr(create_app_module.probes, "router", careless)
     plane = ServicePlane(tmp_path)
     try:
-        with pytest.raises(RuntimeError, match="nobody said who may use GET /careless"):
-            create_app_module.create_app(plane.runtime)
+        with pytest.raises(RuntimeError, match="nobody said who may use /careless"):
+            create_app_module.create_app(plane.runtime, Access(None))
     finally:
         plane.stop()

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
+from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop, holder, say_how_to_stop
@@ -57,6 +59,11 @@ class Folder:
         assert said is not None, self.said(process)
         assert said["pid"] == process.pid
         return process, said["address"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        token = (self.state / "token").read_text().strip()
+        return {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
 
 
 @pytest.fixture
@@ -100,7 +107,7 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     process, address = folder.up()
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
     said = json.dumps({"task": job}).encode()
-    request = Request(f"{address}/api/v1/items", said, {"Content-Type": "application/json"})
+    request = Request(f"{address}/api/v1/items", said, folder.headers)
     with urlopen(request, timeout=10) as response:
         assert response.status == 200
     first = folder.rmcs("down", "--drain", "600")
@@ -132,9 +139,7 @@ def test_how_to_stop_is_said_to_one_process_only(tmp_path: Path) -> None:
 def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
     process, address = folder.up()
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
-    request = Request(
-        f"{address}/api/v1/items", json.dumps({"task": job}).encode(), {"Content-Type": "application/json"}
-    )
+    request = Request(f"{address}/api/v1/items", json.dumps({"task": job}).encode(), folder.headers)
     with urlopen(request, timeout=10) as response:
         assert response.status == 200
     assert (folder.rmcs("down", "--away", "600").wait(30), process.wait(10)) == (0, 0)
@@ -164,16 +169,37 @@ def test_there_is_nothing_to_end(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", ""])
-def test_nobody_from_outside_is_let_in(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot listen on"):
-        serve(fleet(), tmp_path / "state", host)
-    assert not (tmp_path / "state").exists()
+def test_nobody_from_outside_is_let_in_without_tls(folder: Folder, host: str) -> None:
+    process = folder.rmcs("up", "--config", str(folder.config), "--host", host)
+    said = folder.said(process)
+    assert process.returncode == 2
+    assert "cannot listen on" in said
+    assert "without TLS" in said
+    assert not folder.state.exists()
+
+
+def test_its_first_start_makes_a_token_and_without_it_nobody_is_let_in(folder: Folder) -> None:
+    process, address = folder.up()
+    with pytest.raises(HTTPError, match="401"):
+        urlopen(f"{address}/api/v1/fleet", timeout=10)
+    with urlopen(Request(f"{address}/api/v1/fleet", headers=folder.headers), timeout=10) as response:
+        assert json.load(response)["you"]["roles"] == ["admin", "operator", "submitter", "viewer"]
+    token = folder.headers["Authorization"].removeprefix("Bearer ")
+    assert folder.rmcs("down").wait(60) == 0
+    said = folder.said(process)
+    assert "has a token for you" in said
+    assert token not in said
+    process, address = folder.up("--auth", "none")
+    with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
+        assert response.status == 200
+    process.kill()
+    assert "nobody is asked for a token (auth: none)" in folder.said(process)
 
 
 def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) -> None:
     _, address = folder.up()
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+.*--port"):
-        serve(fleet(), tmp_path / "other", port=int(address.rpartition(":")[2]))
+        serve(fleet(), tmp_path / "other", Listening(port=int(address.rpartition(":")[2])))
 
 
 def test_what_it_answers_leaves_at_once() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ray_multicluster_scheduler.app.client_api import program
@@ -19,6 +20,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.event_verbs import EventVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.job_verbs import JobVerbs
+from ray_multicluster_scheduler.app.client_api.embedded.nothing import Nothing, nothing
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
@@ -29,6 +31,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.options import JobOptions, TaskOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
@@ -55,12 +58,16 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         *,
         clusters: Sequence[ClusterConfig | Mapping[str, Any]] | None = None,
         address: str | None = None,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
     ) -> None:
+        """``token``: what a service knows us by; ``tls_ca``: a file with whom we trust. Else they are looked for."""
         given = [name for name, one in (("config", config), ("clusters", clusters), ("address", address)) if one]
         if len(given) > 1:
             raise ConfigurationError(f"Both {given[0]} and {given[1]} were given.", next_step="give one of them")
         own = config is not None or clusters is not None
         self.address = None if own else find_service(address, os.environ)
+        self._proof = None if self.address is None else find_credentials(self.address, os.environ, token, tls_ca)
         self._config = load(clusters if clusters is not None else config) if self.address is None else None
         self._lock = threading.Lock()
         self._runtime: ControlPlane | None = None
@@ -197,10 +204,10 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
     def _planned(self, submission: Submission, kind: str, options: dict[str, Any]) -> TaskDescription:
         match kind:
             case "task":
-                return submission.task(_nothing, **options)[0]
+                return submission.task(nothing, **options)[0]
             case "actor":
                 needs, tags = options.pop("resource_requirements"), options.pop("tags", None)
-                return self._with_actors().describe(_Nothing, needs, tags, options)
+                return self._with_actors().describe(Nothing, needs, tags, options)
             case "job":
                 return submission.job("true", **options)
         raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
@@ -367,7 +374,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
                 if self.address is None:
                     self._runtime = Runtime(self.config, self._control_plane)
                 else:
-                    self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env)
+                    self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env, self._proof)
                 self._submission = Submission(
                     self._runtime.settings,
                     self._runtime.shelf,
@@ -382,14 +389,6 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         """In the child of a fork: the threads stayed in the parent, so the next call makes a new control plane."""
         self._lock = threading.Lock()
         self._runtime = self._submission = self._actors = None
-
-
-def _nothing() -> None:
-    """What `plan` pretends to run."""
-
-
-class _Nothing:
-    """The same for actors."""
 
 
 # Pickled by this name, which a worker of a cluster can import: there it is the native one.

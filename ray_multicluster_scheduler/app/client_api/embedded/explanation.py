@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api.explanation_text import Explanati
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.secret_words import MASKED, masked, masked_line
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 ABANDONED = "ABANDONED"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that say what they have, although it may be that not everything can be sent there."""
-MASKED = "•••"
 _MARKERS = markers("", "", 0, 0)
 
 
@@ -184,7 +184,7 @@ def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
 
 def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
-    shown = dict(runtime_env)
+    shown: dict[str, Any] = masked(runtime_env)
     if shown.get("env_vars"):
         shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
     return shown
@@ -237,8 +237,8 @@ def job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "status": JOB_STATUS[abandoned.state if abandoned else record.state],
-        "entrypoint": record.task.job.entrypoint,
-        "metadata": dict(record.task.job.metadata),
+        "entrypoint": masked_line(record.task.job.entrypoint),
+        "metadata": masked(record.task.job.metadata),
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -75,6 +75,11 @@ class Inbound:
             try:
                 answer = asking.result()
                 mailbox, _, _ = answer["mailbox"], answer["items"], answer["problems"]
+            except NotAllowedError as error:  # what runs goes on, but we are not told of it any more
+                for one in list(self._watched()):
+                    self._unknown(one, error)
+                self._heard.clear()
+                continue
             except (SchedulerError, LookupError, TypeError) as error:  # it may be another program at that address
                 _log.warning("the service cannot tell what is new: %s", error)
                 await asyncio.sleep(1.0)

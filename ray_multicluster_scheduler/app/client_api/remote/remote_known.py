@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import is_member, member_face
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
@@ -17,11 +18,15 @@ from ray_multicluster_scheduler.app.client_api.explanation_text import Explanati
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
+from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 
 ACCEPT_TIMEOUT_S = 60.0
 
@@ -49,8 +54,34 @@ class RemoteKnown(LoopThread, ControlPlane):
     _outbound: Outbound
     _fleet: Mapping[str, Any]
     _live: dict[str, Item]
+    calls: RemoteCalls
+
+    def check_known(self, task_id: str) -> None:
+        if self.settled(task_id) is None:
+            self._ask("GET", path_of(task_id))
+
+    def whole_id(self, task_id: str) -> str:
+        gang_id, _, at = task_id.rpartition(".")
+        if at.isdecimal() and gang_id and self.item(task_id) is None and self.item(gang_id) is not None:
+            return gang_id
+        return task_id
+
+    def is_call(self, item_id: str) -> bool:
+        return self.calls.was_issued(item_id)
+
+    def calls_of(self, actor: Item) -> RemoteActorCalls:
+        return RemoteActorCalls(actor, self.calls)
+
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        self.calls.cancel(call_id, force=force)
+
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        assert isinstance(call, RemoteCall)
+        return self.calls.explain(call)
 
     def explain(self, task_id: str) -> dict[str, Any]:
+        if self.is_call(task_id):
+            return self.calls.explain_by_id(task_id)
         item = self._live.get(task_id)
         gang = None if item is not None else self._live.get(task_id.rpartition(".")[0])
         if gang is not None and is_member(gang.task, task_id):

@@ -13,17 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.app.client_api.options import default_owner
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
 from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own, send_when_there
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, Parcel
-from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
+from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
     ACCEPT_TIMEOUT_S,
@@ -69,9 +70,16 @@ class RemoteRuntime(RemoteKnown):
 
     lives_on = True
 
-    def __init__(self, address: str, control_plane: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        control_plane: str,
+        runtime_env: Mapping[str, Any] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """``runtime_env`` is for everything that is submitted, below each item's own."""
         self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
+        self._credentials = credentials
         self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
@@ -90,13 +98,17 @@ class RemoteRuntime(RemoteKnown):
             raise
 
     async def _connect(self) -> None:
-        self._client = ServiceClient(self.address)
+        self._client = ServiceClient(self.address, self._credentials)
         try:
             self._fleet = await self._client.ask("GET", "/api/v1/fleet", patience=2.0)
         except BaseException:
             await self._client.close()
             raise
         self.settings = Settings.model_validate(self._fleet["settings"])
+        you = self._fleet.get("you") or {}
+        steers = {"operator", "admin"} & set(you.get("roles", ()))
+        self._submits_as: str | None = None if steers else you.get("user")
+        """Whose everything is that is submitted with this token, where it is nobody else's."""
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
         self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
@@ -117,6 +129,8 @@ class RemoteRuntime(RemoteKnown):
         actor = task.actor
         if task.serves and not (actor is not None and actor.detached):
             task = replace(task, program=self.control_plane)
+        if self._submits_as is not None and task.owner == default_owner():
+            task = replace(task, owner=self._submits_as)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_own(arguments, self, task.id)
@@ -220,36 +234,10 @@ class RemoteRuntime(RemoteKnown):
             wait_for_acceptance(item)
         return item
 
-    def check_known(self, task_id: str) -> None:
-        if self.settled(task_id) is None:
-            self._ask("GET", path_of(task_id))
-
-    def whole_id(self, task_id: str) -> str:
-        gang_id, _, at = task_id.rpartition(".")
-        if at.isdecimal() and gang_id and self.item(task_id) is None and self.item(gang_id) is not None:
-            return gang_id
-        return task_id
-
-    def is_call(self, item_id: str) -> bool:
-        return self.calls.was_issued(item_id)
-
     def actors(self, submission: ActorSubmission) -> Actors:
         from ray_multicluster_scheduler.app.client_api.remote import remote_actors  # noqa: PLC0415 - it imports this
 
         return remote_actors.RemoteActors(self, submission)
-
-    def calls_of(self, actor: Item) -> RemoteActorCalls:
-        return RemoteActorCalls(actor, self.calls)
-
-    def cancel_call(self, call_id: str, *, force: bool) -> None:
-        self.calls.cancel(call_id, force=force)
-
-    def explain(self, task_id: str) -> dict[str, Any]:
-        return self.calls.explain_by_id(task_id) if self.is_call(task_id) else super().explain(task_id)
-
-    def explain_call(self, call: CallPromise) -> dict[str, Any]:
-        assert isinstance(call, RemoteCall)
-        return self.calls.explain(call)
 
     def unfinished(self) -> list[Item]:
         with self._lock:

@@ -12,7 +12,13 @@ from typing import Any
 import aiohttp
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.common.exception import (
+    NotAllowedError,
+    SchedulerError,
+    ServiceUnavailableError,
+    TaskSubmissionError,
+)
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -30,11 +36,13 @@ class NobodyAnswersError(ServiceUnavailableError):
 class ServiceClient:
     """Lives on one loop. Everything that is asked may be asked twice: ids are made by the caller."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        """Raises ConfigurationError for certificates that cannot be used."""
         self.address = address
+        self._credentials = credentials or Credentials()
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=32),
+            connector=aiohttp.TCPConnector(limit=32, ssl=self._credentials.tls()),
             trust_env=False,
         )
         self._silent = False
@@ -64,11 +72,16 @@ class ServiceClient:
         body = data if data is not None else (None if said is None else json.dumps(said).encode())
         status, answer = await self._try(method, path, body, patience, timeout, waiting)
         if status >= 400:
-            raise _problem(self.address, status, answer)
+            raise self._problem(status, answer)
         try:
             return json.loads(answer) if answer else None
         except ValueError as error:
-            raise _problem(self.address, status, answer) from error
+            raise self._problem(status, answer) from error
+
+    async def once(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        """The same for what must not be done twice: whoever gets no answer looks whether it was. Raises as
+        :meth:`ask` does."""
+        return await self.ask(method, path, said, patience=0.0)
 
     async def upload(self, digest: str, data: bytes, waiting: Callable[[SchedulerError], object] | None = None) -> None:
         """Give it a payload, however long it takes. Raises TaskSubmissionError for one that it would not take: it would
@@ -85,7 +98,7 @@ class ServiceClient:
         """The answer as it is. Raises as :meth:`ask` does."""
         status, answer = await self._try("GET", path, None, patience, 600.0)
         if status >= 400:
-            raise _problem(self.address, status, answer)
+            raise self._problem(status, answer)
         return answer
 
     async def stream(
@@ -96,12 +109,13 @@ class ServiceClient:
         limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=silence_s)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         try:
-            async with self._session.get(f"{self.address}{path}", timeout=limit, headers=headers) as response:
+            said = {**self._headers(), **(headers or {})}
+            async with self._session.get(f"{self.address}{path}", timeout=limit, headers=said) as response:
                 if response.status >= 400:
-                    raise _problem(self.address, response.status, await response.read())
+                    raise self._problem(response.status, await response.read())
                 async for piece in response.content.iter_any():
                     yield decoder.decode(piece)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
             self._follow(error)
             raise self._gone(error) from error
 
@@ -119,16 +133,22 @@ class ServiceClient:
         while True:
             try:
                 limit = aiohttp.ClientTimeout(total=timeout, connect=_CONNECT_S)
-                headers = {"Content-Type": "application/json"} if body is not None else {}
+                headers = self._headers()
+                if body is not None:
+                    headers["Content-Type"] = "application/json"
                 async with self._session.request(
                     method, f"{self.address}{path}", data=body, headers=headers, timeout=limit
                 ) as response:
                     answer = await response.read()
+                    if response.status == 401 and self._credentials.renewed():
+                        continue
                     if response.status not in _BUSY or deadline is not None:
                         self._heard()
                         return response.status, answer
-                    problem: Exception = _problem(self.address, response.status, answer)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    problem: Exception = self._problem(response.status, answer)
+            except aiohttp.ClientConnectorCertificateError as error:
+                raise self._not_trusted(error) from error
+            except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
                 problem = error
             self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
@@ -139,9 +159,16 @@ class ServiceClient:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
+    def _headers(self) -> dict[str, str]:
+        """Raises _NotItselfError if another one may listen there by now, who must not have the token."""
+        if self._silent and not self._credentials.are_for(self.address):
+            raise _NotItselfError("it does not run")
+        return self._credentials.headers()
+
     def _follow(self, problem: Exception) -> None:
         """Nobody listens there any more; the service may have been started again somewhere else."""
-        moved = self.where_now() if isinstance(problem, aiohttp.ClientConnectorError) else None
+        gone = isinstance(problem, (aiohttp.ClientConnectorError, _NotItselfError))
+        moved = self.where_now() if gone else None
         if moved is not None and moved != self.address:
             _log.warning("the service %s is now %s", self.address, moved)
             self.address = moved
@@ -162,6 +189,35 @@ class ServiceClient:
             f"The service {self.address} does not answer: {said}.",
             next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
         )
+
+    def _not_trusted(self, error: Exception) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            f"{self.address} cannot prove that it is what it says: {error}.",
+            next_step="name a file with the certificate of whoever vouches for it: RMCS_TLS_CA, or tls_ca=…",
+        )
+
+    def _problem(self, status: int, answer: bytes) -> SchedulerError:
+        if status == 401:
+            return self._not_let_in()
+        return _problem(self.address, status, answer)
+
+    def _not_let_in(self) -> NotAllowedError:
+        source = self._credentials.source or "no token was given"
+        if self._credentials.token is None:
+            return NotAllowedError(
+                f"The service {self.address} wants a token, and {source}.",
+                next_step="give token=…, RMCS_TOKEN or RMCS_TOKEN_FILE; whoever runs the service makes one with "
+                "`rmcs token create`",
+            )
+        return NotAllowedError(
+            f"The service {self.address} does not take the token from {source}: it is not known there, was revoked, or "
+            "has expired.",
+            next_step="use another one; whoever runs the service makes one with `rmcs token create`",
+        )
+
+
+class _NotItselfError(Exception):
+    """The service that a token is for does not run; whoever listens there now is somebody else."""
 
 
 def _problem(address: str, status: int, answer: bytes) -> SchedulerError:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
+from starlette.routing import BaseRoute
+from starlette.websockets import WebSocket
 
 from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
 
+
+class NotLetInError(NotAllowedError):
+    """The token is not good any more: 401, where a role that is missing is 403."""
+
+
+Socket = Callable[[WebSocket], Awaitable[None]]
 RULE = "x-rule"
 """Where a route's rule stands in the OpenAPI document."""
 
@@ -59,13 +69,13 @@ def needs(rule: Rule) -> dict[str, Any]:
     return {"dependencies": checks, "openapi_extra": {RULE: str(rule)}}
 
 
-def enforce(rule: Rule, request: Request) -> None:
-    """Raises NotAllowedError."""
+def enforce(rule: Rule, request: HTTPConnection) -> None:
+    """Also for a web socket, which has no dependencies to say so. Raises NotAllowedError."""
     caller = caller_of(request)
     if not caller.roles & rule.roles:
         wanted = " or ".join(sorted(rule.roles))
         raise NotAllowedError(
-            f"{request.method} {request.url.path} is for a token with the role {wanted}; "
+            f"{request.scope.get('method', 'WebSocket')} {request.url.path} is for a token with the role {wanted}; "
             f"that of {caller.user} is {', '.join(sorted(caller.roles))}.",
             next_step=f"use a token with the role {wanted} (rmcs token create)",
         )
@@ -83,14 +93,26 @@ def caller_of(request: HTTPConnection) -> Caller:
     return caller
 
 
-def check_seen(request: Request, owner: str, what: str) -> None:
+def still_let_in(request: HTTPConnection) -> bool:
+    """For what lasts longer than a question: is the caller's token neither revoked nor expired by now?"""
+    holds: bool = request.app.state.access.holds(caller_of(request).token)
+    return holds
+
+
+def check_still_let_in(request: HTTPConnection) -> None:
+    """Raises NotLetInError."""
+    if not still_let_in(request):
+        raise NotLetInError("The token was revoked, or has expired.", next_step="use another one")
+
+
+def check_seen(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not know of ``what``, which is this owner's."""
     caller = caller_of(request)
     if not caller.may_see(owner):
         raise _somebody_elses(caller, what)
 
 
-def check_steered(request: Request, owner: str, what: str) -> None:
+def check_steered(request: HTTPConnection, owner: str, what: str) -> None:
     """Raises NotAllowedError if the caller may not change ``what``, or read its value."""
     caller = caller_of(request)
     if not caller.may_steer(owner):
@@ -104,11 +126,27 @@ def _somebody_elses(caller: Caller, what: str) -> NotAllowedError:
     )
 
 
-def without_rule(openapi: Mapping[str, Any]) -> list[str]:
-    """The routes of such a document that do not say who may use them."""
-    return [
-        f"{method.upper()} {path}"
-        for path, methods in openapi["paths"].items()
-        for method, route in methods.items()
-        if route.get(RULE) not in set(Rule)
-    ]
+def without_rule(routes: Iterable[BaseRoute]) -> list[str]:
+    """The paths of routes that do not say who may use them; what is no route of a kind that we know says nothing."""
+    return [str(getattr(route, "path", route)) for route in routes if _rule_of(route) not in set(Rule)]
+
+
+def _rule_of(route: BaseRoute) -> object:
+    if isinstance(route, APIRoute):
+        return (route.openapi_extra or {}).get(RULE)
+    return getattr(route.endpoint, RULE, None) if isinstance(route, APIWebSocketRoute) else None
+
+
+def needs_of_socket(rule: Rule) -> Callable[[Socket], Socket]:
+    """The same for what answers a web socket, which is not in the OpenAPI document."""
+
+    def ruled(handler: Socket) -> Socket:
+        @functools.wraps(handler)
+        async def checked(websocket: WebSocket) -> None:
+            enforce(rule, websocket)
+            await handler(websocket)
+
+        setattr(checked, RULE, rule)
+        return checked
+
+    return ruled

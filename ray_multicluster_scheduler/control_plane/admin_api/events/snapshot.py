@@ -8,14 +8,13 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 MOST_ITEMS = 1_000
 
 
 def snapshot(runtime: ServiceRuntime, only_owner: str | None = None) -> dict[str, Any]:
-    """On the loop. What happened up to ``number`` is in it, and some of what comes next may be: of an item the state
+    """On the loop, without values. What happened up to ``number`` is in it, and some of what comes next may be: of an item the state
     with the highest ``step`` holds."""
     live = [one for one in runtime.unfinished() if only_owner is None or one.task.owner == only_owner]
     return {
@@ -30,5 +29,16 @@ def snapshot(runtime: ServiceRuntime, only_owner: str | None = None) -> dict[str
 
 
 def _row(item: Item) -> dict[str, Any]:
-    step = item.transition
-    return {**face(item), "step": 0 if step is None else step.number}
+    task, step = item.task, item.transition
+    return {
+        "id": item.id,
+        "kind": task.kind,
+        "name": task.name,
+        "owner": task.owner,
+        "state": str(item.state),
+        "step": 0 if step is None else step.number,
+        "attempt": item.attempt,
+        "cluster": item.cluster,
+        "code": None if step is None else step.code,
+        "sentence": None if step is None else step.sentence,
+    }

@@ -12,8 +12,11 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, open
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
@@ -36,7 +39,12 @@ MOST_CALLS = 10_000
 @router.get("/actors", **needs(Rule.SEE))
 async def list_actors(request: Request) -> Response:
     """Every actor that is not over or was so lately, oldest first."""
-    return Answer({"actors": explanation.actor_rows(runtime_of(request))})
+    runtime, caller = runtime_of(request), caller_of(request)
+    rows = explanation.actor_rows(runtime)
+    if not caller.sees_all:
+        refused = await own_work.own_ids(caller, runtime, [row["id"] for row in rows])
+        rows = [row for row in rows if row["id"] not in refused]
+    return Answer({"actors": rows})
 
 
 @router.get("/actor", **needs(Rule.SEE))
@@ -47,7 +55,12 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
         runtime.check_cluster(cluster)
     async with runtime.names.lock(name):
         living = runtime.names.living(name)
-    return Answer(face(living if living is not None else await runtime.names.find(name, cluster)))
+    if living is None and not caller_of(request).steers_all:  # of one that only a cluster knows, nobody knows the owner
+        raise UnknownItemError(
+            f"No living actor {name!r} of this service is known.",
+            next_step="make it with name=…; one that another control plane left is for a token with the role operator",
+        )
+    return Answer(face(request, living if living is not None else await runtime.names.find(name, cluster)))
 
 
 @router.post("/calls", **needs(Rule.SUBMIT))
@@ -66,15 +79,21 @@ async def call(request: Request) -> Response:
     if not isinstance(entries, list) or len(entries) > MOST_CALLS:
         raise ConfigurationError("calls is no list of at most 10,000.", next_step='send {"calls": [{"id": …}]}')
     blobs = blobs_of(said)
-    box = mailboxes_of(request).box(client)
+    caller = caller_of(request)
+    box = mailboxes_of(request).box(client, caller.user)
     late: dict[object, MissingBlobs] = {}
-    answers = [await _take(runtime, box, entry, blobs, late) for entry in entries]
+    answers = [await _take(runtime, caller, box, entry, blobs, late) for entry in entries]
     crash_point("call taken")
     return Answer({"mailbox": box.name, "calls": answers})
 
 
 async def _take(
-    runtime: ServiceRuntime, box: Mailbox, entry: object, blobs: Mapping[str, bytes], late: dict[object, MissingBlobs]
+    runtime: ServiceRuntime,
+    caller: Caller,
+    box: Mailbox,
+    entry: object,
+    blobs: Mapping[str, bytes],
+    late: dict[object, MissingBlobs],
 ) -> dict[str, Any]:
     """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
     try:
@@ -84,6 +103,8 @@ async def _take(
             if wanted.actor in late:
                 raise late[wanted.actor]
             _check_id(runtime, wanted)
+            if not caller.steers_all:
+                await own_work.check_objects(caller, runtime, (f"{ACTOR}{wanted.actor}", *wanted.objects))
             known = await runtime.calls.take(
                 wanted, blobs, lambda: box.find(wanted.id) or runtime.calls.find(wanted.id)
             )
@@ -141,6 +162,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     said, runtime = await json_of(request), runtime_of(request)
     open_call = runtime.calls.find(call_id)
     if open_call is not None:
+        await own_work.check_steered_by(caller_of(request), runtime, open_call.actor.item.id)
         runtime.method_calls.cancel(open_call, force=said.get("force") is True)
     return {"id": call_id}
 
@@ -151,13 +173,14 @@ async def explain_call(request: Request, call_id: str) -> Response:
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None:
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
+    await own_work.check_item_seen(request, runtime_of(request), open_call.actor.item.id)
     return Answer(open_calls.story(open_call))
 
 
 @router.get("/calls/{call_id}/result", **needs(Rule.STEER))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
     """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
-    known = mailboxes_of(request).box(client).find(call_id)
+    known = mailboxes_of(request).box(client, caller_of(request).user).find(call_id)
     outcome = known.outcome if isinstance(known, CallItem) else None
     if outcome is None or outcome.result is None or outcome.result.payload is None:
         raise UnknownItemError(f"There is no answer to {call_id!r} here.", task_id=call_id)

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
@@ -38,6 +39,11 @@ def mailboxes_of(request: Request) -> Mailboxes:
 def leases_of(request: Request) -> ProgramLeases:
     leases: ProgramLeases = request.app.state.leases
     return leases
+
+
+def access_of(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access
 
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, only_owner_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, needs_of_socket, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
@@ -47,6 +47,7 @@ async def events(
 
 
 @router.websocket("/ws")
+@needs_of_socket(Rule.SEE)
 async def socket(websocket: WebSocket) -> None:
     """The same over a WebSocket; see :class:`EventSocket`."""
     runtime = websocket.app.state.runtime

@@ -12,7 +12,9 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
+from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import check_item_seen
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
@@ -25,12 +27,13 @@ router = APIRouter(prefix="/api/v1", tags=["fleet"])
 @router.get("/fleet", **needs(Rule.KNOWN))
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
-    runtime = runtime_of(request)
+    runtime, caller = runtime_of(request), caller_of(request)
     return Answer(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
-            "settings": runtime.config.settings.model_dump(mode="json"),
+            "you": {"user": caller.user, "roles": sorted(caller.roles)},
+            "settings": runtime.config.settings.model_dump(mode="json", exclude={"service_tls"}),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
         }
@@ -86,6 +89,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
     runtime = runtime_of(request)
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
     await runtime.durable()
+    await record_action(request, "cordon" if cordoned else "uncordon", name)
     return {"items": items}
 
 
@@ -96,6 +100,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     reason = explained_by(said.get("reason", ""))
     items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
     await runtime.durable()
+    await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
     return {"items": items}
 
 
@@ -103,15 +108,17 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
+    reason = explained_by(said.get("reason", ""))
     match what:
         case "cluster":
             runtime.check_cluster(name)
-            runtime.tell(QueuePaused("cluster", name, explained_by(said.get("reason", ""))))
+            runtime.tell(QueuePaused("cluster", name, reason))
         case "owner":
-            runtime.tell(QueuePaused("owner", name, explained_by(said.get("reason", ""))))
+            runtime.tell(QueuePaused("owner", name, reason))
         case _:
             raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
     await runtime.durable()
+    await record_action(request, "pause", f"{what} {name}", {"reason": reason})
     return {what: name}
 
 
@@ -128,6 +135,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
         case _:
             raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
     await runtime.durable()
+    await record_action(request, "resume", f"{what} {name}")
     return {what: name}
 
 
@@ -143,17 +151,24 @@ async def plan(request: Request) -> Response:
 @router.get("/trace", **needs(Rule.SEE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    items = await asyncio.to_thread(history_trace, runtime_of(request).store)
+    items = await asyncio.to_thread(history_trace, runtime_of(request).store, _seen_by(request))
     return Response(trace_text(items), media_type="text/csv")
 
 
 @router.get("/jobs", **needs(Rule.SEE))
 async def jobs(request: Request) -> Response:
     """Every job that is remembered, oldest first."""
-    return Answer({"jobs": await runtime_of(request).all_jobs()})
+    return Answer({"jobs": await runtime_of(request).all_jobs(_seen_by(request))})
 
 
 @router.get("/jobs/{job_id}", **needs(Rule.SEE))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
+    await check_item_seen(request, runtime_of(request), job_id)
     return Answer(await runtime_of(request).job(job_id))
+
+
+def _seen_by(request: Request) -> str | None:
+    """Whose items the caller sees; None: everybody's."""
+    caller = caller_of(request)
+    return None if caller.sees_all else caller.user

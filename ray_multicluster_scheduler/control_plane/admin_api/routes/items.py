@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.app.client_api.remote import wire
@@ -18,7 +19,18 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+    check_seen,
+    check_steered,
+    check_still_let_in,
+    needs,
+    still_let_in,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
     blobs_of,
@@ -66,16 +78,20 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
     blobs = blobs_of(said)
     wanted: list[Wanted | SchedulerError] = []
+    runtime, caller = runtime_of(request), caller_of(request)
     for entry in entries:
         try:
-            wanted.append(_wanted(entry))
+            wanted.append(own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user)))
         except SchedulerError as error:
             wanted.append(error)
-    runtime = runtime_of(request)
+    if not caller.steers_all:
+        wanted = await own_work.own_only(caller, runtime, wanted)
     taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
+    if not caller.steers_all:
+        answers = [own_work.own_answer(caller, runtime, *both) for both in zip(wanted, answers, strict=True)]
     client = said.get("client")
-    box = mailboxes_of(request).box(client) if isinstance(client, str) and client else None
+    box = mailboxes_of(request).box(client, caller.user) if isinstance(client, str) and client else None
     for one in answers:
         if isinstance(one, Item):
             leases_of(request).hold(one)
@@ -88,11 +104,12 @@ def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
 
-def _wanted(entry: object) -> Wanted:
-    """Raises ConfigurationError."""
+def _wanted(entry: object, user: str) -> Wanted:
+    """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    task = task_from(entry["task"])
+    said = entry["task"]
+    task = task_from({**said, "owner": user} if said.get("owner", "") == "" else said)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
     objects = tuple(texts(dict(entry), "objects"))
@@ -112,13 +129,24 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
     item = await runtime_of(request).look(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return face(item)
+    return face(request, item)
 
 
-def face(item: Item) -> dict[str, Any]:
-    """An item as it is now, for whoever has not submitted it."""
-    told = {**wire.status_to_wire(item), "kind": item.task.kind, "name": item.task.name, "owner": item.task.owner}
+def face(request: Request, item: Item) -> dict[str, Any]:
+    """An item as it is now, for whoever has not submitted it. Raises NotAllowedError."""
+    check_seen(request, item.task.owner, item.id)
+    told = {
+        **_status(caller_of(request), item),
+        "kind": item.task.kind,
+        "name": item.task.name,
+        "owner": item.task.owner,
+    }
     return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
+
+
+def _status(caller: Caller, item: Promise) -> dict[str, Any]:
+    told = wire.status_to_wire(item)
+    return told if caller.steers_all or own_work.may_read(caller, item) else own_work.without_values(told)
 
 
 @router.get("/items", **needs(Rule.SEE))
@@ -136,6 +164,10 @@ async def list_items(
         states = tuple(TaskState(one) for one in state.split(",")) if state else ()
     except ValueError as error:
         raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
+    caller = caller_of(request)
+    if not caller.sees_all:
+        check_seen(request, owner or caller.user, f"What belongs to {owner}")
+        owner = caller.user
     after = None if after is None else max(0, min(after, LAST_NUMBER))
     query = Query(states, kind, owner, cluster, after, min(max(limit, 1), 1000))
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
@@ -171,18 +203,32 @@ async def wait(request: Request) -> Response:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
-    return Answer(await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout))
+    caller, add, heard = caller_of(request), texts(said, "add"), texts(said, "heard")
+    refused = await own_work.own_ids(caller, runtime_of(request), add)
+    news = await mailboxes_of(request).ask(
+        client,
+        known,
+        [one for one in add if one not in refused],
+        heard,
+        0.0 if refused else timeout,
+        user=caller.user,
+        tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
+    )
+    news["problems"].update({one: wire.problem_to_wire(error) for one, error in refused.items()})
+    check_still_let_in(request)
+    return Answer(news)
 
 
 @router.post("/items/{item_id}/cancel", **needs(Rule.STEER))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
     said, runtime = await json_of(request), runtime_of(request)
-    item = await _there(runtime, item_id)
+    item = await _there(request, item_id)
     if item is not None and not item.done():
         reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
         runtime.kill(item, reason, force=said.get("force") is True)
         await runtime.durable()
+        await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
     return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
 
 
@@ -190,9 +236,12 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released."""
     said, runtime = await json_of(request), runtime_of(request)
-    if await _there(runtime, item_id) is not None:
-        runtime.tell(HoldRequested(item_id, explained_by(said.get("reason", ""))))
+    item = await _there(request, item_id)
+    if item is not None:
+        reason = explained_by(said.get("reason", ""))
+        runtime.tell(HoldRequested(item_id, reason))
         await runtime.durable()
+        await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
     return {"id": item_id}
 
 
@@ -200,9 +249,11 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
 async def release(request: Request, item_id: str) -> dict[str, Any]:
     """The end of hold."""
     runtime = runtime_of(request)
-    if await _there(runtime, item_id) is not None:
+    item = await _there(request, item_id)
+    if item is not None:
         runtime.tell(ReleaseRequested(item_id))
         await runtime.durable()
+        await record_if_others(request, item.task.owner, "release", item_id)
     return {"id": item_id}
 
 
@@ -211,27 +262,35 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """``{"priority": 5}``: from now on it waits with this."""
     said, runtime = await json_of(request), runtime_of(request)
     priority = priority_of(said.get("priority"))
-    if await _there(runtime, item_id) is not None:
+    item = await _there(request, item_id)
+    if item is not None:
+        if not caller_of(request).steers_all:
+            own_work.check_priority(runtime.settings, item.task.owner, priority, item_id)
         runtime.tell(PriorityChanged(item_id, priority))
         await runtime.durable()
+        await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
     return {"id": item_id, "priority": priority}
 
 
-async def _there(runtime: ServiceRuntime, item_id: str) -> Item | None:
-    """Raises UnknownItemError."""
-    return await runtime.look(item_id)
+async def _there(request: Request, item_id: str) -> Item | None:
+    """For whoever may steer it. Raises UnknownItemError, NotAllowedError."""
+    item = await runtime_of(request).look(item_id)
+    if item is not None:
+        check_steered(request, item.task.owner, item_id)
+    return item
 
 
 @router.get("/items/{item_id}/explain", **needs(Rule.SEE))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
+    await own_work.check_item_seen(request, runtime_of(request), item_id)
     return Answer(await runtime_of(request).explained(item_id))
 
 
 @router.get("/items/{item_id}/result", **needs(Rule.STEER))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
-    item = await runtime_of(request).look(item_id)
+    item = await _there(request, item_id)
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:
@@ -255,23 +314,25 @@ async def logs(
     item = await runtime.look(item_id)
     if item is None:
         raise result_lost(item_id)
+    check_seen(request, item.task.owner, item_id)
+    still = partial(still_let_in, request)
     if item.task.kind == "job":
         if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
             known = item.cluster is not None and item.attempt > 0
             text = await job_logs.read(runtime, item_id, item.cluster or "", item.attempt) if known else ""
             return PlainTextResponse(text)
         if follow:
-            return StreamingResponse(_job_output(runtime, item), media_type="text/plain")
+            return StreamingResponse(_job_output(runtime, item, still), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow and not item.done():
-        return StreamingResponse(_output(runtime, item), media_type="text/plain")
+        return StreamingResponse(_output(runtime, item, still), media_type="text/plain")
     return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))
 
 
-async def _output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:
+async def _output(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
     """From the newest attempt on, until it is over. No thread waits for it: many may follow."""
     attempt, told = max(item.attempt, 1), 0
-    while True:
+    while still():
         over, newest = item.done() or runtime.closed, max(item.attempt, 1)
         text = runtime.output.text(item.id, attempt)
         if len(text) > told:
@@ -285,15 +346,17 @@ async def _output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def _job_output(runtime: ServiceRuntime, item: Item) -> AsyncIterator[bytes]:
+async def _job_output(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Attempt after attempt, as the cluster tells it."""
     seen = 0
-    while True:
+    while still():
         over = item.done() or runtime.closed
         attempt = job_logs.started_attempt(runtime, item.id)
         if attempt is not None and attempt.number > seen:
             seen = attempt.number
             async for piece in job_logs.tail(runtime, item.id, attempt):
+                if not still():
+                    return
                 yield piece.encode()
         elif over:
             return

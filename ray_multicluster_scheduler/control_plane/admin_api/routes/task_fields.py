@@ -12,6 +12,8 @@ from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORI
 _MOST = 2**53
 _LONGEST_S = 100 * 365 * 86_400.0
 _LATEST = 1e11
+_PRIVATE = frozenset({"runtime_env", "job", "entrypoint", "metadata"})
+"""What may have secrets in it: it is not said again."""
 
 
 class _Field(NamedTuple):
@@ -55,7 +57,8 @@ def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
         if field is None:
             raise ConfigurationError(f"{what} has no field {key!r}.", next_step=f"use {', '.join(fields)}")
         if not field.holds(value):
-            raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as {field.words}")
+            said = f"a {type(value).__name__}" if key in _PRIVATE else repr(str(value)[:100])
+            raise ConfigurationError(f"{key} is {said}.", next_step=f"give {key} as {field.words}")
 
 
 def _is_number(value: object) -> bool:

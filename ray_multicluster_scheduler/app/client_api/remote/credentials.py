@@ -1,0 +1,113 @@
+"""What a program proves itself with to a service, and where it has that from."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
+from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+
+TOKEN, TOKEN_PATH, TLS_CA = "RMCS_TOKEN", "RMCS_TOKEN_FILE", "RMCS_TLS_CA"
+
+
+@dataclass(slots=True)
+class Credentials:
+    """``source`` says where the token is from, never what it is. ``home`` is the state folder whose service alone it is
+    for; ``path`` the file that it was read from. ``ca`` is a file with whom we trust, beside whom the system does."""
+
+    token: str | None = None
+    source: str = ""
+    path: Path | None = None
+    home: Path | None = None
+    ca: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.source})"
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+    def are_for(self, address: str) -> bool:
+        """May the token be sent there? One that was found in a state folder goes to the service that has that folder
+        now, and to nobody else who listens where it did."""
+        return self.home is None or _named_by(self.home) == address
+
+    def renewed(self) -> bool:
+        """It was refused: is there another one in its file by now? Raises ConfigurationError."""
+        if self.path is None:
+            return False
+        try:
+            text = read_private(self.path)
+        except FileNotFoundError:
+            return False
+        changed = text != self.token
+        self.token = text
+        return changed
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """For an HTTP client: True is what the system trusts. Raises ConfigurationError."""
+        if self.ca is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigurationError(
+                f"The certificates in {self.ca} cannot be used: {error}.",
+                next_step=f"name a file in PEM with {TLS_CA} or tls_ca=…",
+            ) from error
+
+
+def find_credentials(
+    address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
+) -> Credentials:
+    """For this service: the token that was given, else that of ``RMCS_TOKEN``, else of the file ``RMCS_TOKEN_FILE``,
+    else of the state folder, if the service that has that folder listens there.
+
+    Raises ConfigurationError for a token that is none, or a file that cannot be read, or can be by others.
+    """
+    said = tls_ca if tls_ca is not None else environ.get(TLS_CA)
+    ca = Path(said).expanduser() if said else None
+    if token is not None:
+        return Credentials(_checked(token, "token"), "the argument token", ca=ca)
+    if environ.get(TOKEN):
+        return Credentials(_checked(environ[TOKEN], TOKEN), TOKEN, ca=ca)
+    if environ.get(TOKEN_PATH):
+        path = Path(environ[TOKEN_PATH]).expanduser()
+        try:
+            text = read_private(path)
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{TOKEN_PATH} names {path}, which is not there.", next_step="name a file with a token in it"
+            ) from None
+        return Credentials(_checked(text, str(path)), f"{path} (named by {TOKEN_PATH})", path, ca=ca)
+    home = rmcs_home(environ)
+    path = home / TOKEN_FILE
+    named = _named_by(home)
+    if named != address:
+        where = f"; the one in {path} is for {named}" if named is not None and path.exists() else ""
+        return Credentials(None, f"no token was found for {address}{where}", ca=ca)
+    try:
+        text = read_private(path)
+    except FileNotFoundError:
+        return Credentials(None, f"there is no token in {path}", ca=ca)
+    return Credentials(_checked(text, str(path)), str(path), path, home, ca)
+
+
+def _named_by(home: Path) -> str | None:
+    """Where the service listens that has this folder now."""
+    said = holder(home)
+    found = None if said is None else said.get("address")
+    return None if found is None else str(found).rstrip("/")
+
+
+def _checked(token: object, key: str) -> str:
+    if isinstance(token, str):
+        text = token.strip()
+        if text and text.isascii() and text.isprintable() and " " not in text:
+            return text
+    raise ConfigurationError(f"{key} is no token.", next_step="give what `rmcs token create` printed")

@@ -1,0 +1,113 @@
+"""`rmcs token`: make, list and revoke, over HTTP to a service on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.main import main
+from tests.unit.service.http_service import HttpService
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", auth="token") as one:
+        monkeypatch.setenv("RMCS_ADDRESS", one.address)
+        monkeypatch.setenv("RMCS_TOKEN", one.token)
+        yield one
+
+
+def test_made_listed_and_revoked(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    made = [
+        "token",
+        "create",
+        "alice",
+        "--role",
+        "submitter",
+        "--role",
+        "viewer",
+        "--note",
+        "laptop",
+        "--expires",
+        "30d",
+    ]
+    assert main(made) == 0
+    shown = capsys.readouterr()
+    token = shown.out.strip()
+    assert token.startswith("rmcs_")
+    assert "alice is submitter, viewer until" in shown.err
+    assert service.ask("GET", "/api/v1/fleet", token=token)[1]["you"] == {
+        "user": "alice",
+        "roles": ["submitter", "viewer"],
+    }
+    assert main(["token", "list"]) == 0
+    table = capsys.readouterr().out
+    assert [word in table for word in ("alice", "submitter,viewer", "laptop", "never")] == [True] * 4
+    assert main(["token", "list", "-o", "json"]) == 0
+    text = capsys.readouterr().out
+    assert token.rpartition("_")[2] not in text + table
+    rows = json.loads(text)
+    assert [row["user"] for row in rows] == ["root-of-tests", "alice"]
+    assert main(["token", "revoke", rows[1]["id"]]) == 0
+    assert service.ask("GET", "/api/v1/fleet", token=token)[0] == 401
+
+
+def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "create", "bob", "--role", "operator", "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["user"], made["roles"], made["expires_at"]) == ("bob", ["operator"], None)
+    assert service.ask("GET", "/api/v1/fleet", token=made["token"])[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["create", "alice", "--role", "root"], 2, "viewer, submitter, operator, admin"),
+        (["create", "alice"], 2, "--role"),
+        (["create", "alice", "--role", "viewer", "--expires", "soon"], 2, "90m, 12h or 30d"),
+        (["revoke", "nothing"], 102, "There is no token"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    assert main(["token", *words]) == code
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+def test_the_last_admin(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    own = service.token.split("_")[1]
+    assert main(["token", "revoke", own]) == 1
+    assert "last token of an admin" in capsys.readouterr().err
+    assert main(["token", "revoke", own, "--force"]) == 0
+    assert main(["token", "list"]) == 1
+    assert "does not take the token from RMCS_TOKEN" in capsys.readouterr().err
+
+
+def test_it_is_for_admins(
+    service: HttpService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMCS_TOKEN", service.token_for("otto", Role.OPERATOR))
+    assert main(["token", "list"]) == 1
+    assert "for a token with the role admin" in capsys.readouterr().err
+
+
+def test_there_is_no_service(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+    monkeypatch.delenv("RMCS_ADDRESS", raising=False)
+    assert main(["token", "list"]) == 2
+    assert "No service runs here" in capsys.readouterr().err
+
+
+def test_one_that_asks_for_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with HttpService(tmp_path / "state") as service:
+        assert main(["token", "list", "--address", service.address]) == 2
+    assert "asks nobody for a token" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""What looks like a secret, and what is shown instead."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ray_multicluster_scheduler.common.secret_words import (
+    MASKED,
+    has_secrets,
+    line_has_secrets,
+    masked,
+    masked_line,
+    name_looks_secret,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKEN",
+        "API_TOKEN",
+        "HF_TOKEN_2",
+        "apiToken",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "apikey",
+        "DB_PASSWORD",
+        "db-pass",
+        "PGPASSWORD",
+        "GOOGLE_CREDENTIALS",
+        "SSH_KEYS",
+        "SENTRY_DSN",
+        "GITHUB_PAT",
+        "AUTHORIZATION",
+        "SLACK_WEBHOOK",
+    ],
+)
+def test_names_that_look_secret(name: str) -> None:
+    assert name_looks_secret(name)
+    assert masked_line(f"{name}=s3cret python train.py") == f"{name}={MASKED} python train.py"
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "PYTHONPATH", "TOKENIZERS_PARALLELISM", "AUTHOR", "KEYBOARD", "OMP_NUM_THREADS", "RMCS_FENCE"]
+)
+def test_names_that_do_not(name: str) -> None:
+    assert not name_looks_secret(name)
+    assert masked_line(f"{name}=5 python train.py --tokenizer gpt2 --author me") == (
+        f"{name}=5 python train.py --tokenizer gpt2 --author me"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("python train.py", "python train.py"),
+        ("A=1 API_KEY='a b' python t.py", f"A=1 API_KEY={MASKED} python t.py"),
+        ('env DB_PASSWORD="x y";echo', f"env DB_PASSWORD={MASKED};echo"),
+        ("t.py --api-key abc --lr 1", f"t.py --api-key {MASKED} --lr 1"),
+        ("t.py --token=abc", f"t.py --token={MASKED}"),
+        ("pip install --index-url https://me:pw@host/x", f"pip install --index-url https://me:{MASKED}@host/x"),
+        ("sh -c 'TOKEN=abc run'", f"sh -c 'TOKEN={MASKED} run'"),
+    ],
+)
+def test_lines(line: str, shown: str) -> None:
+    assert masked_line(line) == shown
+    assert line_has_secrets(line) is (line != shown)
+
+
+def test_plain_data() -> None:
+    env = {
+        "env_vars": {"TOKEN": "a", "X": "b"},
+        "pip": ["https://u:p@host/s", "x"],
+        "n": 5,
+        "credentials": {"a": ["b"]},
+    }
+    assert masked(env) == {
+        "env_vars": {"TOKEN": MASKED, "X": "b"},
+        "pip": [MASKED, "x"],
+        "n": 5,
+        "credentials": {"a": [MASKED]},
+    }
+    assert has_secrets(env)
+    assert not has_secrets({"env_vars": {"X": "b"}, "TOKEN": 5})
+
+
+def test_long_lines_cost_little() -> None:
+    for line in ("key" * 5000 + "=" * 5000, "--" + "a-" * 5000, "token_" * 3000, "x=" * 5000, "://" * 5000):
+        began = time.perf_counter()
+        masked_line(line)
+        assert time.perf_counter() - began < 2.0

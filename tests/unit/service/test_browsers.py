@@ -1,0 +1,250 @@
+"""Pages in browsers: sessions, tickets, other origins; a token never stands in an address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard, is_stream, same_origin
+from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Refusal
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import Passes
+from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
+from tests.unit.service.http_service import HttpService
+
+PAGE = "https://fleet.example"
+ALICE = Caller("alice", frozenset({Role.VIEWER}), "t1")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("browser") / "state", auth="token", origins=[PAGE]) as one:
+        yield one
+
+
+def ask(
+    service: HttpService, method: str, path: str, headers: Mapping[str, str] = {}
+) -> tuple[int, http.client.HTTPMessage, Any]:
+    """As a browser does: only with what is given."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    try:
+        sent = b"{}" if method in ("POST", "PUT") else None
+        kind = {"Content-Type": "application/json"} if sent else {}
+        connection.request(method, path, sent, {**kind, **headers})
+        answer = connection.getresponse()
+        data = answer.read()
+        return answer.status, answer.headers, json.loads(data) if data else None
+    finally:
+        connection.close()
+
+
+def log_in(service: HttpService, token: str | None = None) -> str:
+    status, headers, _ = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {token or service.token}"})
+    assert status == 200
+    return headers["set-cookie"].partition(";")[0]
+
+
+def test_a_session_is_a_cookie_that_no_script_reads(service: HttpService) -> None:
+    status, headers, said = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
+    assert (status, said["user"]) == (200, "root-of-tests")
+    parts = [one.strip() for one in headers["set-cookie"].split(";")]
+    assert parts[0].startswith("rmcs_session=")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(parts)
+    assert "Secure" not in parts, "over plain HTTP a browser would not keep it"
+    assert headers["cache-control"] == "no-store"
+    cookie = parts[0]
+    assert service.token.rpartition("_")[2] not in str(headers) + str(said)
+    assert ask(service, "GET", "/api/v1/fleet", {"Cookie": f"other=1; {cookie}"})[0] == 200
+    own = {"Cookie": cookie, "Origin": service.address}
+    assert ask(service, "DELETE", "/api/v1/session", own)[0] == 200
+    assert ask(service, "GET", "/api/v1/fleet", {"Cookie": cookie})[0] == 401
+    assert ask(service, "GET", "/healthz", {"Cookie": cookie})[0] == 200
+
+
+def test_a_session_begins_with_a_token_and_not_with_another_session(service: HttpService) -> None:
+    cookie = log_in(service)
+    assert ask(service, "POST", "/api/v1/session", {"Cookie": cookie, "Origin": service.address})[0] == 403
+    assert ask(service, "POST", "/api/v1/session")[0] == 401
+
+
+def test_a_session_ends_with_its_token(service: HttpService) -> None:
+    token = service.token_for("alice", Role.VIEWER)
+    cookie = log_in(service, token)
+    assert ask(service, "GET", "/api/v1/fleet", {"Cookie": cookie})[2]["you"]["user"] == "alice"
+    service.book.revoke(token.split("_")[1])
+    assert ask(service, "GET", "/api/v1/fleet", {"Cookie": cookie})[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"Origin": "{own}"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "{own}"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "{own}"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:{port}"}, 403),
+        ({"Origin": "https://127.0.0.1:{port}"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": PAGE}, 403),
+    ],
+)
+def test_with_a_cookie_only_our_own_pages_change_anything(
+    service: HttpService, headers: dict[str, str], status: int
+) -> None:
+    sent = {
+        name: value.replace("{own}", service.address).replace("{port}", str(service.port))
+        for name, value in headers.items()
+    }
+    sent["Cookie"] = log_in(service)
+    assert ask(service, "POST", "/api/v1/queue/owner/nobody/pause", sent)[0] == status
+    assert ask(service, "POST", "/api/v1/ticket", sent)[0] == status
+
+
+@pytest.mark.parametrize("query", ["token={token}", "access_token=x", "Token=", "anything={token}", "a=1&auth=x"])
+def test_a_token_in_the_address_is_refused_with_a_sentence(service: HttpService, query: str) -> None:
+    path = f"/api/v1/fleet?{query.replace('{token}', service.token)}"
+    for headers in ({}, {"Authorization": f"Bearer {service.token}"}):
+        status, _, said = ask(service, "GET", path, headers)
+        assert status == 400
+        assert "There is a token in the address" in said["message"]
+        assert service.token not in str(said)
+
+
+@pytest.mark.parametrize("header", ["Basic abc", "Bearer", "Bearer ", "rmcs_a_b", "Bearer \xff"])
+def test_what_is_no_bearer_token(service: HttpService, header: str) -> None:
+    status, headers, said = ask(service, "GET", "/api/v1/fleet", {"Authorization": header})
+    assert (status, headers["www-authenticate"], said["error"]) == (401, "Bearer", "NotAllowedError")
+
+
+def test_a_ticket_is_for_streams_only(service: HttpService) -> None:
+    bearer = {"Authorization": f"Bearer {service.token}"}
+    status, headers, said = ask(service, "POST", "/api/v1/ticket", bearer)
+    assert (status, said["expires_in"], headers["cache-control"]) == (200, 30.0, "no-store")
+    assert ask(service, "GET", f"/api/v1/fleet?ticket={said['ticket']}")[0] == 403
+    assert ask(service, "GET", f"/api/v1/events/none?ticket={said['ticket']}")[0] not in (401, 403)
+    assert ask(service, "GET", f"/api/v1/events/none?ticket={said['ticket']}")[0] == 401, "it was used"
+
+
+def scope(kind: str = "websocket", path: str = "/api/v1/ws", query: str = "", **headers: str) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "path": path,
+        "method": "GET",
+        "scheme": "ws" if kind == "websocket" else "http",
+        "query_string": query.encode(),
+        "headers": [
+            (b"host", b"127.0.0.1:8000"),
+            *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+        ],
+    }
+
+
+def test_a_web_socket_takes_a_ticket_once_or_a_session_of_our_own_page(service: HttpService) -> None:
+    access = Access(service.book)
+    guard = Guard(lambda *_: None, access)  # type: ignore[arg-type, return-value]  # it is not called
+    caller = service.book.check(service.token)
+    assert isinstance(caller, Caller)
+    ticket, session = access.tickets.make(caller), access.sessions.make(caller)
+    assert guard.caller(scope(query=f"ticket={ticket}")) == caller
+    for one in (
+        scope(query=f"ticket={ticket}"),
+        scope(query="ticket=nonsense"),
+        scope(),
+        scope(cookie="rmcs_session=nonsense"),
+    ):
+        found = guard.caller(one)
+        assert isinstance(found, Refusal)
+        assert found.status == 401
+    cookie = f"rmcs_session={session}"
+    assert guard.caller(scope(cookie=cookie, origin="http://127.0.0.1:8000")) == caller
+    for origin in ("http://evil.example", "http://127.0.0.1:8001", "null"):
+        found = guard.caller(scope(cookie=cookie, origin=origin))
+        assert isinstance(found, Refusal)
+        assert found.status == 403
+    assert guard.caller(scope(authorization=f"Bearer {service.token}")) == caller
+
+
+async def test_a_web_socket_that_is_refused_is_never_opened(service: HttpService) -> None:
+    async def never(*_: object) -> None:
+        raise AssertionError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    access = Access(service.book)
+    guarded = OnlyLocal(Guard(never, access), access)
+    await guarded(scope(), never, send)  # type: ignore[arg-type]  # nothing is received
+    assert [one["type"] for one in sent] == ["websocket.close"]
+    sent.clear()
+    await guarded({**scope(), "extensions": {"websocket.http.response": {}}}, never, send)  # type: ignore[arg-type]  # as above
+    assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 401)
+    sent.clear()
+    await guarded({**scope(origin="http://evil.example")}, never, send)  # type: ignore[arg-type]  # as above
+    assert [one["type"] for one in sent] == ["websocket.close"]
+
+
+def test_what_is_a_stream() -> None:
+    assert is_stream(scope())
+    assert is_stream(scope("http", "/api/v1/events"))
+    assert is_stream(scope("http", "/api/v1/events/telemetry"))
+    assert not is_stream(scope("http", "/api/v1/eventsx"))
+    assert not is_stream({**scope("http", "/api/v1/events"), "method": "POST"})
+    assert not same_origin(scope("http", "/"))
+
+
+def test_passes_are_for_a_while_and_for_as_long_as_their_token() -> None:
+    now, good = [0.0], [True]
+    passes = Passes(30.0, lambda _: good[0], lambda: now[0])
+    first, second, third = (passes.make(ALICE) for _ in range(3))
+    assert passes.use(first) == ALICE
+    assert passes.use(first) is None
+    now[0] = 29.0
+    assert passes.check(second) == ALICE
+    good[0] = False
+    assert passes.check(second) is None
+    good[0], now[0] = True, 30.0
+    assert passes.check(third) is None
+    passes.make(ALICE)
+    assert len(passes._passes) == 1
+
+
+def test_pages_of_the_cors_origins_are_let_in_and_no_others(service: HttpService) -> None:
+    """As the setting cors_origins says."""
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    status, headers, _ = ask(service, "OPTIONS", "/api/v1/items", {"Origin": PAGE, **preflight})
+    assert (status, headers["access-control-allow-origin"], headers["vary"]) == (204, PAGE, "Origin")
+    assert "Authorization" in headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in headers
+    for origin in ("https://evil.example", "http://fleet.example", f"{PAGE}:444", "null", "http://127.0.0.1:3000"):
+        status, headers, _ = ask(service, "OPTIONS", "/api/v1/items", {"Origin": origin, **preflight})
+        assert status >= 400
+        assert "access-control-allow-origin" not in headers
+    bearer = {"Authorization": f"Bearer {service.token}"}
+    status, headers, _ = ask(service, "GET", "/api/v1/fleet", {"Origin": PAGE, **bearer})
+    assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
+    status, headers, _ = ask(service, "GET", "/api/v1/fleet", {"Origin": PAGE})
+    assert (status, headers["access-control-allow-origin"]) == (401, PAGE), "it may read why"
+    assert ask(service, "GET", "/api/v1/fleet", {"Origin": "https://evil.example", **bearer})[0] == 403
+
+
+def test_the_whole_door_costs_microseconds(service: HttpService) -> None:
+    guard = Guard(lambda *_: None, Access(service.book))  # type: ignore[arg-type, return-value]  # it is not called
+    asked = scope("http", "/api/v1/items", authorization=f"Bearer {service.token}", content_type="application/json")
+    best = 1.0
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(1000):
+            guard.caller(asked)
+        best = min(best, (time.perf_counter() - began) / 1000)
+    assert best < 20e-6

@@ -1,0 +1,191 @@
+"""Every route of the OpenAPI document × everybody who may ask: let in, 401 or 403, as the route's rule says.
+
+A route without a rule fails here, and so does one without an example of how to ask it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
+from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
+from tests.unit.service.http_service import body
+from tests.unit.service.service_plane import F, ServicePlane, a_job, a_task
+
+
+class Example(NamedTuple):
+    """How a route is asked. ``of`` is the kind of item that it is about, whose id stands for ``{id}`` in ``path`` and
+    ``said``. ``others``: what a submitter is told of somebody else's; 200 where the answer itself says no."""
+
+    path: str
+    said: Any = None
+    of: str | None = None
+    others: int = 403
+
+
+_ITEM = "/api/v1/items/{id}"
+EXAMPLES = {
+    "GET /healthz": Example("/healthz"),
+    "GET /readyz": Example("/readyz"),
+    "POST /api/v1/session": Example("/api/v1/session"),
+    "DELETE /api/v1/session": Example("/api/v1/session"),
+    "POST /api/v1/ticket": Example("/api/v1/ticket"),
+    "GET /api/v1/tokens": Example("/api/v1/tokens"),
+    "POST /api/v1/tokens": Example("/api/v1/tokens", {"user": "x", "roles": ["viewer"]}),
+    "DELETE /api/v1/tokens/{token_id}": Example("/api/v1/tokens/none"),
+    "GET /api/v1/fleet": Example("/api/v1/fleet"),
+    "GET /api/v1/clusters": Example("/api/v1/clusters"),
+    "GET /api/v1/nodes": Example("/api/v1/nodes"),
+    "GET /api/v1/clusters/{name}": Example("/api/v1/clusters/mac"),
+    "GET /api/v1/clusters/{name}/drained": Example("/api/v1/clusters/mac/drained"),
+    "POST /api/v1/clusters/{name}/cordon": Example("/api/v1/clusters/mac/cordon", {}),
+    "POST /api/v1/clusters/{name}/uncordon": Example("/api/v1/clusters/mac/uncordon", {}),
+    "POST /api/v1/clusters/{name}/declare-dead": Example("/api/v1/clusters/mac/declare-dead", {}),
+    "POST /api/v1/queue/{what}/{name}/pause": Example("/api/v1/queue/owner/nobody/pause", {}),
+    "POST /api/v1/queue/{what}/{name}/resume": Example("/api/v1/queue/owner/nobody/resume", {}),
+    "POST /api/v1/plan": Example("/api/v1/plan", {"task": a_job("planned").to_dict()}),
+    "GET /api/v1/trace": Example("/api/v1/trace"),
+    "GET /api/v1/jobs": Example("/api/v1/jobs"),
+    "GET /api/v1/jobs/{job_id}": Example("/api/v1/jobs/{id}", of="job"),
+    "POST /api/v1/items": Example("/api/v1/items", {**body(a_task("{id}"))}, of="task"),
+    "POST /api/v1/items/batch": Example("/api/v1/items/batch", {"items": [body(a_task("{id}"))]}, "task", others=200),
+    "GET /api/v1/items": Example("/api/v1/items"),
+    "GET /api/v1/items/{item_id}": Example(_ITEM, of="task"),
+    "POST /api/v1/wait": Example("/api/v1/wait", {"client": "c", "add": ["{id}"], "timeout": 0}, "task", others=200),
+    "POST /api/v1/items/{item_id}/cancel": Example(f"{_ITEM}/cancel", {}, "task"),
+    "POST /api/v1/items/{item_id}/hold": Example(f"{_ITEM}/hold", {}, "task"),
+    "POST /api/v1/items/{item_id}/release": Example(f"{_ITEM}/release", {}, "task"),
+    "POST /api/v1/items/{item_id}/priority": Example(f"{_ITEM}/priority", {"priority": 1}, "task"),
+    "GET /api/v1/items/{item_id}/explain": Example(f"{_ITEM}/explain", of="task"),
+    "GET /api/v1/items/{item_id}/result": Example(f"{_ITEM}/result", of="task"),
+    "GET /api/v1/items/{item_id}/logs": Example(f"{_ITEM}/logs", of="task"),
+    "GET /api/v1/actors": Example("/api/v1/actors"),
+    "GET /api/v1/actor": Example("/api/v1/actor?name={id}", of="actor"),
+    "POST /api/v1/calls": Example(
+        "/api/v1/calls", {"client": "c", "calls": [a_call("call-of-{id}", "{id}")]}, "actor", others=200
+    ),
+    "POST /api/v1/calls/{call_id}/cancel": Example("/api/v1/calls/call-{id}/cancel", {}, "call"),
+    "GET /api/v1/calls/{call_id}/explain": Example("/api/v1/calls/call-{id}/explain", of="call"),
+    "GET /api/v1/calls/{call_id}/result": Example("/api/v1/calls/call-{id}/result?client=me", of="call", others=404),
+    "PUT /api/v1/blobs/{digest}": Example(f"/api/v1/blobs/{F}", b"f"),
+    "GET /api/v1/blobs/{digest}": Example(f"/api/v1/blobs/{F}"),
+}
+CALLERS = ("nobody", "bad", "expired", "viewer", "own", "other", "operator", "admin")
+_ROLE = {"own": Role.SUBMITTER, "other": Role.SUBMITTER, "viewer": Role.VIEWER, "operator": Role.OPERATOR}
+
+
+class Matrix(ActorService):
+    """With a token for each of the callers. Items are of "own"."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, auth="token")
+        self.tokens = {"nobody": "", "bad": f"{self.token[:-1]}{'1' if self.token[-1] == '0' else '0'}"}
+        self.tokens["expired"] = self.token_for("late", *Role, expires_at=time.time() + 0.2)
+        for name in ("viewer", "own", "other", "operator"):
+            self.tokens[name] = self.token_for(name, _ROLE[name])
+        self.tokens["admin"] = self.token_for("admin", Role.ADMIN)
+        self._numbers = itertools.count()
+        time.sleep(0.25)
+
+    def item(self, kind: str) -> str:
+        """A fresh one of "own"."""
+        name = f"m{next(self._numbers)}"
+        wanted = {"task": lambda: a_task(name, 0, start_after=5e9), "job": lambda: a_job(name, start_after=5e9)}
+        task = wanted.get(kind, lambda: an_actor(name, {"public_name": name}))()
+        status, said = self.ask("POST", "/api/v1/items", body(task), token=self.tokens["own"])
+        assert status == 200, said
+        if kind == "call":
+            blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
+            calls = {"client": "me", "calls": [a_call(f"call-{name}", name)], "blobs": blobs}
+            told = self.ask("POST", "/api/v1/calls", calls, token=self.tokens["own"])[1]
+            assert told["calls"] == [{"id": f"call-{name}"}], told
+        return name
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    with Matrix(tmp_path_factory.mktemp("matrix") / "state") as one:
+        yield one
+
+
+def _routes() -> dict[str, str | None]:
+    """Each route of the document with its rule. Nothing is served for it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, ServicePlane(Path(folder)) as plane:
+        paths = create_app(plane.runtime, Access(None)).openapi()["paths"]
+    return {
+        f"{verb.upper()} {path}": about.get(RULE)
+        for path, verbs in paths.items()
+        for verb, about in verbs.items()
+        if verb != "parameters"
+    }
+
+
+ROUTES = _routes()
+
+
+def test_every_route_has_a_rule() -> None:
+    assert [route for route, rule in ROUTES.items() if rule not in set(Rule)] == []
+
+
+def test_every_route_has_an_example_here() -> None:
+    assert set(ROUTES) == set(EXAMPLES), "say in EXAMPLES how a new route is asked"
+
+
+def expected(rule: Rule, caller: str, example: Example) -> int:
+    """200 stands for everything that is neither 401 nor 403: whoever is let in may still ask for nonsense."""
+    if rule is Rule.OPEN:
+        return 200
+    if caller in ("nobody", "bad", "expired"):
+        return 401
+    role = Role.ADMIN if caller == "admin" else _ROLE[caller]
+    if role not in rule.roles:
+        return 403
+    return example.others if caller == "other" and example.of is not None else 200
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("route", [one for one in EXAMPLES if one in ROUTES])
+def test_who_is_let_in(service: Matrix, route: str, caller: str) -> None:
+    example, rule = EXAMPLES[route], Rule(ROUTES[route] or "")
+    name = "" if example.of is None else service.item(example.of)
+    status, said = service.ask(
+        route.split(maxsplit=1)[0],
+        example.path.replace("{id}", name),
+        None if isinstance(example.said, bytes) else _with(example.said, name),
+        data=example.said if isinstance(example.said, bytes) else None,
+        token=service.tokens[caller],
+    )
+    wanted = expected(rule, caller, example)
+    assert (status if status in (401, 403) or wanted == 404 else 200) == wanted, said
+    assert status < 500, said
+    if status in (401, 403):
+        assert said["error"] == "NotAllowedError"
+        assert said["next_step"]
+        assert not any(token and token.rpartition("_")[2] in str(said) for token in service.tokens.values())
+    if caller == "other" and wanted == 200 and example.of is not None:
+        assert "is not other's" in str(said), "the answer itself says no"
+
+
+def _with(said: Any, name: str) -> Any:
+    if isinstance(said, str):
+        return said.replace("{id}", name)
+    if isinstance(said, dict):
+        return {key: _with(value, name) for key, value in said.items()}
+    return [_with(one, name) for one in said] if isinstance(said, (list, tuple)) else said
+
+
+def test_nothing_was_run_for_who_may_not(service: Matrix) -> None:
+    assert {one.new.owner for one in service.plane.store.owed()} <= {"own"}

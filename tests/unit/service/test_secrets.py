@@ -1,0 +1,198 @@
+"""A secret that is submitted reaches its cluster, and is told nowhere else: no store, log, answer or error has it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
+from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.store.sealer import LOST, Sealer, hidden, is_lost
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import described, task_of
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_task
+from tests.unit.service.test_role_matrix import EXAMPLES
+
+CANARY = "c4nary-that-must-not-sing"
+ENV = {
+    "env_vars": {"HF_TOKEN": CANARY, "DB_PASSWORD": f"{CANARY}2", "PLAIN": "plain"},
+    "pip": [f"--index-url=https://me:{CANARY}@pypi.example/simple", "numpy"],
+}
+COMMAND = f"API_KEY={CANARY} python train.py --password {CANARY} --lr 1"
+
+
+def a_secret_job(name: str) -> TaskDescription:
+    described = JobDescription(COMMAND, metadata={"team": "weather", "api_token": CANARY})
+    return TaskDescription(id=name, kind="job", name=COMMAND, job=described, runtime_env=ENV, start_after=5e9)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", auth="token") as one:
+        yield one
+
+
+def kept(service: HttpService) -> bytes:
+    folder = service.plane.folder
+    return b"".join(one.read_bytes() for one in folder.rglob("*") if one.is_file())
+
+
+def every_answer(service: HttpService, ids: dict[str, str]) -> str:
+    """Of each route that can be asked with GET, of each of these items, and of waiting for them."""
+    told = [json.dumps(service.app.openapi())]
+    for route, example in EXAMPLES.items():
+        verb, _, _ = route.partition(" ")
+        for kind, name in ids.items():
+            if verb == "GET" and example.of in (None, kind):
+                told.append(str(service.ask("GET", example.path.replace("{id}", name))))
+    told.append(str(service.ask("POST", "/api/v1/wait", {"client": "c", "add": list(ids.values()), "timeout": 0})))
+    return "\n".join(told)
+
+
+def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
+    runtime = service.plane.runtime
+    with caplog.at_level(logging.DEBUG):
+        told = [
+            service.post("/api/v1/items", body(a_task("t", runtime_env=ENV))),
+            service.post("/api/v1/items", body(a_secret_job("j"))),
+            service.post("/api/v1/items/batch", {"items": [body(a_secret_job("j2"))]}),
+            service.ask("POST", "/api/v1/plan", {"task": a_secret_job("p").to_dict()}),
+        ]
+        until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
+        for name in ("t", "j"):
+            sent = {**ENV, "env_vars": {**ENV["env_vars"], "RMCS_CLUSTER": "mac"}}  # type: ignore[dict-item]  # it is one
+            runtime.dispatcher.prepared[name] = Prepared("mac", 1, sent, COMMAND)
+        ids = {"task": "t", "job": "j"}
+        before = every_answer(service, ids)
+        assert MASKED in before
+        assert "python train.py" in before, "what is no secret is shown"
+        # In its own process it is as it was given: that is what clusters are sent.
+        assert runtime.machine.record("t").task.runtime_env == ENV
+        service.restart()
+        runtime = service.plane.runtime
+        for name in ("t", "j", "j2"):
+            assert runtime.machine.record(name).task.runtime_env == ENV
+        job = runtime.machine.record("j").task.job
+        assert job == a_secret_job("j").job
+        after = every_answer(service, ids)
+        for name in ("t", "j"):
+            service.post(f"/api/v1/items/{name}/cancel", {})
+        until(lambda: service.get("/api/v1/items/j")["state"] == "CANCELLED")
+        service.restart()
+        over = every_answer(service, ids)
+    assert CANARY not in str(told) + before + after + over
+    assert CANARY.encode() not in kept(service)
+    assert CANARY not in caplog.text
+    assert (service.plane.folder / "secret.key").read_bytes()
+    assert stat.S_IMODE((service.plane.folder / "secret.key").stat().st_mode) == 0o600
+
+
+def test_tokens_and_environments_of_clusters_are_not_told(
+    service: HttpService, caplog: pytest.LogCaptureFixture
+) -> None:
+    mac = ClusterConfig(name="mac", dashboard="http://127.0.0.1:9", auth_token=SecretStr(CANARY), runtime_env=ENV)
+    service.plane.config = service.plane.config.model_copy(update={"clusters": (mac,)})
+    with caplog.at_level(logging.DEBUG):
+        service.restart()
+        service.post("/api/v1/items", body(a_task("t")))
+        told = every_answer(service, {"task": "t"})
+    assert CANARY not in told + caplog.text
+    assert CANARY.encode() not in kept(service)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"runtime_env": [CANARY]},
+        {"runtime_env": CANARY},
+        {"runtime_env": {"env_vars": {"TOKEN": CANARY}}, "retries": -1},
+        {"runtime_env": {"env_vars": {"TOKEN": CANARY}}, "owner": 5},
+        {"job": CANARY},
+        {"job": {"entrypoint": [CANARY]}},
+        {"job": {"entrypoint": "x", "metadata": {"token": [CANARY]}}},
+        {"job": {"entrypoint": "x", "metadata": CANARY}},
+        {"kind": "actor", "runtime_env": {"env_vars": {"TOKEN": CANARY}}},
+    ],
+)
+def test_errors_do_not_say_it_again(service: HttpService, wrong: dict[str, Any]) -> None:
+    task = {"id": "x", "kind": "job", "name": "x", "job": {"entrypoint": "x"}, **wrong}
+    status, said = service.ask("POST", "/api/v1/items", {"task": task})
+    assert status == 422
+    assert CANARY not in str(said)
+
+
+def test_what_is_no_secret_needs_no_key(service: HttpService) -> None:
+    service.post("/api/v1/items", body(a_task("t", runtime_env={"env_vars": {"PLAIN": "x"}})))
+    assert not (service.plane.folder / "secret.key").exists()
+    stored = service.plane.store.item("t")
+    assert stored is not None
+    assert b"sealed" not in stored.new.description
+
+
+def test_a_lost_key_harms_only_what_needs_it(service: HttpService) -> None:
+    service.post("/api/v1/items", body(a_task("t", 1000, start_after=5e9, runtime_env=ENV)))
+    service.post("/api/v1/items", body(a_task("other", 1, start_after=5e9)))
+    service.stop()
+    (service.plane.folder / "secret.key").unlink()
+    service.start()
+    record = service.plane.runtime.machine.record("t")
+    assert record.task.runtime_env["env_vars"] == {"HF_TOKEN": LOST, "DB_PASSWORD": LOST, "PLAIN": "plain"}
+    assert service.get("/api/v1/items/other")["state"] == "PENDING"
+    assert LOST not in every_answer(service, {"task": "t"})
+    service.post("/api/v1/items", body(a_task("new", 1, start_after=5e9, runtime_env=ENV)))
+    service.restart()
+    assert service.plane.runtime.machine.record("new").task.runtime_env == ENV
+
+
+async def test_one_whose_key_is_lost_is_refused_with_a_sentence() -> None:
+    preparation = Preparation(None, None, "/home/me")  # type: ignore[arg-type]  # nothing is asked
+    preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
+    task = TaskDescription(id="t", kind="task", name="t", runtime_env={"env_vars": {"TOKEN": LOST}})
+    with pytest.raises(TaskSubmissionError, match=r"t has secrets that were sealed with a key that is gone"):
+        await preparation.task(task, "mac", 1)
+    job = TaskDescription(id="j", kind="job", name="j", job=JobDescription(LOST))
+    with pytest.raises(TaskSubmissionError, match="submit it again"):
+        await preparation.job(job, "mac", 1, 1)
+
+
+def test_sealed_and_opened(tmp_path: Path) -> None:
+    sealer = Sealer(tmp_path / "secret.key")
+    sealed = sealer.sealed(ENV)
+    assert CANARY not in json.dumps(sealed)
+    assert Sealer(tmp_path / "secret.key").opened(sealed) == ENV
+    assert hidden(sealed)["env_vars"] == {"HF_TOKEN": MASKED, "DB_PASSWORD": MASKED, "PLAIN": "plain"}
+    assert not is_lost(ENV)
+    assert is_lost(Sealer(tmp_path / "other.key").opened(sealed))
+    (tmp_path / "secret.key").chmod(0o644)
+    assert is_lost(Sealer(tmp_path / "secret.key").opened(sealed))
+    with pytest.raises(StoreError, match="can be read by others"):
+        Sealer(tmp_path / "secret.key").sealed(ENV)
+
+
+def test_somebody_elses_mark_in_a_description_means_nothing(service: HttpService) -> None:
+    env = {"config": {"$sealed": "nonsense"}}
+    service.post("/api/v1/items", body(a_task("t", start_after=5e9, runtime_env=env)))
+    service.restart()
+    assert service.plane.runtime.machine.record("t").task.runtime_env == env
+
+
+def test_without_a_sealer_what_was_sealed_is_masked(tmp_path: Path, service: HttpService) -> None:
+    service.post("/api/v1/items", body(a_secret_job("j")))
+    stored = service.plane.store.item("j")
+    assert stored is not None
+    task, _ = task_of(stored)
+    assert task.job is not None
+    assert task.job.entrypoint == MASKED
+    assert CANARY not in str(task)
+    assert CANARY.encode() not in described(task)
