@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -14,17 +13,30 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
-from ray_multicluster_scheduler.control_plane.admin_api.routes import actors, blobs, fleet, items, probes
+from ray_multicluster_scheduler.control_plane.admin_api.routes import about, actors, blobs, fleet, items, probes, retry
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
+from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
+
+ROUTERS = (
+    probes.router,
+    about.router,
+    fleet.router,
+    items.router,
+    retry.router,
+    actors.router,
+    blobs.router,
+)
 
 
-def create_app(runtime: ServiceRuntime) -> FastAPI:
+def create_app(runtime: ServiceRuntime) -> DocumentedApp:
     """Every handler has ``request.app.state.runtime``."""
-    app = FastAPI(
+    app = DocumentedApp(
         title="ray_multicluster_scheduler",
         version=__version__,
+        openapi_url=None,  # it is a route like others, with a rule: /api/v1/openapi.json
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
@@ -37,7 +49,8 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
     }
     app.add_middleware(ShortWay, handlers=often)
     app.add_middleware(Guard)
-    app.add_middleware(OnlyLocal)  # the last one is asked first
+    app.add_middleware(OnlyLocal)
+    app.add_middleware(Unexpected)  # the last one is asked first
     app.state.runtime = runtime
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
@@ -45,9 +58,9 @@ def create_app(runtime: ServiceRuntime) -> FastAPI:
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.of_http)
-    for router in (probes.router, fleet.router, items.router, actors.router, blobs.router):
+    for router in ROUTERS:
         app.include_router(router)
-    forgotten = without_rule(app.routes)
+    forgotten = without_rule(app.own_routes)
     if forgotten:
         raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
     return app

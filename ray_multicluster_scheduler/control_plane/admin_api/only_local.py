@@ -24,7 +24,13 @@ class OnlyLocal:
         if problem is None:
             await self._app(scope, receive, send)
             return
-        said = {"type": "about:blank", "title": "Forbidden", "status": 403, "error": "ConfigurationError"}
+        said = {
+            "type": "about:blank",
+            "title": "Forbidden",
+            "status": 403,
+            "error": "ConfigurationError",
+            "code": "FORBIDDEN",
+        }
         body = json.dumps({**said, "detail": problem, "message": problem, "next_step": _NEXT}).encode()
         headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 403, "headers": headers})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,19 @@ class HttpService:
 
     # ---- asking
 
-    def ask(self, method: str, path: str, said: object = None, *, data: bytes | None = None) -> tuple[int, Any]:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        said: object = None,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> tuple[int, Any]:
         """Status and answer; JSON is read."""
         body = data if data is not None or said is None else json.dumps(said).encode()
-        request = Request(f"{self.address}{path}", body, {"Content-Type": "application/json"}, method=method)
+        sent = {"Content-Type": "application/json", **headers}
+        request = Request(f"{self.address}{path}", body, sent, method=method)
         try:
             with urlopen(request, timeout=30) as response:
                 return response.status, _read(response)

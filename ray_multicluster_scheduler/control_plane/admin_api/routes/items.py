@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
     blobs_of,
@@ -30,7 +30,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, with_id, with_key
+from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
@@ -41,39 +45,44 @@ MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
 LOOK_AGAIN_S = 0.2
 """Output is looked for so often while somebody follows it."""
-LAST_NUMBER = 2**63 - 1
 
 
-@router.post("/items", **needs(Rule.SUBMIT))
+@router.post("/items", **described(Rule.SUBMIT, docs.SUBMIT))
 async def submit(request: Request) -> Response:
-    """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable."""
+    """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
+    Without an id it is given one."""
     said = await json_of(request)
-    answers = await _take(request, {**said, "items": [{"task": said.get("task"), "objects": said.get("objects", [])}]})
-    status = int(answers[0].get("problem", {}).get("status", 200))
-    return Answer(answers[0].get("problem", answers[0]), status_code=status)
+    (answer,) = await _take(request, {**said, "items": [said]}, many=False)
+    problem = answer.get("problem")
+    if problem is not None:
+        return Answer(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
+    return Answer(answer)
 
 
-@router.post("/items/batch", **needs(Rule.SUBMIT))
+@router.post("/items/batch", **described(Rule.SUBMIT, docs.SUBMIT_BATCH))
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
-    the answers are in the order of the items, and what was accepted is durable."""
-    return Answer({"items": await _take(request, await json_of(request))})
+    the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
+    return Answer({"items": await _take(request, await json_of(request), many=True)})
 
 
-async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
+async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = said.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
-    blobs = blobs_of(said)
+    blobs, key = blobs_of(said), key_of(request)
     wanted: list[Wanted | SchedulerError] = []
-    for entry in entries:
+    for number, entry in enumerate(entries):
         try:
-            wanted.append(_wanted(entry))
+            new = _wanted(entry)
+            wanted.append(new if key is None else _keyed(new, key, number if many else None))
         except SchedulerError as error:
             wanted.append(error)
     runtime = runtime_of(request)
     taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
+    if key is not None:
+        answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
     client = said.get("client")
     box = mailboxes_of(request).box(client) if isinstance(client, str) and client else None
     for one in answers:
@@ -84,6 +93,24 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
 
 
+def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
+    """With the key of the request; of a batch each has one of its own, by its ``number``. Raises ConfigurationError."""
+    if number is None:
+        return wanted._replace(task=with_key(wanted.task, key))
+    if wanted.task.idempotency_key is not None:
+        return wanted
+    return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
+
+
+def _same(wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str) -> Item | SchedulerError:
+    try:
+        if isinstance(wanted, Wanted) and isinstance(answer, Item):
+            check_same(wanted.task, answer, key)
+    except SchedulerError as error:
+        return error
+    return answer
+
+
 def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
@@ -92,7 +119,7 @@ def _wanted(entry: object) -> Wanted:
     """Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    task = task_from(entry["task"])
+    task = task_from(with_id(entry["task"]))
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
     objects = tuple(texts(dict(entry), "objects"))
@@ -106,7 +133,7 @@ def _wanted(entry: object) -> Wanted:
     return Wanted(task, objects, entry.get("get_if_exists") is True)
 
 
-@router.get("/items/{item_id}", **needs(Rule.SEE))
+@router.get("/items/{item_id}", **described(Rule.SEE, docs.GET))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """An item as it is now, with its outcome if it is over."""
     item = await runtime_of(request).look(item_id)
@@ -121,14 +148,14 @@ def face(item: Item) -> dict[str, Any]:
     return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
 
 
-@router.get("/items", **needs(Rule.SEE))
+@router.get("/items", **described(Rule.SEE, docs.LIST))
 async def list_items(
     request: Request,
     state: str | None = None,
     kind: str | None = None,
     owner: str | None = None,
     cluster: str | None = None,
-    after: int | None = None,
+    after: str | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
     """Newest first, in pages: ask again with the ``after`` of the answer for more."""
@@ -136,10 +163,9 @@ async def list_items(
         states = tuple(TaskState(one) for one in state.split(",")) if state else ()
     except ValueError as error:
         raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
-    after = None if after is None else max(0, min(after, LAST_NUMBER))
-    query = Query(states, kind, owner, cluster, after, min(max(limit, 1), 1000))
+    query = Query(states, kind, owner, cluster, number_of(after), rows_at_most(limit))
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
-    return {"items": [_row(one) for one in page.items], "after": page.after}
+    return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 
 
 def _row(stored: StoredItem) -> dict[str, Any]:
@@ -158,7 +184,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
     }
 
 
-@router.post("/wait", **needs(Rule.SEE))
+@router.post("/wait", **described(Rule.SEE, docs.WAIT))
 async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
@@ -174,7 +200,7 @@ async def wait(request: Request) -> Response:
     return Answer(await mailboxes_of(request).ask(client, known, texts(said, "add"), texts(said, "heard"), timeout))
 
 
-@router.post("/items/{item_id}/cancel", **needs(Rule.STEER))
+@router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.CANCEL))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -186,7 +212,7 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
 
 
-@router.post("/items/{item_id}/hold", **needs(Rule.STEER))
+@router.post("/items/{item_id}/hold", **described(Rule.STEER, docs.HOLD))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -196,7 +222,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/release", **needs(Rule.STEER))
+@router.post("/items/{item_id}/release", **described(Rule.STEER, docs.RELEASE))
 async def release(request: Request, item_id: str) -> dict[str, Any]:
     """The end of hold."""
     runtime = runtime_of(request)
@@ -206,7 +232,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/priority", **needs(Rule.STEER))
+@router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.PRIORITY))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """``{"priority": 5}``: from now on it waits with this."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -222,13 +248,13 @@ async def _there(runtime: ServiceRuntime, item_id: str) -> Item | None:
     return await runtime.look(item_id)
 
 
-@router.get("/items/{item_id}/explain", **needs(Rule.SEE))
+@router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     return Answer(await runtime_of(request).explained(item_id))
 
 
-@router.get("/items/{item_id}/result", **needs(Rule.STEER))
+@router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
     item = await runtime_of(request).look(item_id)
@@ -246,7 +272,7 @@ async def result(request: Request, item_id: str) -> Response:
     return Response(told.payload, media_type=BYTES)
 
 
-@router.get("/items/{item_id}/logs", **needs(Rule.SEE))
+@router.get("/items/{item_id}/logs", **described(Rule.SEE, docs.LOGS))
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
