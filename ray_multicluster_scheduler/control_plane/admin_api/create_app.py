@@ -10,10 +10,20 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
-from ray_multicluster_scheduler.control_plane.admin_api.routes import about, actors, blobs, fleet, items, probes, retry
+from ray_multicluster_scheduler.control_plane.admin_api.routes import (
+    about,
+    actors,
+    blobs,
+    clusters,
+    fleet,
+    items,
+    probes,
+    retry,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -24,6 +34,7 @@ ROUTERS = (
     probes.router,
     about.router,
     fleet.router,
+    clusters.router,
     items.router,
     retry.router,
     actors.router,
@@ -54,6 +65,7 @@ def create_app(runtime: ServiceRuntime) -> DocumentedApp:
     app.state.runtime = runtime
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
+    app.state.fleet_changes = FleetChanges(runtime)
     runtime.soon(app.state.leases.begin)
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):

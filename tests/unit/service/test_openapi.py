@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields impor
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import JSON, PROBLEM_JSON
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID, NIGHTLY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PAYLOAD
+from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import a_task
 from tests.unit.service.test_bad_bodies import FIELDS
@@ -187,4 +188,6 @@ def test_every_example_works(service: HttpService, document: dict[str, Any]) -> 
                 said["force"] = True  # it is alive here
             status, answer = service.ask("POST", filled(path, operation), said)
             check(document, path, operation, status, answer)
+        if path.endswith("{item_id}/cancel"):
+            until(lambda: service.get(f"/api/v1/items/{ID}")["state"] == "CANCELLED")
     assert service.get(f"/api/v1/items/{ID}")["state"] == "CANCELLED"

@@ -277,7 +277,7 @@ class Runtime(Known):
         self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
-        self.health = HealthChecker(monitor, lambda: list(clusters))
+        self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
         self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
         self.dispatcher = Dispatcher(
             self._describe,

@@ -57,17 +57,6 @@ async def nodes(request: Request) -> Response:
     return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
-@router.get("/clusters/{name}", **described(Rule.KNOWN, docs.CLUSTER))
-async def cluster(request: Request, name: str) -> Response:
-    """One cluster, asked now."""
-    runtime = runtime_of(request)
-    runtime.check_cluster(name)
-    await runtime.health.check(name)
-    rows = explanation.cluster_rows(runtime)
-    row = next(row for row in rows if row["name"] == name)
-    return Answer({**row, "drained": fleet_control.is_drained(runtime, name)})
-
-
 @router.get("/clusters/{name}/drained", **described(Rule.KNOWN, docs.DRAINED))
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is nothing of ours there any more? None if it is open for new work."""

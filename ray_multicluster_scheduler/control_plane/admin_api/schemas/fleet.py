@@ -9,7 +9,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     flag,
     many,
     named,
-    number,
     or_null,
     text,
     thing,
@@ -116,8 +115,10 @@ READY = Described(
     },
 )
 OPENAPI = Described(summary="This document", answer=one(ANYTHING, {"openapi": "3.1.0", "info": {}, "paths": {}}))
-TIMEOUT = {"timeout": number("Seconds to wait, 60 at the most.", minimum=0)}
-CLUSTER = Described(
-    summary="One cluster",
-    answer=one(named("Cluster"), {**MAC, "drained": None}),
+SETTINGS = Described(
+    summary="The settings that are in force",
+    answer=one(
+        thing(settings=ANYTHING, source=text("Where they came from."), clusters=many(ANYTHING, "Without secrets.")),
+        {"settings": {"retries": 0}, "source": "clusters.yaml", "clusters": [{"name": "mac", "auth": None}]},
+    ),
 )
