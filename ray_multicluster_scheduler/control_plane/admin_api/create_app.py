@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     fleet,
     items,
     probes,
+    queue,
     retry,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
@@ -37,6 +38,7 @@ ROUTERS = (
     clusters.router,
     items.router,
     retry.router,
+    queue.router,
     actors.router,
     blobs.router,
 )

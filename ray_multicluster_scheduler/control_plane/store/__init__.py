@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
@@ -27,5 +28,6 @@ __all__ = [
     "Step",
     "Store",
     "StoredItem",
+    "Unfinished",
     "Wanted",
 ]

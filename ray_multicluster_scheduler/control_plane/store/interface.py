@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 
@@ -63,6 +64,9 @@ class Store(Protocol):
 
     def items(self, wanted: Wanted) -> Page:
         """Newest first."""
+
+    def unfinished(self) -> list[Unfinished]:
+        """How many items are not over, by what they have in common."""
 
     def steps(self, item_id: str) -> list[Step]:
         """Its history, oldest first."""

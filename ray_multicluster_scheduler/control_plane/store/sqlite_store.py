@@ -31,6 +31,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
@@ -126,6 +127,10 @@ class SqliteStore:
     def items(self, wanted: Wanted) -> Page:
         with sentences(self.path):
             return self._reader.items(wanted)
+
+    def unfinished(self) -> list[Unfinished]:
+        with sentences(self.path):
+            return self._reader.unfinished()
 
     def steps(self, item_id: str) -> list[Step]:
         with sentences(self.path):

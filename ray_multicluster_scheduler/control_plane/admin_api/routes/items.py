@@ -155,6 +155,10 @@ async def list_items(
     kind: str | None = None,
     owner: str | None = None,
     cluster: str | None = None,
+    name: str | None = None,
+    begins: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
     after: str | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
@@ -163,7 +167,8 @@ async def list_items(
         states = tuple(TaskState(one) for one in state.split(",")) if state else ()
     except ValueError as error:
         raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
-    query = Query(states, kind, owner, cluster, number_of(after), rows_at_most(limit))
+    last, most = number_of(after), rows_at_most(limit)
+    query = Query(states, kind, owner, cluster, last, most, name, begins, since, until)
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
     return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 
