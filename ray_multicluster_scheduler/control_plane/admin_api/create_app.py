@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
 from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
+from ray_multicluster_scheduler.control_plane.admin_api.load_series import LoadSeries
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
@@ -24,6 +25,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     probes,
     queue,
     retry,
+    series,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
@@ -38,6 +40,7 @@ ROUTERS = (
     clusters.router,
     items.router,
     retry.router,
+    series.router,
     queue.router,
     actors.router,
     blobs.router,
@@ -68,7 +71,9 @@ def create_app(runtime: ServiceRuntime) -> DocumentedApp:
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
     app.state.fleet_changes = FleetChanges(runtime)
+    app.state.series = LoadSeries(runtime)
     runtime.soon(app.state.leases.begin)
+    runtime.soon(app.state.series.begin)
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.of_http)

@@ -23,6 +23,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "begins": ("Only items whose ids begin so.", "nightly"),
     "since": ("Only items that were submitted then or later, in seconds since 1970.", 0.0),
     "until": ("Only items that were submitted before then, in seconds since 1970.", 4000000000.0),
+    "hours": ("So many of the last hours, 24 at the most.", 1),
     "cluster": ("Only what is on this cluster, or was last.", "mac"),
     "after": ("What the page before said: the next page begins after it.", "9"),
     "limit": ("At most so many, 1,000 at the most.", 100),
