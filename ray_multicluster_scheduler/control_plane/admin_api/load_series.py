@@ -164,7 +164,7 @@ def _filled(points: Sequence[Point], first: int, last: int) -> list[Point | None
 
 
 def share_taken(view: ClusterView, what: str) -> float | None:
-    """Which part of a resource is taken, by us or others, to two decimals; None if it has none, or that is not known."""
+    """Which part of a resource is taken, to two decimals; None if it has none, or that is not known."""
     nodes = (view.plain or view).nodes
     total = sum(node.total.get(what, 0.0) for node in nodes)
     if total <= 0 or any(node.free is None for node in nodes):

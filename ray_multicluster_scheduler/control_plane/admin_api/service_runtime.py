@@ -37,8 +37,12 @@ from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.monitor.timed_machine import TimedMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
 
 _log = get_logger(__name__)
@@ -65,6 +69,7 @@ class ServiceRuntime(Runtime):
         self.values = StoredArguments(self)
         self.names = ActorNames(self)
         self.calls = ServiceCalls(self)
+        self.metrics = MetricsAggregator()
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
@@ -340,6 +345,16 @@ class ServiceRuntime(Runtime):
             after = page.after
             if after is None:
                 return rows[::-1]
+
+    # ---- what is counted
+
+    def _new_machine(self, *given: Any, **named: Any) -> SchedulerMachine:
+        return TimedMachine(*given, took=self.metrics.decision, **named)
+
+    def transition(self, transition: Transition) -> None:
+        item = self._live.get(transition.task_id)
+        self.metrics.moved(None if item is None else item.transition, transition)
+        super().transition(transition)
 
     # ---- the end
 

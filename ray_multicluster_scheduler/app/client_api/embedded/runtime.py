@@ -242,12 +242,15 @@ class Runtime(Known):
             self.packages.report_missing(event.sentence)
         self.manager.post(event)
 
+    def _new_machine(self, *given: Any, **named: Any) -> SchedulerMachine:
+        return SchedulerMachine(*given, **named)
+
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
         clusters = {cluster.name: cluster for cluster in self.config.clusters}
         catalog = load_policies(settings)
-        self.machine = SchedulerMachine(
+        self.machine = self._new_machine(
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
