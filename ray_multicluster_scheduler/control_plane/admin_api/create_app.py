@@ -27,11 +27,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     queue,
     retry,
     series,
+    simulation,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
+from ray_multicluster_scheduler.control_plane.admin_api.simulated_run import SimulatedRuns
 from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
 
 ROUTERS = (
@@ -43,6 +45,7 @@ ROUTERS = (
     retry.router,
     series.router,
     metrics.router,
+    simulation.router,
     queue.router,
     actors.router,
     blobs.router,
@@ -73,6 +76,7 @@ def create_app(runtime: ServiceRuntime) -> DocumentedApp:
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
     app.state.fleet_changes = FleetChanges(runtime)
+    app.state.simulated_runs = SimulatedRuns()
     app.state.series = LoadSeries(runtime)
     runtime.soon(app.state.leases.begin)
     runtime.soon(app.state.series.begin)

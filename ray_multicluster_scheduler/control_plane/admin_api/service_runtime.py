@@ -40,7 +40,6 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.monitor.timed_machine import TimedMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
@@ -70,6 +69,7 @@ class ServiceRuntime(Runtime):
         self.names = ActorNames(self)
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
+        self._new_machine = functools.partial(TimedMachine, took=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
@@ -347,9 +347,6 @@ class ServiceRuntime(Runtime):
                 return rows[::-1]
 
     # ---- what is counted
-
-    def _new_machine(self, *given: Any, **named: Any) -> SchedulerMachine:
-        return TimedMachine(*given, took=self.metrics.decision, **named)
 
     def transition(self, transition: Transition) -> None:
         item = self._live.get(transition.task_id)

@@ -126,6 +126,10 @@ class Store(Protocol):
     def blob(self, digest: str) -> bytes | None:
         """Raises StoreError for one that is not what it was."""
 
+    def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
+        """A large one piece by piece, with its size; None for one that :meth:`blob` has at hand, or nobody. Iterating
+        may raise StoreError before the end, for one that is not what it was."""
+
     def drop_blobs(self) -> int:
         """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.
         Returns how many."""

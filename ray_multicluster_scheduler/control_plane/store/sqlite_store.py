@@ -234,6 +234,11 @@ class SqliteStore:
         data: bytes | None = rows[0][0]
         return self._files.read(digest) if data is None else data
 
+    def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
+        with sentences(self.path):
+            rows = self._reader.rows("blob", (digest,))
+        return self._files.pieces(digest) if rows and rows[0][0] is None else None
+
     def drop_blobs(self) -> int:
         with sentences(self.path):
             nameless = [digest for (digest,) in self._reader.rows("nameless_blobs")]

@@ -56,6 +56,7 @@ class Runtime(Known):
     """
 
     output: OutputStore
+    _new_machine: Callable[..., SchedulerMachine] = SchedulerMachine
 
     def __init__(
         self,
@@ -241,9 +242,6 @@ class Runtime(Known):
         if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
             self.packages.report_missing(event.sentence)
         self.manager.post(event)
-
-    def _new_machine(self, *given: Any, **named: Any) -> SchedulerMachine:
-        return SchedulerMachine(*given, **named)
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""

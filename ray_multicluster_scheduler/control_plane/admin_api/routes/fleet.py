@@ -136,8 +136,8 @@ async def plan(request: Request) -> Response:
 @router.get("/trace", **described(Rule.SEE, docs.TRACE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    items = await asyncio.to_thread(history_trace, runtime_of(request).store)
-    return Response(trace_text(items), media_type="text/csv")
+    store = runtime_of(request).store
+    return Response(await asyncio.to_thread(lambda: trace_text(history_trace(store))), media_type="text/csv")
 
 
 @router.get("/jobs", **described(Rule.SEE, docs.JOBS))

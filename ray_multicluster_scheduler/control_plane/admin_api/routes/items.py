@@ -29,10 +29,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, with_id, with_key
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
+from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
@@ -262,6 +263,9 @@ async def explain(request: Request, item_id: str) -> Response:
 @router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
+    large = await large_value(runtime_of(request), item_id)
+    if large is not None:
+        return large
     item = await runtime_of(request).look(item_id)
     if item is None:
         raise result_lost(item_id)
