@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
-from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.load_series import share_taken
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Labels
@@ -31,7 +30,7 @@ def metrics_text(runtime: ServiceRuntime) -> str:
         "rmcs_tasks_total",
         "counter",
         "Steps of items into each state, since the service was started.",
-        [({"state": str(state)}, metrics.entered[state]) for state in TaskState],
+        [({"state": state}, count) for state, count in metrics.entered.items()],
     )
     out.family(
         "rmcs_retries_total",

@@ -20,7 +20,7 @@ class MetricsAggregator:
     """Since the process began. One thread tells it, and reads."""
 
     def __init__(self) -> None:
-        self.entered: Counter[TaskState] = Counter()
+        self.entered: dict[str, int] = {str(state): 0 for state in TaskState}
         self.retries: Counter[str] = Counter()
         self.started: Counter[str] = Counter()
         """By cluster: attempts that were seen to run there."""
@@ -31,18 +31,19 @@ class MetricsAggregator:
     def moved(self, before: Transition | None, now: Transition) -> None:
         """An item has made a step; ``before`` is its last one. It is called for each, so it does little."""
         state = now.state
-        self.entered[state] += 1
-        was = None if before is None else before.state
-        if was is _QUEUED and state is _DISPATCHING:
-            self.queue_wait.add(max(0.0, now.at - before.at))  # type: ignore[union-attr] # there was one: it was queued
-        elif was is _DISPATCHING and state is not _DISPATCHING:
-            self._left_dispatching(before, now)
+        self.entered[state._value_] += 1  # an enum's own hash is computed each time
+        if before is not None:
+            was = before.state
+            if was is _DISPATCHING and state is not _DISPATCHING:
+                self._left_dispatching(before, now)
+            elif was is _QUEUED and state is _DISPATCHING:
+                self.queue_wait.add(max(0.0, now.at - before.at))
         if state is _RETRYING:
             known = now.code in self.retries or len(self.retries) < MOST_REASONS
             self.retries[now.code if known else OTHER] += 1
 
-    def _left_dispatching(self, before: Transition | None, now: Transition) -> None:
-        if before is None or before.cluster is None:
+    def _left_dispatching(self, before: Transition, now: Transition) -> None:
+        if before.cluster is None:
             return
         if now.state is _RUNNING:
             self.started[before.cluster] += 1
