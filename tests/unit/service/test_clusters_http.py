@@ -193,7 +193,7 @@ def test_what_looks_like_a_secret_is_covered() -> None:
         "webhook_secret": "x",
         "plain": "y",
         "deep": [{"password": "z"}],
-        "url": "https://me:pw@host/x",
+        "url": "https://me:pw@h/x",
         "auth": None,
     }
     shown = covered(said)

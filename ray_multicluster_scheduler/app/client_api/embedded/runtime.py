@@ -247,11 +247,10 @@ class Runtime(Known):
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
         clusters = {cluster.name: cluster for cluster in self.config.clusters}
-        catalog = load_policies(settings)
         self.machine = self._new_machine(
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
-            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
+            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
         )
         log = self._keeping.log(
             self.machine,
