@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
@@ -22,8 +23,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.trace import trace_text
+from ray_multicluster_scheduler.simulation.workload import Item
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
+AT_ONCE = 1000
+"""Lines of a trace that are written together."""
 
 
 @router.get("/fleet", **described(Rule.KNOWN, docs.FLEET))
@@ -136,8 +140,15 @@ async def plan(request: Request) -> Response:
 @router.get("/trace", **described(Rule.SEE, docs.TRACE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    store = runtime_of(request).store
-    return Response(await asyncio.to_thread(lambda: trace_text(history_trace(store))), media_type="text/csv")
+    items = await asyncio.to_thread(history_trace, runtime_of(request).store)
+    return StreamingResponse(_pieces(items), media_type="text/csv")
+
+
+def _pieces(items: Sequence[Item]) -> Iterator[bytes]:
+    """In a thread, piece by piece; only the first one has the names of the columns."""
+    yield trace_text(items[:AT_ONCE]).encode()
+    for begin in range(AT_ONCE, len(items), AT_ONCE):
+        yield trace_text(items[begin : begin + AT_ONCE]).partition("\n")[2].encode()
 
 
 @router.get("/jobs", **described(Rule.SEE, docs.JOBS))

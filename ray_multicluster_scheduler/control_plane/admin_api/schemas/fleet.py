@@ -93,7 +93,7 @@ PLAN = Described(
 )
 TRACE = Described(
     summary="What has run, as a trace for simulations",
-    answer=one(text(), "submit_s,run_s,needs\n0.0,61.5,CPU:1\n", "text/csv"),
+    answer=one(text(), "submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv"),
 )
 JOBS = Described(
     summary="Jobs that are remembered, oldest first",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import (
     BYTES,
     IDEMPOTENCY_KEY,
@@ -151,7 +152,10 @@ HOLD = Described(
 RELEASE = Described(summary="Let it start again", answer=one(thing(id=text()), {"id": ID}))
 PRIORITY = Described(
     summary="Change its priority",
-    body=one(thing(priority=whole("Higher numbers go first.")), {"priority": 5}),
+    body=one(
+        thing(priority=whole("Higher numbers go first.", minimum=-MOST_PRIORITY, maximum=MOST_PRIORITY)),
+        {"priority": 5},
+    ),
     answer=one(thing(id=text(), priority=whole()), {"id": ID, "priority": 5}),
 )
 
