@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
@@ -13,30 +12,61 @@ from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.admin_api.known_parameters import only_known_parameters
+from ray_multicluster_scheduler.control_plane.admin_api.load_series import LoadSeries
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.admin_api.routes import (
+    about,
     actors,
     blobs,
+    clusters,
     events,
     fleet,
     items,
     login,
+    metrics,
     probes,
+    queue,
+    retry,
+    series,
+    simulation,
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.short_way import ShortWay
+from ray_multicluster_scheduler.control_plane.admin_api.simulated_run import SimulatedRuns
+from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
+
+ROUTERS = (
+    probes.router,
+    about.router,
+    login.router,
+    tokens.router,
+    fleet.router,
+    clusters.router,
+    items.router,
+    retry.router,
+    series.router,
+    metrics.router,
+    simulation.router,
+    queue.router,
+    actors.router,
+    blobs.router,
+    events.router,
+)
 
 
-def create_app(runtime: ServiceRuntime, access: Access) -> FastAPI:
+def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     """Every handler has ``request.app.state.runtime``, and a ``caller`` that ``access`` let in."""
-    app = FastAPI(
+    app = DocumentedApp(
         title="ray_multicluster_scheduler",
         version=__version__,
+        openapi_url=None,  # it is a route like others, with a rule: /api/v1/openapi.json
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
@@ -50,20 +80,23 @@ def create_app(runtime: ServiceRuntime, access: Access) -> FastAPI:
     }
     app.add_middleware(ShortWay, handlers=often)
     app.add_middleware(Guard, access=access)
-    app.add_middleware(OnlyLocal, access=access)  # the last one is asked first
+    app.add_middleware(OnlyLocal, access=access)
+    app.add_middleware(Unexpected)  # the last one is asked first
     app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
+    app.state.fleet_changes = FleetChanges(runtime)
+    app.state.simulated_runs = SimulatedRuns()
+    app.state.series = LoadSeries(runtime)
     runtime.soon(app.state.leases.begin)
+    runtime.soon(app.state.series.begin)
     app.add_exception_handler(SchedulerError, problems.answer)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, problems.of_http)
-    routes: list[BaseRoute] = []
-    for one in (probes, login, tokens, fleet, items, actors, blobs, events):
-        app.include_router(one.router)
-        routes += one.router.routes
-    forgotten = without_rule(routes)
+    for router in ROUTERS:
+        app.include_router(router)
+    forgotten = without_rule(app.own_routes)
     if forgotten:
         raise RuntimeError(f"nobody said who may use {', '.join(forgotten)}")
-    access.let_in_to(routes)
+    access.let_in_to(app.own_routes)
     return app

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request
@@ -11,15 +14,16 @@ from starlette.exceptions import HTTPException
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import NotLetInError
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, TooLarge
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
-PROBLEM = "application/problem+json"
+PROBLEM_JSON = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
     (NotLetInError, 401),
     (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
+    (TooLarge, 413),
     (errors.TaskSubmissionError, 422),
     (errors.ConfigurationError, 422),
     (errors.StoreFullError, 507),
@@ -33,12 +37,20 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
 def document(error: errors.SchedulerError) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
     said = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
-    said.update(wire.problem_to_wire(error))
+    said.update(wire.problem_to_wire(error), code=code_of(type(error).__name__))
     if isinstance(error, MissingBlobs):
         said.update(error="TaskSubmissionError", missing=error.missing)
-    if isinstance(error, NotLetInError):
+    elif isinstance(error, NotLetInError):
         said.update(error="NotAllowedError")
+    elif isinstance(error, TooLarge):
+        said["error"] = "TaskSubmissionError"
     return said
+
+
+@functools.cache
+def code_of(error: str) -> str:
+    """UnknownItemError is UNKNOWN_ITEM to programs that are not written in Python."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
 
 
 async def of_http(request: Request, error: Exception) -> Answer:
@@ -51,13 +63,14 @@ async def of_http(request: Request, error: Exception) -> Answer:
         assert isinstance(error, HTTPException)
         asked = f"{request.method} {request.url.path}"
         status, sentence, step = error.status_code, f"{asked}: {error.detail}.", "docs/service.md names what there is"
-    said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence}
+    code = "CONFIGURATION" if status == 422 else HTTPStatus(status).name
+    said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence, "code": code}
     said.update(error="ConfigurationError", message=sentence, next_step=step)
     headers = getattr(error, "headers", None)
-    return Answer(said, status_code=status, media_type=PROBLEM, headers=headers)
+    return Answer(said, status_code=status, media_type=PROBLEM_JSON, headers=headers)
 
 
 async def answer(_: Request, error: Exception) -> Answer:
     assert isinstance(error, errors.SchedulerError)
     said = document(error)
-    return Answer(said, status_code=int(said["status"]), media_type=PROBLEM)
+    return Answer(said, status_code=int(said["status"]), media_type=PROBLEM_JSON)

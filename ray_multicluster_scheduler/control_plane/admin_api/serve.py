@@ -128,6 +128,7 @@ def _serve(
         let_go=runtime.let_go_older,
     )
     runtime.when_failed = stop.set
+    stop.on_hang_up = lambda: runtime.soon(app.state.fleet_changes.reload_soon)
     collect_seldom()
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))
@@ -181,9 +182,10 @@ def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[
 
 
 class _Stop:
-    """Set by SIGTERM and SIGINT while it is entered."""
+    """Set by SIGTERM and SIGINT while it is entered; SIGHUP means something else, and ends nothing."""
 
     def __init__(self) -> None:
+        self.on_hang_up: Callable[[], object] = lambda: None
         self._asked = threading.Event()
         self._before: dict[int, Any] = {}
 
@@ -200,6 +202,7 @@ class _Stop:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._hear)
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self.on_hang_up())
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,12 +6,10 @@ import asyncio
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentWatch
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
-from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED, Runtime
+from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
@@ -28,6 +26,7 @@ from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
+from ray_multicluster_scheduler.control_plane.admin_api.service_known import ServiceKnown
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
@@ -35,15 +34,16 @@ from ray_multicluster_scheduler.control_plane.admin_api.stored_kept_values impor
 from ray_multicluster_scheduler.control_plane.admin_api.until_written import until_written
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.store import Store
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.monitor.timed_machine import TimedMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
-_FORGOTTEN = "it ended long ago and was forgotten"
 
 
 class Wanted(NamedTuple):
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     get_if_exists: bool = False
 
 
-class ServiceRuntime(Runtime):
+class ServiceRuntime(ServiceKnown):
     """What it has accepted is in the store. The coroutines here are for its own loop; the rest is as in Runtime."""
 
     def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
@@ -65,6 +65,8 @@ class ServiceRuntime(Runtime):
         self.values = StoredArguments(self)
         self.names = ActorNames(self)
         self.calls = ServiceCalls(self)
+        self.metrics = MetricsAggregator()
+        self._new_machine = functools.partial(TimedMachine, took=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
@@ -298,64 +300,12 @@ class ServiceRuntime(Runtime):
         """From any thread: values that were left in their clusters so long ago are not kept there any more."""
         self.soon(self.kept_values.there.let_go_older, seconds)
 
-    # ---- what is known
+    # ---- what is counted
 
-    async def printed(self, item: Item, attempt: int, stream: str | None = None) -> str:
-        """What an attempt printed. Raises ResultLostError if that was forgotten."""
-        text = self.output.text(item.id, attempt, stream)
-        if text or not 0 < attempt <= item.attempt or (attempt == item.attempt and not item.done()):
-            return text
-        return await asyncio.to_thread(self._stored.printed.stored_text, item.id, attempt, stream)
-
-    async def look(self, item_id: str) -> Item | None:
-        """An item, wherever it is: in progress, or in the store. Raises UnknownItemError; None: EXPIRED."""
-        item = self.item(item_id)
-        if item is not None:
-            return item
-        stored = await asyncio.to_thread(self.store.item, item_id)
-        if stored is not None:
-            return await asyncio.to_thread(self.history.item, stored)
-        if await asyncio.to_thread(self.store.expired, item_id):
-            return None
-        raise explanation.unknown_item(item_id)
-
-    async def explained(self, item_id: str) -> dict[str, Any]:
-        """Why it is where it is, or how it ended. Raises UnknownItemError."""
-        known = self.item(item_id) is not None or self.record(item_id) is not None
-        if known or explanation.gang_of(self, item_id) is not None:
-            return explanation.story(self, item_id)
-        stored = await asyncio.to_thread(self.store.item, item_id)
-        if stored is None:
-            story = await asyncio.to_thread(self.history.story_of_member, item_id)
-            if story is not None:
-                return story
-            if await asyncio.to_thread(self.store.expired, item_id):
-                return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
-            raise explanation.unknown_item(item_id)
-        return await asyncio.to_thread(self.history.story, stored)
-
-    async def job(self, job_id: str) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError."""
-        if self.item(job_id) is not None or self.record(job_id) is not None:
-            return explanation.job_row(self, job_id)
-        stored = await asyncio.to_thread(self.store.item, job_id)
-        if stored is None:
-            if await asyncio.to_thread(self.store.expired, job_id):
-                return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
-            raise explanation.unknown_item(job_id)
-        return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
-
-    async def all_jobs(self, owner: str | None = None) -> list[dict[str, Any]]:
-        """Every job that is remembered, of everybody or of this owner, oldest first."""
-        rows: list[dict[str, Any]] = []
-        after: int | None = None
-        while True:
-            query = Query(kind="job", owner=owner, after=after, limit=1000)
-            page = await asyncio.to_thread(self.store.items, query)
-            rows += [await self.job(one.new.id) for one in page.items]
-            after = page.after
-            if after is None:
-                return rows[::-1]
+    def transition(self, transition: Transition) -> None:
+        item = self._live.get(transition.task_id)
+        self.metrics.moved(None if item is None else item.transition, transition)
+        super().transition(transition)
 
     # ---- the end
 

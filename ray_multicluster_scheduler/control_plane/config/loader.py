@@ -83,7 +83,11 @@ def _from_file(path: Path, environ: Mapping[str, str], *, origin: str) -> FleetC
 
 def _from_text(text: str, environ: Mapping[str, str], here: Path) -> FleetConfig:
     source = "RMCS_CLUSTERS"
-    data = parse_yaml(text, source)
+    return config_from(parse_yaml(text, source), source, here, environ)
+
+
+def config_from(data: object, source: str, here: Path, environ: Mapping[str, str] = os.environ) -> FleetConfig:
+    """Plain data that is no file's: a list of clusters, or all that a file says. Raises ConfigurationError."""
     document = _Document({}, data, source) if isinstance(data, list) else _Document.parse(data, source)
     return _build(document, environ, here)
 

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Step,
     StoredItem,
     Told,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
@@ -35,5 +36,6 @@ __all__ = [
     "Store",
     "StoredItem",
     "Told",
+    "Unfinished",
     "Wanted",
 ]

@@ -9,12 +9,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.digest import digest_of, new_digest
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a system says when a disk, or somebody's share of it, is full."""
+PIECE_BYTES = 2**20
 
 
 class BlobFiles:
@@ -55,6 +57,18 @@ class BlobFiles:
             raise StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
         return data
 
+    def pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
+        """The size of a file, and what is in it piece by piece; None if there is none. The last piece comes only if all
+        of it is what it was: else StoreError is raised, and whoever reads has not got the whole."""
+        path = self._path(digest)
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - whoever reads the pieces closes it
+            return os.fstat(file.fileno()).st_size, _pieces(file, path, digest)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"A payload cannot be read from {path}: {error.strerror}.") from error
+
     def remove(self, digest: str) -> None:
         """Nothing happens if it is not there."""
         self._path(digest).unlink(missing_ok=True)
@@ -76,6 +90,19 @@ class BlobFiles:
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest[:2] / digest
+
+
+def _pieces(file: BinaryIO, path: Path, digest: str) -> Iterator[bytes]:
+    with file:
+        found, last = new_digest(), b""
+        while piece := file.read(PIECE_BYTES):
+            found.update(piece)
+            if last:
+                yield last
+            last = piece
+        if found.hexdigest() != digest:
+            raise StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
+        yield last
 
 
 def make_folder(folder: Path) -> None:

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sealer import Sealer
@@ -68,6 +69,9 @@ class Store(Protocol):
 
     def items(self, wanted: Wanted) -> Page:
         """Newest first."""
+
+    def unfinished(self) -> list[Unfinished]:
+        """How many items are not over, by what they have in common."""
 
     def steps(self, item_id: str) -> list[Step]:
         """Its history, oldest first."""
@@ -133,6 +137,10 @@ class Store(Protocol):
 
     def blob(self, digest: str) -> bytes | None:
         """Raises StoreError for one that is not what it was."""
+
+    def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
+        """A large one piece by piece, with its size; None for one that :meth:`blob` has at hand, or nobody. Iterating
+        may raise StoreError before the end, for one that is not what it was."""
 
     def drop_blobs(self) -> int:
         """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.

@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
@@ -72,7 +73,8 @@ class Reader:
         """Only the conditions that are asked for are in the question, so that an index can answer it."""
         asked: dict[str, Any] = {"before": _BEYOND if wanted.after is None else wanted.after, "limit": wanted.limit}
         parts = ["items"]
-        for name, value in (("kind", wanted.kind), ("owner", wanted.owner), ("cluster", wanted.cluster)):
+        for name in ("kind", "owner", "cluster", "name", "begins", "since", "until"):
+            value = getattr(wanted, name)
             if value is not None:
                 parts.append(f"items_{name}")
                 asked[name] = value
@@ -84,6 +86,11 @@ class Reader:
         question = "\n".join(self._said[part] for part in [*parts, "items_end"])
         items = tuple(map(self._item, self._ask(question, asked)))
         return Page(items, items[-1].new.number if len(items) == wanted.limit else None)
+
+    def unfinished(self) -> list[Unfinished]:
+        return [
+            Unfinished(kind, owner, TaskState(state), *rest) for kind, owner, state, *rest in self.rows("unfinished")
+        ]
 
     def steps(self, item_id: str) -> list[Step]:
         return [_step(row) for row in self.rows("steps", {"id": item_id})]

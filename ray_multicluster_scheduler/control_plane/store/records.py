@@ -161,7 +161,8 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen."""
+    """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen, ``begins``
+    how its id does; ``since`` and ``until`` (not included) are when it was submitted."""
 
     states: Sequence[TaskState] = ()
     kind: str | None = None
@@ -169,6 +170,20 @@ class Wanted:
     cluster: str | None = None
     after: int | None = None
     limit: int = 100
+    name: str | None = None
+    begins: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+class Unfinished(NamedTuple):
+    """How many items of one kind and one owner are in one state on one cluster."""
+
+    kind: str
+    owner: str
+    state: TaskState
+    cluster: str | None
+    items: int
 
 
 @dataclass(frozen=True, slots=True)

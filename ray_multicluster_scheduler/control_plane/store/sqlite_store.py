@@ -32,6 +32,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Page,
     Step,
     StoredItem,
+    Unfinished,
     Wanted,
 )
 from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, Sealer
@@ -138,6 +139,10 @@ class SqliteStore:
     def items(self, wanted: Wanted) -> Page:
         with sentences(self.path):
             return self._reader.items(wanted)
+
+    def unfinished(self) -> list[Unfinished]:
+        with sentences(self.path):
+            return self._reader.unfinished()
 
     def steps(self, item_id: str) -> list[Step]:
         with sentences(self.path):
@@ -255,6 +260,11 @@ class SqliteStore:
             return None
         data: bytes | None = rows[0][0]
         return self._files.read(digest) if data is None else data
+
+    def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
+        with sentences(self.path):
+            rows = self._reader.rows("blob", (digest,))
+        return self._files.pieces(digest) if rows and rows[0][0] is None else None
 
     def drop_blobs(self) -> int:
         with sentences(self.path):

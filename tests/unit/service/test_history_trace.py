@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
+from ray_multicluster_scheduler.control_plane.admin_api.routes import fleet
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.simulation.trace import read_trace, trace_text
 from tests.unit.service.http_service import HttpService
 
 
-def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path) -> None:
+def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with HttpService(tmp_path / "state") as service:
         service.submit("one", cpus=2, owner="ann", priority=3, tags=("x",))
         service.submit("two")
@@ -32,6 +33,8 @@ def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path) -> Non
         path.write_bytes(service.get("/api/v1/trace"))
         assert list(read_trace(path)) == items
         assert path.read_text() == trace_text(items)
+        monkeypatch.setattr(fleet, "AT_ONCE", 1)  # piece by piece it is the same
+        assert service.get("/api/v1/trace").decode() == trace_text(items)
 
 
 def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

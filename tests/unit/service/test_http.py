@@ -205,7 +205,7 @@ def test_a_payload_above_max_payload_bytes_is_refused(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", max_payload_bytes=1000) as service:
         data = b"x" * 1001
         status, answer = service.ask("PUT", f"/api/v1/blobs/{digest_of(data)}", data=data)
-        assert (status, answer["error"]) == (422, "TaskSubmissionError")
+        assert (status, answer["error"]) == (413, "TaskSubmissionError")
         assert "1,000 bytes" in answer["detail"]
         assert service.ask("PUT", f"/api/v1/blobs/{digest_of(data[1:])}", data=data[1:])[0] == 200
 

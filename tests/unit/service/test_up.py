@@ -103,6 +103,26 @@ def test_a_signal_ends_it_in_order(folder: Folder, number: signal.Signals) -> No
     SqliteStore(folder.state).close()
 
 
+def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
+    process, address = folder.up()
+
+    def clusters() -> list[str]:
+        with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
+            found: list[str] = json.load(response)["clusters"]
+            return found
+
+    assert clusters() == ["mac"]
+    folder.config.write_text(f"{CLUSTERS}  - {{name: linux, dashboard: 'http://127.0.0.1:10'}}\n")
+    process.send_signal(signal.SIGHUP)
+    until(lambda: clusters() == ["mac", "linux"], 30)
+    folder.config.write_text("nonsense")
+    process.send_signal(signal.SIGHUP)
+    until(lambda: "the configuration is as it was" in folder.said_in(0).read_text(), 30)
+    assert clusters() == ["mac", "linux"]
+    process.terminate()
+    assert process.wait(30) == 0
+
+
 def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     process, address = folder.up()
     job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}

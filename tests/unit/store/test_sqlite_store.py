@@ -26,6 +26,7 @@ from ray_multicluster_scheduler.control_plane.store import database as database_
 from ray_multicluster_scheduler.control_plane.store.sql_files import migrations, statements
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.store.contract import Open, StoreContract, accepted, ended, numbers
+from tests.unit.store.contract_questions import QuestionContract
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,7 +49,7 @@ def open_store(folder: Path) -> Iterator[Open]:
         store.close()
 
 
-class TestSqliteStore(StoreContract):
+class TestSqliteStore(StoreContract, QuestionContract):
     pass
 
 

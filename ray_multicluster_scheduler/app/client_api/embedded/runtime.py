@@ -56,6 +56,7 @@ class Runtime(Known):
     """
 
     output: OutputStore
+    _new_machine: Callable[..., SchedulerMachine] = SchedulerMachine
 
     def __init__(
         self,
@@ -243,11 +244,10 @@ class Runtime(Known):
         """The one place where the parts of an embedded control plane are put together."""
         settings = self.config.settings
         clusters = {cluster.name: cluster for cluster in self.config.clusters}
-        catalog = load_policies(settings)
-        self.machine = SchedulerMachine(
+        self.machine = self._new_machine(
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
-            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=catalog),
+            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
         )
         log = self._keeping.log(
             self.machine,
@@ -274,7 +274,7 @@ class Runtime(Known):
         self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
-        self.health = HealthChecker(monitor, lambda: list(clusters))
+        self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
         self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
         self.dispatcher = Dispatcher(
             self._describe,

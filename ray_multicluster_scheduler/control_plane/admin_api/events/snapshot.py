@@ -14,7 +14,7 @@ MOST_ITEMS = 1_000
 
 
 def snapshot(runtime: ServiceRuntime, only_owner: str | None = None) -> dict[str, Any]:
-    """On the loop, without values. What happened up to ``number`` is in it, and some of what comes next may be: of an item the state
+    """On the loop. What happened up to ``number`` is in it, and some of what comes next may be: of an item the state
     with the highest ``step`` holds."""
     live = [one for one in runtime.unfinished() if only_owner is None or one.task.owner == only_owner]
     return {

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
@@ -27,7 +27,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
+from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import actors as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import WantedCall
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
@@ -36,18 +39,19 @@ router = APIRouter(prefix="/api/v1", tags=["actors"])
 MOST_CALLS = 10_000
 
 
-@router.get("/actors", **needs(Rule.SEE))
-async def list_actors(request: Request) -> Response:
-    """Every actor that is not over or was so lately, oldest first."""
+@router.get("/actors", **described(Rule.SEE, docs.LIST))
+async def list_actors(request: Request, after: str | None = None, limit: int | None = None) -> Response:
+    """Every actor that is not over or was so lately, oldest first; with a ``limit`` in pages."""
     runtime, caller = runtime_of(request), caller_of(request)
     rows = explanation.actor_rows(runtime)
     if not caller.sees_all:
         refused = await own_work.own_ids(caller, runtime, [row["id"] for row in rows])
         rows = [row for row in rows if row["id"] not in refused]
-    return Answer({"actors": rows})
+    page, more = page_of(rows, after, limit)
+    return Answer({"actors": page, "after": more})
 
 
-@router.get("/actor", **needs(Rule.SEE))
+@router.get("/actor", **described(Rule.SEE, docs.BY_NAME))
 async def get_actor(request: Request, name: str, cluster: str | None = None) -> Response:
     """A living actor by its name: one of this service, or a detached one on any cluster, or on this one."""
     runtime = runtime_of(request)
@@ -63,7 +67,7 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
     return Answer(face(request, living if living is not None else await runtime.names.find(name, cluster)))
 
 
-@router.post("/calls", **needs(Rule.SUBMIT))
+@router.post("/calls", **described(Rule.SUBMIT, docs.CALL))
 async def call(request: Request) -> Response:
     """Call methods: ``{"client": "any name", "calls": [{"id", "actor", "method", "arguments": digest, "objects": […]}],
     "blobs": {digest: base64}}``, in the order in which they are to run. Answers and errors come to the client's mailbox
@@ -156,7 +160,7 @@ def _wanted(entry: object, box: Mailbox) -> WantedCall:
     )
 
 
-@router.post("/calls/{call_id}/cancel", **needs(Rule.STEER))
+@router.post("/calls/{call_id}/cancel", **described(Rule.STEER, docs.CANCEL_CALL))
 async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -167,7 +171,7 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     return {"id": call_id}
 
 
-@router.get("/calls/{call_id}/explain", **needs(Rule.SEE))
+@router.get("/calls/{call_id}/explain", **described(Rule.SEE, docs.EXPLAIN_CALL))
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why it is not answered yet."""
     open_call = runtime_of(request).calls.find(call_id)
@@ -177,7 +181,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     return Answer(open_calls.story(open_call))
 
 
-@router.get("/calls/{call_id}/result", **needs(Rule.STEER))
+@router.get("/calls/{call_id}/result", **described(Rule.STEER, docs.CALL_RESULT))
 async def call_result(request: Request, call_id: str, client: str) -> Response:
     """The pickled value of one that was answered, or the pickled exception of user code, until its client has it."""
     known = mailboxes_of(request).box(client, caller_of(request).user).find(call_id)

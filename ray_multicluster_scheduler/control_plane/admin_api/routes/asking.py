@@ -19,6 +19,10 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import S
 MOST_BYTES = 64 * 2**20
 
 
+class TooLarge(TaskSubmissionError):
+    """A body has more bytes than are read."""
+
+
 class Answer(JSONResponse):
     """Also of words that are no text, as file systems have them."""
 
@@ -47,13 +51,13 @@ def access_of(request: Request) -> Access:
 
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
-    """Raises TaskSubmissionError for a body that is too large, before all of it was read."""
+    """Raises TooLarge for a body that is, before all of it was read."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise TaskSubmissionError(
+            raise TooLarge(
                 f"What was sent is larger than {most:,} bytes.",
                 next_step="send less at once; large payloads go one by one to /api/v1/blobs",
             )
@@ -66,7 +70,9 @@ async def json_of(request: Request) -> dict[str, Any]:
     body = await bytes_of(request)
     try:
         said = json.loads(body or b"{}")
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
+    except ValueError as error:
         raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
     if not isinstance(said, dict):
         raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")

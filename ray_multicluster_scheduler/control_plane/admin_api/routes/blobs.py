@@ -9,14 +9,16 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_blob
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 
 router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
-BYTES = "application/octet-stream"
 
 
-@router.put("/{digest}", **needs(Rule.SUBMIT))
+@router.put("/{digest}", **described(Rule.SUBMIT, docs.PUT))
 async def put(request: Request, digest: str) -> dict[str, Any]:
     """Keep a payload, by the BLAKE2b hash (16 bytes) of what is in it. It is durable when this answers."""
     runtime = runtime_of(request)
@@ -28,10 +30,13 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     return {"digest": digest, "bytes": len(data)}
 
 
-@router.get("/{digest}", **needs(Rule.SUBMIT))
+@router.get("/{digest}", **described(Rule.SUBMIT, docs.GET))
 async def get(request: Request, digest: str) -> Response:
     """The payload as it was put."""
     runtime = runtime_of(request)
+    large = await large_blob(runtime, digest)
+    if large is not None:
+        return large
     data = await asyncio.to_thread(runtime.store.blob, digest)
     if data is None:
         raise UnknownItemError(f"There is no payload {digest} here (any more).")

@@ -57,7 +57,7 @@ async def socket(websocket: WebSocket) -> None:
     except SchedulerError as error:
         line.close()
         said = problems.document(error)
-        answer = Answer(said, status_code=int(said["status"]), media_type=problems.PROBLEM)
+        answer = Answer(said, status_code=int(said["status"]), media_type=problems.PROBLEM_JSON)
         await websocket.send_denial_response(answer)
         return
     await line.run()

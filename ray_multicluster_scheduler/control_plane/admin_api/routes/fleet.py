@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
@@ -14,17 +15,24 @@ from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import check_item_seen
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.trace import trace_text
+from ray_multicluster_scheduler.simulation.workload import Item
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
+AT_ONCE = 1000
+"""Lines of a trace that are written together."""
 
 
-@router.get("/fleet", **needs(Rule.KNOWN))
+@router.get("/fleet", **described(Rule.KNOWN, docs.FLEET))
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
@@ -40,7 +48,7 @@ async def fleet(request: Request) -> Response:
     )
 
 
-@router.get("/clusters", **needs(Rule.KNOWN))
+@router.get("/clusters", **described(Rule.KNOWN, docs.CLUSTERS))
 async def clusters(request: Request, refresh: bool = False) -> Response:
     """One row per cluster; ``refresh`` asks every one of them first."""
     runtime = runtime_of(request)
@@ -49,37 +57,26 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
     return Answer({"clusters": explanation.cluster_rows(runtime)})
 
 
-@router.get("/nodes", **needs(Rule.KNOWN))
+@router.get("/nodes", **described(Rule.KNOWN, docs.NODES))
 async def nodes(request: Request) -> Response:
     """The nodes of all clusters as they were last seen, in Ray's words."""
     runtime = runtime_of(request)
     return Answer({"nodes": explanation.node_rows(runtime, runtime.machine.registry.names())})
 
 
-@router.get("/clusters/{name}", **needs(Rule.KNOWN))
-async def cluster(request: Request, name: str) -> Response:
-    """One cluster, asked now."""
-    runtime = runtime_of(request)
-    runtime.check_cluster(name)
-    await runtime.health.check(name)
-    rows = explanation.cluster_rows(runtime)
-    row = next(row for row in rows if row["name"] == name)
-    return Answer({**row, "drained": fleet_control.is_drained(runtime, name)})
-
-
-@router.get("/clusters/{name}/drained", **needs(Rule.KNOWN))
+@router.get("/clusters/{name}/drained", **described(Rule.KNOWN, docs.DRAINED))
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is nothing of ours there any more? None if it is open for new work."""
     return {"drained": fleet_control.is_drained(runtime_of(request), name)}
 
 
-@router.post("/clusters/{name}/cordon", **needs(Rule.OPERATE))
+@router.post("/clusters/{name}/cordon", **described(Rule.OPERATE, docs.CORDON))
 async def cordon(request: Request, name: str) -> dict[str, Any]:
     """Close it for new work."""
     return await _cordoned(request, name, cordoned=True)
 
 
-@router.post("/clusters/{name}/uncordon", **needs(Rule.OPERATE))
+@router.post("/clusters/{name}/uncordon", **described(Rule.OPERATE, docs.UNCORDON))
 async def uncordon(request: Request, name: str) -> dict[str, Any]:
     """Open it again."""
     return await _cordoned(request, name, cordoned=False)
@@ -93,7 +90,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
     return {"items": items}
 
 
-@router.post("/clusters/{name}/declare-dead", **needs(Rule.OPERATE))
+@router.post("/clusters/{name}/declare-dead", **described(Rule.OPERATE, docs.DECLARE_DEAD))
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -104,7 +101,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     return {"items": items}
 
 
-@router.post("/queue/{what}/{name}/pause", **needs(Rule.OPERATE))
+@router.post("/queue/{what}/{name}/pause", **described(Rule.OPERATE, docs.PAUSE))
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -122,7 +119,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name}
 
 
-@router.post("/queue/{what}/{name}/resume", **needs(Rule.OPERATE))
+@router.post("/queue/{what}/{name}/resume", **described(Rule.OPERATE, docs.RESUME))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """The end of pause."""
     runtime = runtime_of(request)
@@ -139,7 +136,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name}
 
 
-@router.post("/plan", **needs(Rule.KNOWN))
+@router.post("/plan", **described(Rule.KNOWN, docs.PLAN))
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -148,27 +145,33 @@ async def plan(request: Request) -> Response:
     return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
 
 
-@router.get("/trace", **needs(Rule.SEE))
+@router.get("/trace", **described(Rule.SEE, docs.TRACE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    items = await asyncio.to_thread(history_trace, runtime_of(request).store, _seen_by(request))
-    return Response(trace_text(items), media_type="text/csv")
+    items = await asyncio.to_thread(history_trace, runtime_of(request).store, only_owner_of(request))
+    return StreamingResponse(_pieces(items), media_type="text/csv")
 
 
-@router.get("/jobs", **needs(Rule.SEE))
-async def jobs(request: Request) -> Response:
-    """Every job that is remembered, oldest first."""
-    return Answer({"jobs": await runtime_of(request).all_jobs(_seen_by(request))})
+def _pieces(items: Sequence[Item]) -> Iterator[bytes]:
+    """In a thread, piece by piece; only the first one has the names of the columns."""
+    yield trace_text(items[:AT_ONCE]).encode()
+    for begin in range(AT_ONCE, len(items), AT_ONCE):
+        yield trace_text(items[begin : begin + AT_ONCE]).partition("\n")[2].encode()
 
 
-@router.get("/jobs/{job_id}", **needs(Rule.SEE))
+@router.get("/jobs", **described(Rule.SEE, docs.JOBS))
+async def jobs(request: Request, after: str | None = None, limit: int | None = None) -> Response:
+    """Every job that is remembered, oldest first. With a ``limit`` they come in pages, newest first."""
+    runtime, only = runtime_of(request), only_owner_of(request)
+    if limit is None and after is None:
+        return Answer({"jobs": await runtime.all_jobs(only), "after": None})
+    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(100 if limit is None else limit))
+    page = await asyncio.to_thread(runtime.store.items, query)
+    return Answer({"jobs": [await runtime.job(one.new.id) for one in page.items], "after": cursor_of(page.after)})
+
+
+@router.get("/jobs/{job_id}", **described(Rule.SEE, docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
     await check_item_seen(request, runtime_of(request), job_id)
     return Answer(await runtime_of(request).job(job_id))
-
-
-def _seen_by(request: Request) -> str | None:
-    """Whose items the caller sees; None: everybody's."""
-    caller = caller_of(request)
-    return None if caller.sees_all else caller.user

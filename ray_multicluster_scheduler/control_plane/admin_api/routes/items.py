@@ -28,7 +28,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     check_seen,
     check_steered,
     check_still_let_in,
-    needs,
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
@@ -41,8 +40,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     seconds,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import BYTES, result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, with_id, with_key
+from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
+from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
@@ -53,35 +57,38 @@ MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
 LOOK_AGAIN_S = 0.2
 """Output is looked for so often while somebody follows it."""
-LAST_NUMBER = 2**63 - 1
 
 
-@router.post("/items", **needs(Rule.SUBMIT))
+@router.post("/items", **described(Rule.SUBMIT, docs.SUBMIT))
 async def submit(request: Request) -> Response:
-    """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable."""
+    """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
+    Without an id it is given one."""
     said = await json_of(request)
-    answers = await _take(request, {**said, "items": [{"task": said.get("task"), "objects": said.get("objects", [])}]})
-    status = int(answers[0].get("problem", {}).get("status", 200))
-    return Answer(answers[0].get("problem", answers[0]), status_code=status)
+    (answer,) = await _take(request, {**said, "items": [said]}, many=False)
+    problem = answer.get("problem")
+    if problem is not None:
+        return Answer(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
+    return Answer(answer)
 
 
-@router.post("/items/batch", **needs(Rule.SUBMIT))
+@router.post("/items/batch", **described(Rule.SUBMIT, docs.SUBMIT_BATCH))
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
-    the answers are in the order of the items, and what was accepted is durable."""
-    return Answer({"items": await _take(request, await json_of(request))})
+    the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
+    return Answer({"items": await _take(request, await json_of(request), many=True)})
 
 
-async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
+async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = said.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
-    blobs = blobs_of(said)
+    blobs, key = blobs_of(said), key_of(request)
     wanted: list[Wanted | SchedulerError] = []
     runtime, caller = runtime_of(request), caller_of(request)
-    for entry in entries:
+    for number, entry in enumerate(entries):
         try:
-            wanted.append(own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user)))
+            new = own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user))
+            wanted.append(new if key is None else _keyed(new, key, number if many else None))
         except SchedulerError as error:
             wanted.append(error)
     if not caller.steers_all:
@@ -90,6 +97,8 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     if not caller.steers_all:
         answers = [own_work.own_answer(caller, runtime, *both) for both in zip(wanted, answers, strict=True)]
+    if key is not None:
+        answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
     client = said.get("client")
     box = mailboxes_of(request).box(client, caller.user) if isinstance(client, str) and client else None
     for one in answers:
@@ -100,6 +109,24 @@ async def _take(request: Request, said: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"problem": problems.document(one)} if isinstance(one, SchedulerError) else _short(one) for one in answers]
 
 
+def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
+    """With the key of the request; of a batch each has one of its own, by its ``number``. Raises ConfigurationError."""
+    if number is None:
+        return wanted._replace(task=with_key(wanted.task, key))
+    if wanted.task.idempotency_key is not None:
+        return wanted
+    return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
+
+
+def _same(wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str) -> Item | SchedulerError:
+    try:
+        if isinstance(wanted, Wanted) and isinstance(answer, Item):
+            check_same(wanted.task, answer, key)
+    except SchedulerError as error:
+        return error
+    return answer
+
+
 def _short(item: Item) -> dict[str, Any]:
     return {"id": item.id, "state": str(item.state), "attempt": item.attempt, "cluster": item.cluster}
 
@@ -108,7 +135,7 @@ def _wanted(entry: object, user: str) -> Wanted:
     """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
-    said = entry["task"]
+    said = with_id(entry["task"])
     task = task_from({**said, "owner": user} if said.get("owner", "") == "" else said)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
         raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
@@ -123,7 +150,7 @@ def _wanted(entry: object, user: str) -> Wanted:
     return Wanted(task, objects, entry.get("get_if_exists") is True)
 
 
-@router.get("/items/{item_id}", **needs(Rule.SEE))
+@router.get("/items/{item_id}", **described(Rule.SEE, docs.GET))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """An item as it is now, with its outcome if it is over."""
     item = await runtime_of(request).look(item_id)
@@ -149,14 +176,18 @@ def _status(caller: Caller, item: Promise) -> dict[str, Any]:
     return told if caller.steers_all or own_work.may_read(caller, item) else own_work.without_values(told)
 
 
-@router.get("/items", **needs(Rule.SEE))
+@router.get("/items", **described(Rule.SEE, docs.LIST))
 async def list_items(
     request: Request,
     state: str | None = None,
     kind: str | None = None,
     owner: str | None = None,
     cluster: str | None = None,
-    after: int | None = None,
+    name: str | None = None,
+    begins: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    after: str | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
     """Newest first, in pages: ask again with the ``after`` of the answer for more."""
@@ -168,10 +199,10 @@ async def list_items(
     if not caller.sees_all:
         check_seen(request, owner or caller.user, f"What belongs to {owner}")
         owner = caller.user
-    after = None if after is None else max(0, min(after, LAST_NUMBER))
-    query = Query(states, kind, owner, cluster, after, min(max(limit, 1), 1000))
+    last, most = number_of(after), rows_at_most(limit)
+    query = Query(states, kind, owner, cluster, last, most, name, begins, since, until)
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
-    return {"items": [_row(one) for one in page.items], "after": page.after}
+    return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 
 
 def _row(stored: StoredItem) -> dict[str, Any]:
@@ -190,7 +221,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
     }
 
 
-@router.post("/wait", **needs(Rule.SEE))
+@router.post("/wait", **described(Rule.SEE, docs.WAIT))
 async def wait(request: Request) -> Response:
     """Long poll: ``{"client": "any name", "mailbox": …, "add": [ids], "heard": [ids], "timeout": 25}``.
 
@@ -219,7 +250,7 @@ async def wait(request: Request) -> Response:
     return Answer(news)
 
 
-@router.post("/items/{item_id}/cancel", **needs(Rule.STEER))
+@router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.CANCEL))
 async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -232,7 +263,7 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
 
 
-@router.post("/items/{item_id}/hold", **needs(Rule.STEER))
+@router.post("/items/{item_id}/hold", **described(Rule.STEER, docs.HOLD))
 async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -245,7 +276,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/release", **needs(Rule.STEER))
+@router.post("/items/{item_id}/release", **described(Rule.STEER, docs.RELEASE))
 async def release(request: Request, item_id: str) -> dict[str, Any]:
     """The end of hold."""
     runtime = runtime_of(request)
@@ -257,7 +288,7 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     return {"id": item_id}
 
 
-@router.post("/items/{item_id}/priority", **needs(Rule.STEER))
+@router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.PRIORITY))
 async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     """``{"priority": 5}``: from now on it waits with this."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -280,17 +311,22 @@ async def _there(request: Request, item_id: str) -> Item | None:
     return item
 
 
-@router.get("/items/{item_id}/explain", **needs(Rule.SEE))
+@router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
     await own_work.check_item_seen(request, runtime_of(request), item_id)
     return Answer(await runtime_of(request).explained(item_id))
 
 
-@router.get("/items/{item_id}/result", **needs(Rule.STEER))
+@router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
 async def result(request: Request, item_id: str) -> Response:
     """The pickled value of one that succeeded, or the pickled exception of user code."""
-    item = await _there(request, item_id)
+    runtime = runtime_of(request)
+    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    large = await large_value(runtime, item_id)
+    if large is not None:
+        return large
+    item = await runtime.look(item_id)
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:
@@ -305,7 +341,7 @@ async def result(request: Request, item_id: str) -> Response:
     return Response(told.payload, media_type=BYTES)
 
 
-@router.get("/items/{item_id}/logs", **needs(Rule.SEE))
+@router.get("/items/{item_id}/logs", **described(Rule.SEE, docs.LOGS))
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:

@@ -6,19 +6,21 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 
 router = APIRouter(tags=["probes"])
 
 
-@router.get("/healthz", **needs(Rule.OPEN))
+@router.get("/healthz", **described(Rule.OPEN, docs.HEALTH))
 async def healthz() -> dict[str, Any]:
     """It answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", **needs(Rule.OPEN))
+@router.get("/readyz", **described(Rule.OPEN, docs.READY))
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """It can accept work; 503 with the reason if not."""
     runtime = runtime_of(request)

@@ -14,11 +14,15 @@ _LONGEST_S = 100 * 365 * 86_400.0
 _LATEST = 1e11
 _PRIVATE = frozenset({"runtime_env", "job", "entrypoint", "metadata"})
 """What may have secrets in it: it is not said again."""
+_DEEPEST = 32
 
 
 class _Field(NamedTuple):
+    """``schema`` says the same as ``holds``, as far as JSON Schema can."""
+
     holds: Callable[[Any], bool]
     words: str
+    schema: Mapping[str, Any]
 
 
 def task_from(said: object) -> TaskDescription:
@@ -47,6 +51,11 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_id(value: object) -> bool:
+    """May an item be called so?"""
+    return _ID.holds(value)
 
 
 def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
@@ -79,36 +88,76 @@ def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, (list, tuple)) and all(map(holds, value))
 
 
+def _is_plain(value: object, deepest: int = _DEEPEST) -> bool:
+    """A JSON object that is not so deep that whoever walks through it later falls over."""
+    if not value:
+        return isinstance(value, Mapping)
+    level: list[object] = [value]
+    for _ in range(deepest):
+        level = [
+            below
+            for one in level
+            if isinstance(one, (dict, list))
+            for below in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return isinstance(value, Mapping)
+    return False
+
+
 def _maybe(field: _Field) -> _Field:
-    return _Field(lambda value: value is None or field.holds(value), f"{field.words}, or null")
+    schema = {"anyOf": [dict(field.schema), {"type": "null"}]}
+    return _Field(lambda value: value is None or field.holds(value), f"{field.words}, or null", schema)
 
 
 def _whole(least: int, most: int) -> _Field:
-    holds = lambda value: type(value) is int and least <= value <= most  # noqa: E731
-    return _Field(holds, f"a whole number from {least} to {most}")
+    holds = lambda value: type(value) is int and least <= value <= most  # noqa: E731 - one line says it
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return _Field(holds, f"a whole number from {least} to {most}", schema)
 
 
 def _one_of(*words: str) -> _Field:
-    return _Field(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}")
+    schema = {"type": "string", "enum": list(words)}
+    return _Field(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}", schema)
 
 
-_ID = _Field(lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value, "1 to 256 characters, no /")
-_ANY_TEXT = _Field(lambda value: isinstance(value, str), "text")
-_TEXT = _Field(is_text, "text")
-_NAMES = _Field(_list_of(is_text), "a list of texts")
+_ANY = {"type": "string"}
+_ID = _Field(
+    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value,
+    "1 to 256 characters, no /",
+    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[^/]+$"},
+)
+_ANY_TEXT = _Field(lambda value: isinstance(value, str), "text", _ANY)
+_TEXT = _Field(is_text, "text", _ANY)
+_NAMES = _Field(_list_of(is_text), "a list of texts", {"type": "array", "items": _ANY})
 _COUNT = _whole(0, _MOST)
-_SECONDS = _Field(lambda value: _is_number(value) and 0 < value < _LONGEST_S, "seconds above 0")
-_TIME = _Field(lambda value: _is_number(value) and 0 <= value < _LATEST, "seconds since 1970")
-_RESOURCES = _Field(_is_resources, 'amounts by name, such as {"CPU": 1}')
-_FLAG = _Field(lambda value: isinstance(value, bool), "true or false")
-_OBJECT = _Field(lambda value: isinstance(value, Mapping), "a JSON object")
+_SECONDS = _Field(
+    lambda value: _is_number(value) and 0 < value < _LONGEST_S,
+    "seconds above 0",
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": _LONGEST_S},
+)
+_TIME = _Field(
+    lambda value: _is_number(value) and 0 <= value < _LATEST,
+    "seconds since 1970",
+    {"type": "number", "minimum": 0, "exclusiveMaximum": _LATEST},
+)
+_AMOUNT = {"type": "number", "minimum": 0, "exclusiveMaximum": _MOST**2}
+_RESOURCES = _Field(
+    _is_resources, 'amounts by name, such as {"CPU": 1}', {"type": "object", "additionalProperties": _AMOUNT}
+)
+_FLAG = _Field(lambda value: isinstance(value, bool), "true or false", {"type": "boolean"})
+_OBJECT = _Field(lambda value: isinstance(value, Mapping), "a JSON object", {"type": "object"})
 
 _JOB = {
-    "entrypoint": _Field(lambda value: isinstance(value, str) and bool(value.strip()), "a shell command"),
-    "metadata": _Field(_is_words, "texts by name"),
+    "entrypoint": _Field(
+        lambda value: isinstance(value, str) and bool(value.strip()),
+        "a shell command",
+        {"type": "string", "pattern": r"\S"},
+    ),
+    "metadata": _Field(_is_words, "texts by name", {"type": "object", "additionalProperties": _ANY}),
     "entrypoint_resources": _RESOURCES,
 }
-_NAME = _Field(lambda value: is_text(value) and bool(value), "a name")
+_NAME = _Field(lambda value: is_text(value) and bool(value), "a name", {"type": "string", "minLength": 1})
 _ACTOR = {
     "ray_name": _NAME,
     "placement": _RESOURCES,
@@ -122,7 +171,11 @@ _ACTOR = {
     "asynchronous": _FLAG,
 }
 _GANG = {
-    "members": _Field(_list_of(lambda one: isinstance(one, Mapping)), "a list of members"),
+    "members": _Field(
+        _list_of(lambda one: isinstance(one, Mapping)),
+        "a list of members",
+        {"type": "array", "items": {"type": "object"}},
+    ),
     "strategy": _TEXT,
     "of": _one_of("task", "actor"),
     "ready_timeout": _maybe(_SECONDS),
@@ -161,11 +214,13 @@ _TASK = {
     "content_key": _maybe(_TEXT),
     "after": _NAMES,
     "start_after": _maybe(_TIME),
-    "runtime_env": _OBJECT,
+    "runtime_env": _Field(_is_plain, f"a JSON object of at most {_DEEPEST} levels", {"type": "object"}),
     "function_digest": _maybe(_TEXT),
     "arguments_digest": _maybe(_TEXT),
     "arguments_bytes": _COUNT,
-    "home_paths": _Field(_list_of(lambda one: isinstance(one, str)), "a list of texts"),
+    "home_paths": _Field(
+        _list_of(lambda one: isinstance(one, str)), "a list of texts", {"type": "array", "items": _ANY}
+    ),
     "job": _maybe(_OBJECT),
     "actor": _maybe(_OBJECT),
     "gang": _maybe(_OBJECT),
@@ -173,3 +228,12 @@ _TASK = {
     "program": _maybe(_TEXT),
     "keep": _maybe(_one_of("cluster")),
 }
+
+PARTS: Mapping[str, Mapping[str, _Field]] = {
+    "Task": _TASK,
+    "Job": _JOB,
+    "Actor": _ACTOR,
+    "Gang": _GANG,
+    "Member": _MEMBER,
+}
+"""All that may be said of an item, by its parts; what is documented is made from this."""

@@ -49,9 +49,27 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
 -- name: items_unfinished
    AND owed
 
+-- name: items_name
+   AND name = :name
+
+-- name: items_begins
+   AND substr(id, 1, length(:begins)) = :begins
+
+-- name: items_since
+   AND submitted_at >= :since
+
+-- name: items_until
+   AND submitted_at < :until
+
 -- name: items_end
  ORDER BY number DESC
  LIMIT :limit
+
+-- name: unfinished
+SELECT kind, owner, state, cluster, count(*)
+  FROM items
+ WHERE owed AND finished_at IS NULL
+ GROUP BY kind, owner, state, cluster
 
 -- name: payloads
 SELECT digest FROM payloads WHERE item = ? ORDER BY position

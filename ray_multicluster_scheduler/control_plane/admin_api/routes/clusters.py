@@ -1,0 +1,128 @@
+"""One cluster: all that is known of it, looked at now, emptied; and other clusters while the service runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
+from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of, seconds
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.config.loader import config_from
+from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+from ray_multicluster_scheduler.scheduler.health.health_checker import Health
+
+router = APIRouter(prefix="/api/v1/clusters", tags=["clusters"])
+LONGEST_DRAIN_S = 60.0
+LOOK_AGAIN_S = 0.1
+MOST_CLUSTERS = 1000
+_SOURCE = "what was sent"
+
+
+@router.get("/{name}", **described(Rule.KNOWN, docs.CLUSTER))
+async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
+    """One cluster, asked now; without ``refresh`` as it is known."""
+    runtime = runtime_of(request)
+    runtime.check_cluster(name)
+    if refresh:
+        await _asked(runtime, name)
+    return Answer(cluster_details(runtime, name))
+
+
+@router.post("/{name}/check", **described(Rule.KNOWN, docs.CHECK))
+async def check(request: Request, name: str) -> Response:
+    """Ask it now whether it is there, and what it has. Jobs and links that had given it up hear of it, too."""
+    runtime = runtime_of(request)
+    runtime.check_cluster(name)
+    health = await _asked(runtime, name)
+    answered = health.snapshot is not None
+    return Answer({"answered": answered, "reason": health.sentence, "cluster": cluster_details(runtime, name)})
+
+
+async def _asked(runtime: ServiceRuntime, name: str) -> Health:
+    health = await runtime.health.check(name)
+    await asyncio.sleep(0)  # the brain hears of it first
+    return health
+
+
+@router.post("/{name}/drain", **described(Rule.OPERATE, docs.DRAIN))
+async def drain(request: Request, name: str) -> Response:
+    """Close it for new work, and wait until nothing is there any more: ``{"timeout": 25}``, at most 60 s. Ask again if
+    it is not empty by then."""
+    said, runtime = await json_of(request), runtime_of(request)
+    timeout = seconds(said, "timeout", 25.0, LONGEST_DRAIN_S)
+    fleet_control.cordon(runtime, name, cordoned=True)
+    await runtime.durable()
+    await record_action(request, "drain", name)
+    drained = await _drained(runtime, name, asyncio.get_running_loop().time() + timeout)
+    return Answer({"drained": drained, "items": fleet_control.items_on(runtime, name)})
+
+
+async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
+    """Raises SchedulerError when somebody opens it meanwhile."""
+    while not (drained := fleet_control.is_drained(runtime, name)):
+        if drained is None:
+            raise SchedulerError(
+                f"Cluster {name!r} was not drained: somebody opened it for new work again.",
+                cluster=name,
+                next_step="drain it again, if nothing should go there",
+            )
+        if asyncio.get_running_loop().time() >= deadline or runtime.closed:
+            return False
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return True
+
+
+@router.post("/apply", **described(Rule.ADMINISTER, docs.APPLY))
+async def apply(request: Request) -> Response:
+    """Other clusters from now on: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to
+    read the file again, as SIGHUP does. Those that are not named go; one that goes, or moves to another address, must
+    be empty. It holds until the next start, which reads the file."""
+    said, changes = await json_of(request), _changes_of(request)
+    if said:
+        wanted = await asyncio.to_thread(_config, said, runtime_of(request))
+        done = (await changes.apply(wanted)).to_dict()
+    else:
+        done = (await changes.reload()).to_dict()
+    await record_action(request, "apply", "clusters", done)
+    return Answer(done)
+
+
+def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
+    """Raises ConfigurationError."""
+    match said:
+        case {"text": str(text), **rest} if not rest:
+            data = parse_yaml(text, _SOURCE)
+        case {"clusters": list(), **rest} if not rest or list(rest) == ["settings"]:
+            data = said
+        case _:
+            raise ConfigurationError(
+                "There are no clusters in it.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'
+            )
+    whole = isinstance(data, dict) and "settings" in data
+    config = config_from(data, _SOURCE, runtime.config.base_dir)
+    if len(config.clusters) > MOST_CLUSTERS:
+        raise ConfigurationError(f"These are {len(config.clusters):,} clusters.", next_step="send 1,000 at the most")
+    for one in config.clusters:
+        if one.auth_token is not None and not one.auth_token.get_secret_value().strip("*•"):
+            raise ConfigurationError(
+                f"The auth_token of {one.name} is covered, as it was shown.",
+                cluster=one.name,
+                next_step="give the token itself, or ${NAME}",
+            )
+    return config if whole else config.model_copy(update={"settings": runtime.config.settings})
+
+
+def _changes_of(request: Request) -> FleetChanges:
+    changes: FleetChanges = request.app.state.fleet_changes
+    return changes

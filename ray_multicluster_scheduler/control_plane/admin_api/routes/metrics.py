@@ -1,0 +1,20 @@
+"""Figures for whoever watches over a service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.metrics_text import metrics_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE
+
+router = APIRouter(tags=["probes"])
+
+
+@router.get("/metrics", **described(Rule.KNOWN, docs.METRICS))
+async def metrics(request: Request) -> Response:
+    """All figures, in the text form of Prometheus."""
+    return Response(metrics_text(runtime_of(request)), media_type=CONTENT_TYPE)

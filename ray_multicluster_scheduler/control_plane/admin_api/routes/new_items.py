@@ -1,0 +1,70 @@
+"""Names of what is submitted: ids that we make, and keys from a header, so that a repeat is harmless."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.secret_words import masked_line
+
+_HEADER = b"idempotency-key"
+_LONGEST = 255
+
+
+def new_id(kind: object) -> str:
+    """One that nobody has."""
+    return f"{kind}-{uuid.uuid4().hex}"
+
+
+def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with an id, if it has none. Without one, a repeat is another item, unless it has a key."""
+    return task if "id" in task else {**task, "id": new_id(str(task.get("kind"))[:20].replace("/", ""))}
+
+
+def key_of(request: Request) -> str | None:
+    """What the header Idempotency-Key says. Raises ConfigurationError."""
+    for name, value in request.scope["headers"]:
+        if name == _HEADER:
+            key: str = value.decode("latin-1")
+            if not 0 < len(key) <= _LONGEST or not key.isascii():
+                raise ConfigurationError(
+                    f"Idempotency-Key is {key[:100]!r}.", next_step=f"give 1 to {_LONGEST} characters of ASCII"
+                )
+            return key
+    return None
+
+
+def with_key(task: TaskDescription, key: str) -> TaskDescription:
+    """Raises ConfigurationError if it says another key itself."""
+    if task.idempotency_key is not None and task.idempotency_key != key:
+        raise ConfigurationError(
+            f"{task.kind} {task.id} has the idempotency_key {task.idempotency_key!r}, and the header Idempotency-Key "
+            f"says {key!r}.",
+            task_id=task.id,
+            next_step="give one of them, or the same twice",
+        )
+    return replace(task, idempotency_key=key)
+
+
+def check_same(asked: TaskDescription, item: Item, key: str) -> None:
+    """Raises ConfigurationError if the key was used before, for something else."""
+    if item.id != asked.id and _essence(item.task) != _essence(asked):
+        raise ConfigurationError(
+            f"Idempotency-Key {key!r} was used for {item.id}, which is another {item.task.kind}.",
+            task_id=item.id,
+            next_step="give each request a key of its own, and the same one only to a repeat",
+        )
+
+
+def _essence(task: TaskDescription) -> tuple[object, ...]:
+    """What is run, and with what; secrets are covered, as they are where it is kept."""
+    what = task.kind, masked_line(task.name), task.function_digest, task.arguments_digest, task.gang
+    job = None if task.job is None else (masked_line(task.job.entrypoint), sorted(task.job.metadata))
+    return (*what, job, dict(task.requirements))

@@ -1,0 +1,105 @@
+"""Retry: what is over is submitted once more, as another item."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, SchedulerError
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, new_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_id
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
+
+router = APIRouter(prefix="/api/v1", tags=["items"])
+
+
+@router.post("/items/{item_id}/retry", **described(Rule.SUBMIT, docs.RETRY))
+async def retry(request: Request, item_id: str) -> Response:
+    """Submit what failed or was cancelled once more: ``{"id": "of the new one", "anyway": false}``. It is another item,
+    with the same code, arguments and wishes; ``anyway`` is for one that succeeded. It is its own: no program's end is
+    its end."""
+    said, runtime, key = await json_of(request), runtime_of(request), key_of(request)
+    made = said.get("id")
+    if made is not None and not is_id(made):
+        raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step="give 1 to 256 characters, no /")
+    caller = caller_of(request)
+    await own_work.check_steered_by(caller, runtime, item_id)
+    before, objects, state = await _over(runtime, item_id)
+    if state is TaskState.SUCCEEDED and said.get("anyway") is not True:
+        raise SchedulerError(
+            f"{item_id} succeeded.", task_id=item_id, next_step='send {"anyway": true} to run it once more all the same'
+        )
+    if made == item_id:
+        raise ConfigurationError(
+            f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
+        )
+    task = _again(before, made or new_id(before.kind), key)
+    wanted: Wanted | SchedulerError = own_work.admitted(caller, runtime.settings, Wanted(task, objects))
+    if not caller.steers_all:
+        (wanted,) = await own_work.own_only(caller, runtime, [wanted])
+    if isinstance(wanted, SchedulerError):
+        raise wanted
+    (answer,) = await runtime.take([wanted], {})
+    if not caller.steers_all:
+        answer = own_work.own_answer(caller, runtime, wanted, answer)
+    if isinstance(answer, MissingBlobs):
+        raise ResultLostError(
+            f"{item_id} cannot be repeated: its code or its arguments were forgotten.",
+            task_id=item_id,
+            next_step="submit it again from the program that made it, or keep payloads longer (keep_payloads_s)",
+        )
+    if isinstance(answer, SchedulerError):
+        raise answer
+    if key is not None:
+        check_same(task, answer, key)
+    await record_if_others(request, before.owner, "retry", item_id, {"as": answer.id})
+    return Answer(
+        {
+            "id": answer.id,
+            "repeats": item_id,
+            "state": str(answer.state),
+            "attempt": answer.attempt,
+            "cluster": answer.cluster,
+        }
+    )
+
+
+async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription, tuple[str, ...], TaskState]:
+    """How it was submitted, the names of its values, and how it ended. Raises SchedulerError, UnknownItemError."""
+    item: Item | None = await runtime.look(item_id)
+    stored = None if item is None else await asyncio.to_thread(runtime.store.item, item_id)
+    if item is None or stored is None:
+        raise ResultLostError(
+            f"{item_id} ended long ago and was forgotten.", task_id=item_id, next_step="submit it again"
+        )
+    if item.outcome is None:
+        raise SchedulerError(
+            f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end, or cancel it first"
+        )
+    task, objects = task_of(stored, runtime.store.sealer)
+    if task.actor is not None and task.actor.adopt:
+        raise SchedulerError(
+            f"{item_id} was made by another control plane, and only found here.",
+            task_id=item_id,
+            next_step="make it again by a program",
+        )
+    return task, objects, item.outcome.completion.state
+
+
+def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescription:
+    actor = task.actor
+    if actor is not None and actor.ray_name == task.id:
+        actor = replace(actor, ray_name=item_id)
+    return replace(task, id=item_id, actor=actor, idempotency_key=key, submitted_at=0.0, program=None)

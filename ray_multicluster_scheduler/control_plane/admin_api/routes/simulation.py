@@ -1,0 +1,87 @@
+"""What would become of a workload on this fleet, or on another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import simulation as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.simulated_run import MOST_ITEMS, SimulatedRuns
+from ray_multicluster_scheduler.simulation import Synthetic
+
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+_MOST_SEED = 2**53
+_NOT_HERE = frozenset({"policies"})
+"""Settings that name code to be loaded: that is for whoever starts the service."""
+
+
+@router.post("/simulate", **described(Rule.KNOWN, docs.SIMULATE))
+async def simulate(request: Request) -> Response:
+    """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
+    "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless
+    ``nodes`` says otherwise. Nothing is submitted. One at a time, at most 5,000 items and 30 s."""
+    said, runtime = await json_of(request), runtime_of(request)
+    unknown = sorted(set(said) - {"synthetic", "nodes", "settings", "seed"})
+    if unknown:
+        raise ConfigurationError(
+            f"A simulation has no {unknown[0]!r}.", next_step="use synthetic, nodes, settings, seed"
+        )
+    runs: SimulatedRuns = request.app.state.simulated_runs
+    return Answer(await runs.run(_asked(said, runtime)))
+
+
+def _asked(said: dict[str, Any], runtime: ServiceRuntime) -> dict[str, Any]:
+    """Raises ConfigurationError."""
+    synthetic, seed = said.get("synthetic"), said.get("seed", 0)
+    if not isinstance(synthetic, str) or len(synthetic) > 10_000:
+        raise ConfigurationError("synthetic is no text.", next_step='for example "items=1000 over=1h run=constant:60"')
+    items = Synthetic.parse(synthetic).items
+    if items is not None and items > MOST_ITEMS:
+        raise ConfigurationError(f"These are {items:,} items.", next_step=f"simulate {MOST_ITEMS:,} at the most here")
+    if type(seed) is not int or not 0 <= seed < _MOST_SEED:
+        raise ConfigurationError(f"seed is {str(seed)[:100]!r}.", next_step="give a whole number, 0 or more")
+    settings, nodes = _mapping(said, "settings"), _mapping(said, "nodes")
+    if not _NOT_HERE.isdisjoint(settings):
+        raise ConfigurationError("policies cannot be given here.", next_step="use `rmcs simulate` for them")
+    for name in nodes:
+        runtime.check_cluster(name)
+    known = {one.name: _size(runtime, one.name) for one in runtime.config.clusters}
+    sizes = {name: size for name, size in {**known, **nodes}.items() if size is not None}
+    clusters = [
+        one.model_dump(mode="json", include={"name", "prefer", "weight", "tags", "max_running_jobs", "max_in_flight"})
+        | {"dashboard": "http://simulated:8265"}
+        for one in runtime.config.clusters
+        if one.name in sizes
+    ]
+    now = runtime.config.settings.model_dump(mode="json", exclude_unset=True)
+    return {
+        "config": {"settings": {**now, **settings}, "clusters": clusters},
+        "nodes": sizes,
+        "synthetic": synthetic,
+        "seed": seed,
+    }
+
+
+def _mapping(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = said.get(key, {})
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="send a JSON object")
+    return value
+
+
+def _size(runtime: ServiceRuntime, name: str) -> str | None:
+    """Its nodes as they were last seen; None if that was never."""
+    snapshot = runtime.machine.registry.latest_snapshot(name)
+    if snapshot is None or not snapshot.nodes:
+        return None
+    told = [
+        {what: one.total[what] for what in ("CPU", "GPU", "memory") if one.total.get(what)} for one in snapshot.nodes
+    ]
+    return "+".join("{" + ",".join(f"{what}:{amount:.0f}" for what, amount in one.items()) + "}" for one in told)

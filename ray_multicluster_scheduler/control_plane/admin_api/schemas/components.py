@@ -1,0 +1,156 @@
+"""The parts of the document that several routes speak of. What an item may say is made from what is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
+from ray_multicluster_scheduler.common.model.gang_description import GangDescription, MemberDescription
+from ray_multicluster_scheduler.common.model.job_description import JobDescription
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import PARTS
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
+    ANYTHING,
+    Schema,
+    by_name,
+    flag,
+    many,
+    named,
+    number,
+    or_null,
+    text,
+    thing,
+    whole,
+)
+
+STATES = [str(state) for state in TaskState]
+_KINDS: Mapping[str, type[Any]] = {
+    "Task": TaskDescription,
+    "Job": JobDescription,
+    "Actor": ActorDescription,
+    "Gang": GangDescription,
+    "Member": MemberDescription,
+}
+_INSIDE = {
+    ("Task", "job"): or_null(named("Job")),
+    ("Task", "actor"): or_null(named("Actor")),
+    ("Task", "gang"): or_null(named("Gang")),
+    ("Gang", "members"): many(named("Member")),
+}
+_GIVEN_BY_US = frozenset({("Task", "id")})
+"""What need not be said, although an item cannot be without it."""
+
+
+def part(name: str) -> Schema:
+    """What may be said of this part of an item: the same fields that are checked, and no others."""
+    properties: dict[str, Schema] = {}
+    usual = {one.name: one.default for one in fields(_KINDS[name])}
+    for key, one in PARTS[name].items():
+        schema = {**_INSIDE.get((name, key), one.schema), "description": f"Given as {one.words}."}
+        if usual[key] is not MISSING and isinstance(usual[key], (int, float, str)):
+            schema["default"] = usual[key]
+        properties[key] = schema
+    without = [one.name for one in fields(_KINDS[name]) if one.default is MISSING and one.default_factory is MISSING]
+    required = [key for key in without if (name, key) not in _GIVEN_BY_US]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+PROBLEM = thing(
+    "An RFC 9457 problem document, with our own words beside it.",
+    type=text(),
+    title=text(),
+    status=whole("The HTTP status."),
+    detail=text("What happened, and what to do."),
+    code=text("A code for programs, such as UNKNOWN_ITEM."),
+    error=text("The class of the Python error, such as UnknownItemError."),
+    message=text("What happened."),
+    maybe={
+        "next_step": or_null(text("What to do.")),
+        "task_id": or_null(text("To which item.")),
+        "cluster": or_null(text("On which cluster.")),
+        "missing": many(text(), "Digests of payloads that are not here."),
+        "id": text("Of a defect: what the log calls it."),
+    },
+)
+
+STATUS = thing(
+    "An item as it is now.",
+    id=text(),
+    state=text("EXPIRED if it ended long ago and was forgotten.", enum=[*STATES, "EXPIRED"]),
+    maybe={
+        "kind": text(enum=["task", "actor", "job", "gang"]),
+        "name": text(),
+        "owner": text(),
+        "attempt": whole("How often it was tried; 0 before the first time."),
+        "cluster": or_null(text()),
+        "number": whole("Of its last step."),
+        "at": number("When that was, in seconds since 1970."),
+        "code": text("Why it is in this state, for programs."),
+        "sentence": text("The same for people."),
+        "outcome": {**ANYTHING, "description": "How it ended, if it is over."},
+        "actor": ANYTHING,
+    },
+)
+
+ROW = thing(
+    "An item in a list.",
+    id=text(),
+    kind=text(),
+    name=text(),
+    owner=text(),
+    state=text(enum=STATES),
+    attempt=whole(),
+    cluster=or_null(text()),
+    priority=whole(),
+    submitted_at=number(),
+    finished_at=or_null(number()),
+)
+
+CLUSTER = thing(
+    "A cluster; null where something is not known.",
+    name=text(),
+    state=text("UP, or a code for what is wrong with it."),
+    sentence=text("What is wrong with it."),
+    cordoned=flag("Closed for new work."),
+    items=whole("How many of ours are there."),
+    maybe={
+        "carrier": or_null(text()),
+        "tags": many(text()),
+        "prefer": flag(),
+        "weight": number(),
+        "dashboard": or_null(text()),
+        "head_address": or_null(text()),
+        "nodes": or_null(whole()),
+        "total": or_null(by_name(number())),
+        "free": or_null(by_name(number())),
+        "ray_version": or_null(text()),
+        "python_version": or_null(text()),
+        "os": or_null(text()),
+        "arch": or_null(text()),
+    },
+)
+
+JOB_INFO = thing(
+    "A job in Ray's words.",
+    job_id=text(),
+    status=text(),
+    message=text(),
+    maybe={
+        "entrypoint": text(),
+        "metadata": by_name(text()),
+        "cluster": or_null(text()),
+        "attempt": whole(),
+        "ray_submission_id": or_null(text()),
+        "submitted_at": number(),
+        "started_at": or_null(number()),
+        "finished_at": or_null(number()),
+    },
+)
+
+
+def components() -> dict[str, Schema]:
+    """All of them, by name."""
+    parts = {name: part(name) for name in PARTS}
+    return {**parts, "Problem": PROBLEM, "Status": STATUS, "Row": ROW, "Cluster": CLUSTER, "JobInfo": JOB_INFO}

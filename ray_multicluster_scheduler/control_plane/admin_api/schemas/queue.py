@@ -1,0 +1,92 @@
+"""What the routes of the queue and of owners answer."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
+    by_name,
+    flag,
+    many,
+    number,
+    or_null,
+    text,
+    thing,
+    whole,
+)
+
+_OWNER = thing(
+    owner=text(),
+    waiting=whole(),
+    running=whole("On a cluster, or on the way there."),
+    limits=thing(
+        weight=number("Its share at equal priority."),
+        max_queued=or_null(whole()),
+        max_running=or_null(whole()),
+        max_gpus=or_null(number()),
+    ),
+    paused=or_null(text("Why its queue is paused; null: it is not.")),
+)
+_ANN = {
+    "owner": "ann",
+    "waiting": 1,
+    "running": 2,
+    "limits": {"weight": 1.0, "max_queued": None, "max_running": 10, "max_gpus": None},
+    "paused": None,
+}
+QUEUE = Described(
+    summary="What waits, and why",
+    answer=one(
+        thing(
+            depth=whole("How many wait."),
+            states=by_name(whole()),
+            kinds=by_name(whole()),
+            owners=by_name(whole()),
+            lanes=many(
+                thing(queue=text("task or job"), cluster=or_null(text("Preferred; null: any.")), waiting=whole()),
+                "Of everybody, as the brain has them; empty where only one owner is asked for.",
+            ),
+            waiting=many(
+                thing(
+                    id=text(),
+                    kind=text(),
+                    name=text(),
+                    owner=text(),
+                    priority=whole(),
+                    state=text(),
+                    submitted_at=number(),
+                    code=text("Why it waits, for programs."),
+                    sentence=text("The same for people."),
+                    held=flag("Somebody keeps it from starting."),
+                )
+            ),
+            after=or_null(text("Ask with it for the next page; null: there is none.")),
+        ),
+        {
+            "depth": 1,
+            "states": {"QUEUED": 1},
+            "kinds": {"job": 1},
+            "owners": {"ann": 1},
+            "lanes": [{"queue": "job", "cluster": None, "waiting": 1}],
+            "waiting": [
+                {
+                    "id": ID,
+                    "kind": "job",
+                    "name": "nightly",
+                    "owner": "ann",
+                    "priority": 0,
+                    "state": "QUEUED",
+                    "submitted_at": 1794700790.0,
+                    "code": "NO_CAPACITY",
+                    "sentence": "mac: 1 CPU is not free on any one node",
+                    "held": False,
+                }
+            ],
+            "after": None,
+        },
+    ),
+)
+OWNERS = Described(
+    summary="Owners: what they have, and may have", answer=one(thing(owners=many(_OWNER)), {"owners": [_ANN]})
+)
+OWNER = Described(summary="One owner", answer=one(_OWNER, _ANN))

@@ -1,0 +1,72 @@
+"""What waits and what runs, counted by queue, cluster and owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
+
+WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
+ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
+
+
+def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
+    """On the loop: how many wait, as of the last commit; only those of this owner, if one is given. Lanes are those of
+    the brain at this moment, of everybody."""
+    waiting = [one for one in counts if one.state in WAITING and owner in (None, one.owner)]
+    by_state, by_kind, by_owner = _sums(waiting, "state"), _sums(waiting, "kind"), _sums(waiting, "owner")
+    lanes = runtime.machine.queue_depths() if owner is None else {}
+    return {
+        "depth": sum(one.items for one in waiting),
+        "states": by_state,
+        "kinds": by_kind,
+        "owners": by_owner,
+        "lanes": [{"queue": lane.queue, "cluster": lane.cluster, "waiting": count} for lane, count in lanes.items()],
+    }
+
+
+def waiting_row(stored: StoredItem, runtime: ServiceRuntime) -> dict[str, Any]:
+    """On the loop: one that waits, and why."""
+    new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
+    missing = None if record is None else runtime.machine.missing(new.id)
+    return {
+        "id": new.id,
+        "kind": new.kind,
+        "name": new.name,
+        "owner": new.owner,
+        "priority": now.priority,
+        "state": str(now.state if record is None else record.state),
+        "submitted_at": new.submitted_at,
+        "code": "" if record is None else record.code,
+        "sentence": "" if record is None else (record.sentence if missing is None else missing.sentence),
+        "held": record is not None and record.held is not None,
+    }
+
+
+def owner_rows(counts: Iterable[Unfinished], limits: Mapping[str, OwnerLimits], paused: Mapping[str, str]) -> list[Any]:
+    """Everybody who has something here, or of whom something was said, by name."""
+    counts = list(counts)
+    waiting = _sums((one for one in counts if one.state in WAITING), "owner")
+    running = _sums((one for one in counts if one.state in ON_A_CLUSTER), "owner")
+    return [
+        {
+            "owner": name,
+            "waiting": waiting.get(name, 0),
+            "running": running.get(name, 0),
+            "limits": limits.get(name, OwnerLimits()).model_dump(mode="json"),
+            "paused": paused.get(name),
+        }
+        for name in sorted({*waiting, *running, *limits, *paused})
+    ]
+
+
+def _sums(counts: Iterable[Unfinished], key: str) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for one in counts:
+        sums[str(getattr(one, key))] += one.items
+    return dict(sums)

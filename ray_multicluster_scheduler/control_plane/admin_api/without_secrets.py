@@ -1,0 +1,41 @@
+"""Configuration as it may be shown: what is or may be a secret is left out or covered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+
+_SECRET = re.compile(r"token|secret|passw|credential|private|api_?key|auth", re.IGNORECASE)
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def settings_shown(settings: Settings) -> dict[str, Any]:
+    """All settings that are in force."""
+    shown: dict[str, Any] = covered(settings.model_dump(mode="json"))
+    return shown
+
+
+def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
+    """An entry of ``clusters:``. Of its token only where that comes from; of environment variables only the names."""
+    entry = config.model_dump(mode="json", exclude={"auth_token", "auth_token_path"})
+    environment = dict(entry["runtime_env"])
+    if isinstance(environment.get("env_vars"), Mapping):
+        environment["env_vars"] = dict.fromkeys(environment["env_vars"], MASKED)
+    how = "token" if config.auth_token is not None else "file" if config.auth_token_path is not None else None
+    return {**covered({**entry, "runtime_env": environment}), "auth": how}
+
+
+def covered(value: Any) -> Any:
+    """Plain data, where names that look like those of secrets have no values, and addresses no passwords."""
+    if isinstance(value, Mapping):
+        return {
+            name: MASKED if one and isinstance(one, str) and _SECRET.search(str(name)) else covered(one)
+            for name, one in value.items()
+        }
+    if isinstance(value, list):
+        return [covered(one) for one in value]
+    return _IN_URL.sub(MASKED, value) if isinstance(value, str) else value

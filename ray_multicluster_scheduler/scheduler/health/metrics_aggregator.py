@@ -1,0 +1,62 @@
+"""MetricsAggregator: rates and ratios from what happens to items. It never grows with the number of items."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Histogram
+
+MOST_REASONS = 64
+OTHER = "OTHER"
+_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86_400.0)
+_SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
+_QUEUED, _DISPATCHING, _RUNNING = TaskState.QUEUED, TaskState.DISPATCHING, TaskState.RUNNING
+_RETRYING, _FAILED = TaskState.RETRYING, TaskState.FAILED
+
+
+class MetricsAggregator:
+    """Since the process began. One thread tells it, and reads."""
+
+    def __init__(self) -> None:
+        self.entered: dict[str, int] = {str(state): 0 for state in TaskState}
+        self.retries: Counter[str] = Counter()
+        self.started: Counter[str] = Counter()
+        """By cluster: attempts that were seen to run there."""
+        self.not_started: Counter[str] = Counter()
+        """By cluster: attempts that were sent there and did not begin."""
+        self.queue_wait, self.dispatch, self.decision = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_SHORT)
+
+    def moved(self, before: Transition | None, now: Transition) -> None:
+        """An item has made a step; ``before`` is its last one. It is called for each, so it does little."""
+        state = now.state
+        self.entered[state._value_] += 1  # an enum's own hash is computed each time
+        if before is not None:
+            was = before.state
+            if was is _DISPATCHING and state is not _DISPATCHING:
+                self._left_dispatching(before, now)
+            elif was is _QUEUED and state is _DISPATCHING:
+                self.queue_wait.add(max(0.0, now.at - before.at))
+        if state is _RETRYING:
+            known = now.code in self.retries or len(self.retries) < MOST_REASONS
+            self.retries[now.code if known else OTHER] += 1
+
+    def _left_dispatching(self, before: Transition, now: Transition) -> None:
+        if before.cluster is None:
+            return
+        if now.state is _RUNNING:
+            self.started[before.cluster] += 1
+            self.dispatch.add(max(0.0, now.at - before.at))
+        elif now.state in (_RETRYING, _FAILED):
+            self.not_started[before.cluster] += 1
+
+    def success_ratio(self, cluster: str) -> float | None:
+        """Of what was sent there, which part began; None before anything was."""
+        started, all_of_it = self.started[cluster], self.started[cluster] + self.not_started[cluster]
+        return started / all_of_it if all_of_it else None
+
+    def forget(self, cluster: str) -> None:
+        """It is not ours any more."""
+        self.started.pop(cluster, None)
+        self.not_started.pop(cluster, None)

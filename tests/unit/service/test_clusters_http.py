@@ -1,0 +1,206 @@
+"""One cluster over HTTP: known, checked, drained; and clusters that come, change and go while the service runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, load_config
+from tests.unit.client_api.control_plane import CLOSED_PORT, until
+from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import CPUS, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+MAC = {"name": "mac", "dashboard": CLOSED_PORT}
+LINUX = {"name": "linux", "dashboard": "http://127.0.0.1:10", "tags": ["x86_64"]}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        yield service
+
+
+def item(service: HttpService, item_id: str) -> Any:
+    found = service.plane.runtime.item(item_id)
+    assert found is not None
+    return found
+
+
+# ---- one cluster
+
+
+def test_a_cluster_tells_all_that_is_known_of_it(service: HttpService) -> None:
+    unknown = service.get("/api/v1/clusters/mac?refresh=false")
+    assert (unknown["state"], unknown["snapshot_at"]) == ("CLUSTER_UNKNOWN", None)
+    assert unknown["troubles"][0]["concerns"] == "everything"
+    service.submit("t")
+    running(item(service, "t"))
+    known = service.get("/api/v1/clusters/mac")
+    assert (known["state"], known["in_flight"], known["total"]["CPU"], known["troubles"]) == ("UP", 1, CPUS, [])
+    assert known["breaker"] == {"state": "CLOSED", "failures_in_a_row": 0, "half_open_at": None}
+    assert known["config"]["dashboard"] == CLOSED_PORT
+    assert service.ask("GET", "/api/v1/clusters/mars")[0] == 422
+
+
+def test_check_asks_now(service: HttpService) -> None:
+    answer = service.post("/api/v1/clusters/mac/check")
+    assert (answer["answered"], answer["cluster"]["state"]) == (True, "UP")
+    assert service.ask("POST", "/api/v1/clusters/mars/check")[0] == 422
+
+
+def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    answer = service.post("/api/v1/clusters/mac/drain", {"timeout": 0.05})
+    assert answer == {"drained": False, "items": ["t"]}
+    timer = threading.Timer(0.2, lambda: service.plane.finish(item(service, "t")))
+    timer.start()
+    assert service.post("/api/v1/clusters/mac/drain", {"timeout": 20}) == {"drained": True, "items": []}
+    timer.join()
+    assert service.get("/api/v1/clusters/mac")["cordoned"] is True
+    assert service.ask("POST", "/api/v1/clusters/mac/drain", {"timeout": -1})[0] == 422
+
+
+def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    timer = threading.Timer(0.2, lambda: service.post("/api/v1/clusters/mac/uncordon"))
+    timer.start()
+    status, answer = service.ask("POST", "/api/v1/clusters/mac/drain", {"timeout": 20})
+    timer.join()
+    assert (status, "opened it" in answer["message"]) == (409, True)
+
+
+# ---- other clusters
+
+
+def test_clusters_come_change_and_go(service: HttpService) -> None:
+    answer = service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "weight": 2}, LINUX]})
+    assert answer == {"added": ["linux"], "changed": ["mac"], "removed": [], "unchanged": [], "not_applied": []}
+    rows = {row["name"]: row for row in service.get("/api/v1/clusters")["clusters"]}
+    assert (rows["mac"]["weight"], rows["linux"]["tags"]) == (2, ["x86_64"])
+    assert service.get("/api/v1/fleet")["clusters"] == ["mac", "linux"]
+    service.submit("t", require_tags=["x86_64"])
+    assert running(item(service, "t")).cluster == "linux"
+    service.plane.finish(item(service, "t"))
+    answer = service.post("/api/v1/clusters/apply", {"text": f"clusters:\n- {json.dumps(MAC)}\n"})
+    assert (answer["changed"], answer["removed"]) == (["mac"], ["linux"])
+    assert service.ask("GET", "/api/v1/clusters/linux")[0] == 422
+    assert service.post("/api/v1/clusters/apply", {"clusters": [MAC]})["unchanged"] == ["mac"]
+
+
+def test_what_is_there_keeps_its_cluster(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    for clusters in ([LINUX], [{**MAC, "dashboard": "http://127.0.0.1:10"}]):
+        status, answer = service.ask("POST", "/api/v1/clusters/apply", {"clusters": clusters})
+        assert (status, "mac: t" in answer["message"], "drain mac" in answer["next_step"]) == (409, True, True)
+    now = service.get("/api/v1/clusters/mac")
+    assert (now["cordoned"], now["dashboard"]) == (False, CLOSED_PORT)
+    assert service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "tags": ["new"]}]})["changed"] == ["mac"]
+    service.plane.finish(item(service, "t"))
+    service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
+    moved = service.get("/api/v1/clusters/mac")
+    assert (moved["cordoned"], moved["dashboard"]) == (False, "http://127.0.0.1:10")
+
+
+def test_one_that_is_closed_stays_closed(service: HttpService) -> None:
+    service.post("/api/v1/clusters/mac/cordon")
+    service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
+    assert service.get("/api/v1/clusters/mac")["cordoned"] is True
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"clusters": []},
+        {"clusters": 5},
+        {"clusters": [5]},
+        {"clusters": [{"name": "x"}]},
+        {"clusters": [MAC, MAC]},
+        {"clusters": [{**MAC, "colour": "red"}]},
+        {"clusters": [{**MAC, "auth_token": "**********"}]},
+        {"clusters": [MAC], "settings": 5},
+        {"clusters": [MAC], "colour": "red"},
+        {"text": "clusters: ["},
+        {"text": "{}"},
+        {"text": 5},
+        {"text": "clusters: []", "clusters": []},
+        {"colour": "red"},
+    ],
+)
+def test_what_is_no_configuration_changes_nothing(service: HttpService, said: dict[str, Any]) -> None:
+    status, answer = service.ask("POST", "/api/v1/clusters/apply", said)
+    assert (status, answer["code"]) == (422, "CONFIGURATION")
+    assert service.get("/api/v1/fleet")["clusters"] == ["mac"]
+
+
+def test_settings_are_only_compared(service: HttpService) -> None:
+    answer = service.post("/api/v1/clusters/apply", {"clusters": [MAC], "settings": {"max_queue": 5}})
+    assert "max_queue" in answer["not_applied"]
+    assert service.get("/api/v1/settings")["settings"]["max_queue"] == 100_000
+
+
+def test_the_file_is_read_again(service: HttpService, tmp_path: Path) -> None:
+    status, answer = service.ask("POST", "/api/v1/clusters/apply", {})
+    assert (status, "an argument" in answer["message"]) == (422, True)
+    file = tmp_path / "clusters.yaml"
+    file.write_text(json.dumps({"clusters": [MAC]}))
+    runtime = service.plane.runtime
+    runtime.config = load_config(file).model_copy(update={"settings": runtime.config.settings})
+    file.write_text(json.dumps({"clusters": [MAC, LINUX]}))
+    assert service.post("/api/v1/clusters/apply", {})["added"] == ["linux"]
+    file.write_text(json.dumps({"clusters": [{**MAC, "weight": 3}, LINUX]}))
+    runtime.soon(service.app.state.fleet_changes.reload_soon)  # as SIGHUP does
+    until(lambda: runtime.machine.registry.get("mac").weight == 3)
+    file.write_text("nonsense")
+    runtime.soon(service.app.state.fleet_changes.reload_soon)
+    assert service.ask("POST", "/api/v1/clusters/apply", {})[0] == 422
+    assert runtime.config.names == ("mac", "linux")
+
+
+# ---- settings and secrets
+
+
+def test_settings_that_are_in_force(service: HttpService) -> None:
+    said = service.get("/api/v1/settings")
+    assert said["settings"]["submission_interval_s"] == 0
+    assert said["settings"]["lease_s"] == 45
+    assert (said["source"], said["clusters"][0]["name"]) == ("an argument", "mac")
+
+
+def test_secrets_are_not_shown(service: HttpService) -> None:
+    secret = {**MAC, "auth_token": "s3cret", "runtime_env": {"env_vars": {"A": "s3cret"}, "pip": ["x"]}}
+    service.post("/api/v1/clusters/apply", {"clusters": [secret]})
+    for path in ("settings", "clusters/mac", "fleet", "clusters"):
+        answer = service.get(f"/api/v1/{path}")
+        assert "s3cret" not in json.dumps(answer), path
+    shown = service.get("/api/v1/clusters/mac")["config"]
+    env = shown["runtime_env"]
+    assert (shown["auth"], list(env["env_vars"]), env["pip"]) == ("token", ["A"], ["x"])
+
+
+def test_what_looks_like_a_secret_is_covered() -> None:
+    said = {
+        "webhook_secret": "x",
+        "plain": "y",
+        "deep": [{"password": "z"}],
+        "url": "https://me:pw@h/x",
+        "auth": None,
+    }
+    shown = covered(said)
+    assert (shown["webhook_secret"], shown["deep"][0]["password"]) == ("•••", "•••")
+    assert (shown["plain"], shown["url"], shown["auth"]) == ("y", "https://•••@h/x", None)
+    config = ClusterConfig(name="a", dashboard=CLOSED_PORT, auth_token_path="/etc/hidden")
+    assert cluster_shown(config)["auth"] == "file"
+    assert "hidden" not in json.dumps(cluster_shown(config))
+    with pytest.raises(ConfigurationError):
+        config.resolve_token()

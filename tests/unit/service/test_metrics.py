@@ -1,0 +1,123 @@
+"""Figures for Prometheus: named as promised, counted from what happens, and bounded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MOST_REASONS, OTHER, MetricsAggregator
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
+from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Histogram
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import CPUS, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+SAMPLE = re.compile(r'^[a-z_]+(\{([a-z]+="[^"]*",?)+\})? (-?[0-9.e+-]+|\+Inf)$')
+PROMISED = {
+    "rmcs_tasks_total",
+    "rmcs_schedule_success_ratio",
+    "rmcs_queue_depth",
+    "rmcs_queue_wait_seconds",
+    "rmcs_decision_seconds",
+    "rmcs_dispatch_seconds",
+    "rmcs_cluster_utilization",
+    "rmcs_cluster_up",
+    "rmcs_breaker_state",
+    "rmcs_retries_total",
+}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        yield service
+
+
+def figures(service: HttpService) -> dict[str, float]:
+    text = service.get("/metrics").decode()
+    assert text.endswith("\n")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(SAMPLE.match(line) for line in lines), lines
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_what_happened_is_counted(service: HttpService) -> None:
+    service.submit("t", CPUS)
+    item = service.plane.runtime.item("t")
+    assert item is not None
+    running(item)
+    service.submit("u", CPUS)
+    until(lambda: service.plane.runtime.ask(service.plane.runtime.machine.queue_depths))
+    said = figures(service)
+    assert said['rmcs_queue_depth{queue="task"}'] == 1
+    assert said['rmcs_tasks_total{state="RUNNING"}'] == 1
+    assert said['rmcs_cluster_utilization{cluster="mac",resource="CPU"}'] == 1
+    assert (said['rmcs_cluster_up{cluster="mac"}'], said['rmcs_breaker_state{cluster="mac"}']) == (1, 0)
+    assert said['rmcs_schedule_success_ratio{cluster="mac"}'] == 1
+    assert (said["rmcs_queue_wait_seconds_count"], said["rmcs_dispatch_seconds_count"]) == (1, 1)
+    assert said["rmcs_decision_seconds_count"] > 3
+    assert said['rmcs_queue_wait_seconds_bucket{le="+Inf"}'] == 1
+    service.plane.finish(item)
+    assert figures(service)['rmcs_tasks_total{state="SUCCEEDED"}'] == 1
+
+
+def test_all_names_are_there_once_there_is_something_to_say(service: HttpService) -> None:
+    service.submit("t")
+    item = service.plane.runtime.item("t")
+    assert item is not None
+    running(item)
+    service.plane.runtime.ask(lambda: service.plane.runtime.metrics.retries.update(["CRASHED"]))
+    text = service.get("/metrics").decode()
+    assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) >= PROMISED
+
+
+def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
+    metrics = MetricsAggregator()
+    for number in range(3 * MOST_REASONS):
+        metrics.moved(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
+    assert len(metrics.retries) == MOST_REASONS + 1
+    assert metrics.retries[OTHER] == 2 * MOST_REASONS
+    gone = service.plane.runtime.metrics
+    service.plane.runtime.ask(lambda: gone.started.update(["mars"]))
+    assert 'rmcs_schedule_success_ratio{cluster="mars"}' not in figures(service)
+    assert "mars" not in gone.started
+
+
+def test_what_was_sent_and_did_not_begin_counts_against_its_cluster() -> None:
+    metrics = MetricsAggregator()
+    sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
+    metrics.moved(sent, Transition("t", 4, TaskState.RUNNING, 1, 7.0, "", "", "mac"))
+    metrics.moved(sent, Transition("t", 4, TaskState.RETRYING, 1, 7.0, "REFUSED", "", None))
+    metrics.moved(sent, Transition("t", 4, TaskState.QUEUED, 1, 7.0, "TAKEN_BACK", "", None))
+    metrics.moved(sent, sent)
+    assert metrics.success_ratio("mac") == 0.5
+    assert metrics.success_ratio("linux") is None
+    assert (metrics.dispatch.count, metrics.dispatch.sum) == (1, 2.0)
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    out = Exposition()
+    out.family("a_total", "counter", "line\nbreak", [({"x": 'q"\\\n\udce9'}, 2), ({}, 0.5)])
+    out.family("nothing", "gauge", "is left out", [])
+    histogram = Histogram((1.0, 2.5))
+    for value in (0.5, 1.0, 2.0, 9.0):
+        histogram.add(value)
+    out.histogram("h", "seconds", histogram)
+    assert out.text().splitlines() == [
+        "# HELP a_total line break",
+        "# TYPE a_total counter",
+        'a_total{x="q\\"\\\\\\n?"} 2',
+        "a_total 0.5",
+        "# HELP h seconds",
+        "# TYPE h histogram",
+        'h_bucket{le="1"} 2',
+        'h_bucket{le="2.5"} 3',
+        'h_bucket{le="+Inf"} 4',
+        "h_sum 12.5",
+        "h_count 4",
+    ]

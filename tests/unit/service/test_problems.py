@@ -1,0 +1,160 @@
+"""Every refusal, and every defect, is answered with a problem document: what happened, a code, and what to do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from ray_multicluster_scheduler.control_plane.admin_api.problems import code_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes import asking
+from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_task
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("problems") / "state") as one:
+        yield one
+
+
+def ask(service: HttpService, verb: str, path: str, sent: bytes | None = None) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    try:
+        connection.request(verb, path, sent, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.headers["content-type"] == "application/problem+json"
+        said: dict[str, Any] = json.loads(answer.read())
+    finally:
+        connection.close()
+    assert said["status"] == answer.status
+    assert all(said[key] for key in ("type", "title", "detail", "code", "error", "message", "next_step")), said
+    return answer.status, said
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "sent", "status", "code"),
+    [
+        ("GET", "/api/v1/nowhere", None, 404, "NOT_FOUND"),
+        ("GET", "/%ff%fe", None, 404, "NOT_FOUND"),
+        ("GET", "/../../etc/passwd", None, 404, "NOT_FOUND"),
+        ("DELETE", "/api/v1/items", None, 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/api/v1/items?limit=many", None, 422, "CONFIGURATION"),
+        ("GET", "/api/v1/items?after=x", None, 422, "CONFIGURATION"),
+        ("GET", "/api/v1/items?after=%C2%B2", None, 422, "CONFIGURATION"),
+        ("GET", "/api/v1/items/nobody", None, 404, "UNKNOWN_ITEM"),
+        ("POST", "/api/v1/items", b"{", 422, "CONFIGURATION"),
+        ("POST", "/api/v1/items", b'{"task": "\xff"}', 422, "CONFIGURATION"),
+        ("POST", "/api/v1/items", b'{"task": ' + b"[" * 100_000, 422, "CONFIGURATION"),
+        ("POST", "/api/v1/items/nobody/cancel", b"{}", 404, "UNKNOWN_ITEM"),
+        ("POST", "/api/v1/plan", b"[1]", 422, "CONFIGURATION"),
+    ],
+)
+def test_a_refusal(service: HttpService, verb: str, path: str, sent: bytes | None, status: int, code: str) -> None:
+    found, said = ask(service, verb, path, sent)
+    assert (found, said["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("key", ["id", "runtime_env", "job", "tags"])
+@pytest.mark.parametrize("depth", [100, 850, 950])
+def test_what_is_deep_is_refused_wherever_it_is(service: HttpService, key: str, depth: int) -> None:
+    task = {"id": "deep", "kind": "job", "name": "n", "job": {"entrypoint": "ls"}, key: "HERE"}
+    deep = '{"a":' * depth + "1" + "}" * depth
+    sent = json.dumps({"task": task}).replace('"HERE"', deep).encode()
+    assert ask(service, "POST", "/api/v1/items", sent)[0] == 422
+    assert ask(service, "POST", "/api/v1/plan", sent)[0] == 422
+
+
+def test_a_runtime_env_of_a_few_levels_is_taken(service: HttpService) -> None:
+    env = {"pip": {"packages": ["a", {"b": ["c"]}]}}
+    assert service.post("/api/v1/items", body(a_task("env", 0, runtime_env=env)))["id"] == "env"
+
+
+def test_a_body_that_is_too_large(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking.bytes_of, "__defaults__", (1000,))
+    for path in ("/api/v1/items", "/api/v1/items/t/cancel"):
+        status, said = ask(service, "POST", path, b"[" + b" " * 2000 + b"]")
+        assert (status, said["code"], said["error"]) == (413, "TOO_LARGE", "TaskSubmissionError")
+
+
+@pytest.mark.parametrize(("verb", "path"), [("POST", "/api/v1/items"), ("GET", "/api/v1/fleet")])
+def test_a_defect_is_in_the_log_and_not_in_the_answer(
+    service: HttpService,
+    verb: str,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def defect(*_: object) -> object:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(type(service.plane.runtime), "take", defect)
+    monkeypatch.setattr(type(service.plane.runtime), "homes", property(defect))
+    with caplog.at_level(logging.ERROR, "ray_multicluster_scheduler"):
+        status, said = ask(service, verb, path, json.dumps(body(a_task("t"))).encode())
+    assert (status, said["code"]) == (500, "DEFECT")
+    assert "secret" not in json.dumps(said)
+    assert "ZeroDivision" not in json.dumps(said)
+    (record,) = [one for one in caplog.records if said["id"] in one.getMessage()]
+    assert record.exc_info is not None
+    assert "a secret" in str(record.exc_info[1])
+
+
+async def test_half_an_answer_is_not_finished_as_if_it_were_whole() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ZeroDivisionError
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await StreamingResponse(pieces())({**scope, "asgi": {"spec_version": "2.4"}}, receive, send)
+
+    told = []
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    with pytest.raises(ZeroDivisionError):
+        await Unexpected(app)({"type": "http", "method": "GET", "path": "/"}, receive, send)
+    assert told == ["http.response.start", "http.response.body"]
+
+
+async def test_whoever_goes_away_in_the_middle_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Request(scope, receive).body()
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None:
+        raise AssertionError("nobody listens")
+
+    with caplog.at_level(logging.INFO):
+        await Unexpected(app)({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+    assert not caplog.records
+
+
+def test_what_is_no_http_at_all_is_refused(service: HttpService) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), 20) as connection:
+        connection.sendall(b"\xff\xfe nonsense\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")
+    assert service.get("/readyz")["status"] == "ready"
+
+
+def test_codes_are_named_as_errors_are() -> None:
+    assert [code_of(name) for name in ("UnknownItemError", "SchedulerError", "MissingBlobs", "TooLarge")] == [
+        "UNKNOWN_ITEM",
+        "SCHEDULER",
+        "MISSING_BLOBS",
+        "TOO_LARGE",
+    ]

@@ -1,0 +1,138 @@
+"""What waits and whose it is, over HTTP; and items by more than their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.routes import queue
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import CPUS, a_job, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+LIMITS = {"ann": {"max_running": 5, "weight": 2}, "eve": {"max_queued": 0}}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", submission_interval_s=0, owners=LIMITS) as service:
+        yield service
+
+
+def full(service: HttpService) -> None:
+    """Bob's item has all CPUs; three of ann's and one of bob's wait."""
+    service.submit("all", CPUS, owner="bob")
+    item = service.plane.runtime.item("all")
+    assert item is not None
+    running(item)
+    for number in range(3):
+        service.submit(f"a{number}", owner="ann", name=f"work {number}")
+    service.submit("b", owner="bob", preferred_cluster="mac", fallback="wait")
+    until(lambda: all(record.code == "NO_CAPACITY" for record in waiting(service)))
+
+
+def waiting(service: HttpService) -> list[Any]:
+    runtime = service.plane.runtime
+    return [runtime.record(one) for one in ("a0", "a1", "a2", "b")]
+
+
+def test_what_waits_is_counted_and_told_with_its_reason(service: HttpService) -> None:
+    assert service.get("/api/v1/queue")["depth"] == 0
+    full(service)
+    said = service.get("/api/v1/queue?limit=3")
+    assert (said["depth"], said["states"], said["kinds"]) == (4, {"QUEUED": 4}, {"task": 4})
+    assert said["owners"] == {"ann": 3, "bob": 1}
+    lanes = {(one["queue"], one["cluster"]): one["waiting"] for one in said["lanes"]}
+    assert lanes == {("task", None): 3, ("task", "mac"): 1}
+    assert [one["id"] for one in said["waiting"]] == ["b", "a2", "a1"]
+    assert said["waiting"][1]["code"] == "NO_CAPACITY"
+    assert "1 CPU is not free" in said["waiting"][1]["sentence"]
+    rest = service.get(f"/api/v1/queue?limit=3&after={said['after']}")
+    assert ([one["id"] for one in rest["waiting"]], rest["after"]) == (["a0"], None)
+
+
+def test_of_one_owner(service: HttpService) -> None:
+    full(service)
+    said = service.get("/api/v1/queue?owner=bob")
+    assert (said["depth"], said["owners"], said["lanes"]) == (1, {"bob": 1}, [])
+    assert [one["id"] for one in said["waiting"]] == ["b"]
+
+
+def test_what_is_held_or_comes_after_another_waits_too(service: HttpService) -> None:
+    full(service)
+    service.submit("last", after=["a0"])
+    service.post("/api/v1/items/a1/hold")
+    rows = {one["id"]: one for one in service.get("/api/v1/queue")["waiting"]}
+    assert "a0" in rows["last"]["sentence"]
+    assert (rows["a1"]["held"], rows["a2"]["held"]) == (True, False)
+
+
+def test_owners_and_their_limits(service: HttpService) -> None:
+    full(service)
+    service.post("/api/v1/queue/owner/eve/pause", {"reason": "on holiday"})
+    rows = {one["owner"]: one for one in service.get("/api/v1/owners")["owners"]}
+    assert list(rows) == ["ann", "bob", "eve"]
+    assert (rows["ann"]["waiting"], rows["ann"]["running"]) == (3, 0)
+    assert rows["ann"]["limits"] == {"weight": 2, "max_queued": None, "max_running": 5, "max_gpus": None}
+    assert (rows["bob"]["waiting"], rows["bob"]["running"], rows["bob"]["limits"]["max_running"]) == (1, 1, None)
+    assert (rows["eve"]["paused"], rows["eve"]["limits"]["max_queued"]) == ("on holiday", 0)
+    assert service.get("/api/v1/owners/ann") == rows["ann"]
+    assert service.ask("GET", "/api/v1/owners/nobody")[0] == 404
+
+
+def test_a_submitter_sees_what_is_its_own(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    full(service)
+    ann = Caller("ann", frozenset({Role.SUBMITTER}), "t1")
+    monkeypatch.setattr("ray_multicluster_scheduler.control_plane.admin_api.access.rules.caller_of", lambda _: ann)
+    monkeypatch.setattr(queue, "caller_of", lambda _: ann)
+    assert {one["owner"] for one in service.get("/api/v1/queue")["waiting"]} == {"ann"}
+    assert service.get("/api/v1/queue")["owners"] == {"ann": 3}
+    assert [one["owner"] for one in service.get("/api/v1/owners")["owners"]] == ["ann"]
+    assert service.ask("GET", "/api/v1/queue?owner=bob")[0] == 403
+    assert service.ask("GET", "/api/v1/owners/bob")[0] == 403
+
+
+# ---- lists
+
+
+def ids(service: HttpService, question: str) -> list[str]:
+    return [one["id"] for one in service.get(f"/api/v1/items?{question}")["items"]]
+
+
+def test_items_are_found_by_name_time_and_the_beginning_of_their_ids(service: HttpService) -> None:
+    full(service)
+    assert ids(service, "name=work%201") == ["a1"]
+    assert ids(service, "begins=a") == ["a2", "a1", "a0", "all"]
+    assert ids(service, "begins=a&owner=ann&limit=2") == ["a2", "a1"]
+    assert ids(service, "begins=%25") == []
+    at = {row["id"]: row["submitted_at"] for row in service.get("/api/v1/items")["items"]}
+    assert ids(service, f"since={at['a1']!r}&until={at['b']!r}") == ["a2", "a1"]
+    assert ids(service, "since=nan") == []
+    assert service.ask("GET", "/api/v1/items?since=yesterday")[0] == 422
+
+
+def test_jobs_and_actors_come_in_pages(service: HttpService) -> None:
+    for number in range(3):
+        service.post("/api/v1/items", {"task": a_job(f"j{number}").to_dict()})
+    assert [one["job_id"] for one in service.get("/api/v1/jobs")["jobs"]] == ["j0", "j1", "j2"]
+    first = service.get("/api/v1/jobs?limit=2")
+    assert [one["job_id"] for one in first["jobs"]] == ["j2", "j1"]
+    rest = service.get(f"/api/v1/jobs?limit=2&after={first['after']}")
+    assert ([one["job_id"] for one in rest["jobs"]], rest["after"]) == (["j0"], None)
+    assert service.get("/api/v1/actors?limit=2") == {"actors": [], "after": None}
+    assert service.ask("GET", "/api/v1/actors?after=nobody")[0] == 422
+
+
+def test_rows_are_cut_at_the_cursor() -> None:
+    from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
+
+    rows = [{"id": str(number)} for number in range(5)]
+    assert page_of(rows, None, None) == (rows, None)
+    assert page_of(rows, None, 2) == (rows[:2], "1")
+    assert page_of(rows, "1", 2) == (rows[2:4], "3")
+    assert page_of(rows, "3", 2) == (rows[4:], None)

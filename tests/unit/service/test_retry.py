@@ -1,0 +1,180 @@
+"""What is over is submitted once more over HTTP; ids and keys that the service makes or is given in a header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.common.exception import NotAllowedError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.admin_api.routes import retry
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_job, a_task, running
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        yield service
+
+
+def item(service: HttpService, item_id: str) -> Any:
+    found = service.plane.runtime.item(item_id)
+    assert found is not None
+    return found
+
+
+def failed(service: HttpService, item_id: str, **values: Any) -> None:
+    service.submit(item_id, **values)
+    running(item(service, item_id))
+    found = item(service, item_id)
+    service.plane.end(CallResult(item_id, 1, "failed", error_type="ValueError", message="no"))
+    until(found.done)
+    assert found.state is TaskState.FAILED
+
+
+# ---- retry
+
+
+def test_what_failed_runs_again_as_another_item(service: HttpService) -> None:
+    failed(service, "t", owner="ann", priority=3)
+    answer = service.post("/api/v1/items/t/retry")
+    assert answer["repeats"] == "t"
+    assert answer["id"] not in ("t", None)
+    again = running(item(service, answer["id"])).task
+    before = service.plane.store.item("t")
+    assert before is not None
+    assert (again.owner, again.priority, again.function_digest) == ("ann", 3, a_task("t").function_digest)
+    assert again.submitted_at >= before.new.submitted_at
+    assert service.get("/api/v1/items/t")["state"] == "FAILED"
+
+
+def test_it_may_have_an_id_and_is_the_same_again(service: HttpService) -> None:
+    failed(service, "t")
+    for _ in range(2):
+        assert service.post("/api/v1/items/t/retry", {"id": "t2"})["id"] == "t2"
+    assert sum(order.task_id == "t2" for order in service.plane.placed) == 1
+
+
+@pytest.mark.parametrize("made", ["", "a/b", 5, [], "x" * 257, "t"])
+def test_an_id_that_is_none(service: HttpService, made: object) -> None:
+    failed(service, "t")
+    assert service.ask("POST", "/api/v1/items/t/retry", {"id": made})[0] == 422
+
+
+def test_what_goes_on_is_not_repeated_and_what_succeeded_only_anyway(service: HttpService) -> None:
+    service.submit("t")
+    running(item(service, "t"))
+    status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
+    assert (status, "is not over" in answer["message"]) == (409, True)
+    service.plane.finish(item(service, "t"), b"pickled")
+    status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
+    assert (status, "anyway" in answer["next_step"]) == (409, True)
+    assert service.post("/api/v1/items/t/retry", {"anyway": True})["repeats"] == "t"
+
+
+def test_a_cancelled_job_runs_again(service: HttpService) -> None:
+    service.post("/api/v1/items", {"task": a_job("j").to_dict()})
+    found = item(service, "j")
+    service.post("/api/v1/items/j/cancel")
+    until(found.done)
+    answer = service.post("/api/v1/items/j/retry")
+    assert answer["id"].startswith("job-")
+    assert item(service, answer["id"]).task.job == a_job("j").job
+
+
+def test_after_a_restart_too(service: HttpService) -> None:
+    failed(service, "t")
+    service.restart()
+    assert running(item(service, service.post("/api/v1/items/t/retry")["id"]))
+
+
+def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> None:
+    failed(service, "t")
+    store = service.plane.store
+    store.strip(service.plane.runtime.clock.now() + 1)
+    for _ in range(3):
+        store.drop_blobs()
+    status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
+    assert (status, answer["code"]) == (409, "RESULT_LOST")
+    assert "forgotten" in answer["message"]
+    assert service.ask("POST", "/api/v1/items/nobody/retry", {})[0] == 404
+
+
+def test_it_is_asked_whose_it_is(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(service, "t", owner="ann")
+
+    def refuse(_: object, owner: str, what: str) -> None:
+        raise NotAllowedError(f"{what} is {owner}'s")
+
+    monkeypatch.setattr(retry, "check_steered", refuse)
+    status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
+    assert (status, answer["message"]) == (403, "t is ann's")
+
+
+# ---- keys and ids
+
+
+def keyed(service: HttpService, path: str, said: object, key: str) -> tuple[int, Any]:
+    return service.ask("POST", path, said, headers={"Idempotency-Key": key})
+
+
+JOB = {"kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
+
+
+def test_whoever_gives_no_id_is_given_one(service: HttpService) -> None:
+    one, two = (service.post("/api/v1/items", {"task": JOB})["id"] for _ in range(2))
+    assert one != two
+    assert one.startswith("job-")
+    batch = service.post("/api/v1/items/batch", {"items": [{"task": JOB}, {"task": {**JOB, "id": "mine"}}]})["items"]
+    assert batch[0]["id"] not in (one, two)
+    assert batch[1]["id"] == "mine"
+    assert service.get(f"/api/v1/items/{one}")["name"] == "nightly"
+
+
+def test_a_key_in_the_header_makes_a_repeat_harmless(service: HttpService) -> None:
+    first = keyed(service, "/api/v1/items", {"task": JOB}, "monday")[1]["id"]
+    assert keyed(service, "/api/v1/items", {"task": JOB}, "monday")[1]["id"] == first
+    assert keyed(service, "/api/v1/items", {"task": JOB}, "tuesday")[1]["id"] != first
+    service.restart()
+    assert keyed(service, "/api/v1/items", {"task": JOB}, "monday")[1]["id"] == first
+
+
+def test_a_key_for_something_else_is_refused(service: HttpService) -> None:
+    assert keyed(service, "/api/v1/items", {"task": JOB}, "monday")[0] == 200
+    other = {**JOB, "job": {"entrypoint": "rm"}}
+    status, answer = keyed(service, "/api/v1/items", {"task": other}, "monday")
+    assert (status, "was used for" in answer["message"]) == (422, True)
+    status, answer = keyed(service, "/api/v1/items", {"task": {**JOB, "idempotency_key": "mine"}}, "monday")
+    assert (status, "says 'monday'" in answer["message"]) == (422, True)
+    assert keyed(service, "/api/v1/items", {"task": {**JOB, "idempotency_key": "monday"}}, "monday")[0] == 200
+    assert keyed(service, "/api/v1/items", {"task": JOB}, "x" * 256)[0] == 422
+
+
+def test_of_a_batch_each_has_a_key_of_its_own(service: HttpService) -> None:
+    said = {"items": [{"task": JOB}, {"task": JOB}, {"task": {**JOB, "idempotency_key": "mine"}}]}
+    first = [one["id"] for one in keyed(service, "/api/v1/items/batch", said, "monday")[1]["items"]]
+    assert len(set(first)) == 3
+    assert [one["id"] for one in keyed(service, "/api/v1/items/batch", said, "monday")[1]["items"]] == first
+
+
+def test_a_retry_with_a_key_happens_once(service: HttpService) -> None:
+    failed(service, "t")
+    first = keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"]
+    assert keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"] == first
+    assert keyed(service, "/api/v1/items/t/retry", {}, "and again")[1]["id"] != first
+
+
+def test_a_submission_without_a_payload_says_so(service: HttpService) -> None:
+    task = a_task("t").to_dict()
+    del task["id"]
+    assert service.ask("POST", "/api/v1/items", {**body(a_task("t")), "task": task})[0] == 200
+    task["function_digest"] = None
+    assert service.ask("POST", "/api/v1/items", {**body(a_task("t")), "task": task})[0] == 422

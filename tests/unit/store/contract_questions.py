@@ -1,0 +1,48 @@
+"""What any store has to answer beside the rest of its contract."""
+
+from __future__ import annotations
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, Unfinished, Wanted
+from tests.unit.store.contract import PENDING, Open, accepted, ended
+
+
+class QuestionContract:
+    """The fixture ``open_store`` is the subclass's."""
+
+    def test_items_are_found_by_name_by_time_and_by_how_their_ids_begin(self, open_store: Open) -> None:
+        store = open_store()
+        for number, owner in enumerate(["ann", "bob", "ann"], start=1):
+            store.write(accepted(number, owner=owner)).result()
+
+        def found(wanted: Wanted) -> list[str]:
+            return [one.new.id for one in store.items(wanted).items]
+
+        assert found(Wanted(name="n2")) == ["t2"]
+        assert found(Wanted(begins="t")) == ["t3", "t2", "t1"]
+        assert found(Wanted(begins="%")) == []
+        assert found(Wanted(since=102.0)) == ["t3", "t2"]
+        assert found(Wanted(since=101.0, until=103.0, owner="bob")) == ["t2"]
+
+    def test_what_is_not_over_is_counted_by_what_it_has_in_common(self, open_store: Open) -> None:
+        store = open_store()
+        for number, owner in enumerate(["ann", "bob", "ann", "ann"], start=1):
+            store.write(accepted(number, owner=owner)).result()
+        store.write(ended(4, 105.0)).result()
+        store.write(Change([], {"t3": ItemNow("t3", TaskState.RUNNING, 1, "a")})).result()
+        assert sorted(store.unfinished(), key=str) == [
+            Unfinished("task", "ann", PENDING, None, 1),
+            Unfinished("task", "ann", TaskState.RUNNING, "a", 1),
+            Unfinished("task", "bob", PENDING, None, 1),
+        ]
+
+    def test_a_large_blob_comes_in_pieces(self, open_store: Open) -> None:
+        store = open_store()
+        data = bytes(range(256)) * 10_000
+        found = store.blob_pieces(store.put_blob(data))
+        assert found is not None
+        size, pieces = found
+        told = list(pieces)
+        assert (size, b"".join(told), len(told)) == (len(data), data, 3)
+        assert store.blob_pieces(store.put_blob(b"small")) is None
+        assert store.blob_pieces("nobody") is None
