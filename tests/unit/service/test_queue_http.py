@@ -78,7 +78,8 @@ def test_owners_and_their_limits(service: HttpService) -> None:
     rows = {one["owner"]: one for one in service.get("/api/v1/owners")["owners"]}
     assert list(rows) == ["ann", "bob", "eve"]
     assert (rows["ann"]["waiting"], rows["ann"]["running"]) == (3, 0)
-    assert rows["ann"]["limits"] == {"weight": 2, "max_queued": None, "max_running": 5, "max_gpus": None}
+    limits = {"weight": 2, "max_queued": None, "max_running": 5, "max_gpus": None, "max_priority": None}
+    assert rows["ann"]["limits"] == limits
     assert (rows["bob"]["waiting"], rows["bob"]["running"], rows["bob"]["limits"]["max_running"]) == (1, 1, None)
     assert (rows["eve"]["paused"], rows["eve"]["limits"]["max_queued"]) == ("on holiday", 0)
     assert service.get("/api/v1/owners/ann") == rows["ann"]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.routes import retry
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -108,15 +107,26 @@ def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> 
     assert service.ask("POST", "/api/v1/items/nobody/retry", {})[0] == 404
 
 
-def test_it_is_asked_whose_it_is(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed(service, "t", owner="ann")
+def test_a_submitter_repeats_only_its_own_and_finds_nobody_elses(tmp_path: Path) -> None:
+    with HttpService(tmp_path, auth="token") as service:
+        ann, bob = (service.token_for(name, Role.SUBMITTER) for name in ("ann", "bob"))
+        for name, token in (("anns", ann), ("bobs", bob)):
+            service.ask("POST", "/api/v1/items", body(a_task(name, 0, start_after=5e9)), token=token)
+            service.ask("POST", f"/api/v1/items/{name}/cancel", {}, token=token)
+        assert service.ask("POST", "/api/v1/items/anns/retry", {}, token=bob)[0] == 403
+        status, answer = service.ask("POST", "/api/v1/items/bobs/retry", {"id": "anns"}, token=bob)
+        assert (status, answer["message"]) == (403, "anns is not bob's.")
+        status, answer = service.ask("POST", "/api/v1/items/bobs/retry", {"id": "again"}, token=bob)
+        assert (status, answer["id"]) == (200, "again")
 
-    def refuse(_: object, owner: str, what: str) -> None:
-        raise NotAllowedError(f"{what} is {owner}'s")
 
-    monkeypatch.setattr(retry, "check_steered", refuse)
-    status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
-    assert (status, answer["message"]) == (403, "t is ann's")
+def test_what_is_repeated_has_its_secrets(service: HttpService) -> None:
+    env = {"env_vars": {"API_TOKEN": "canary"}}
+    service.post("/api/v1/items", body(a_task("t", 0, start_after=5e9, runtime_env=env)))
+    service.post("/api/v1/items/t/cancel")
+    again = service.plane.runtime.item(service.post("/api/v1/items/t/retry")["id"])
+    assert again is not None
+    assert again.task.runtime_env == env
 
 
 # ---- keys and ids

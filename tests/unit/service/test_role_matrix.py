@@ -80,6 +80,19 @@ EXAMPLES = {
     "GET /api/v1/calls/{call_id}/result": Example("/api/v1/calls/call-{id}/result?client=me", of="call", others=404),
     "PUT /api/v1/blobs/{digest}": Example(f"/api/v1/blobs/{F}", b"f"),
     "GET /api/v1/blobs/{digest}": Example(f"/api/v1/blobs/{F}"),
+    "GET /api/v1/openapi.json": Example("/api/v1/openapi.json"),
+    "GET /api/v1/settings": Example("/api/v1/settings"),
+    "GET /metrics": Example("/metrics"),
+    "GET /api/v1/series": Example("/api/v1/series"),
+    "POST /api/v1/simulate": Example("/api/v1/simulate", {"nonsense": 1}),
+    "GET /api/v1/queue": Example("/api/v1/queue"),
+    "GET /api/v1/owners": Example("/api/v1/owners"),
+    "GET /api/v1/owners/{owner}": Example("/api/v1/owners/own", of="task"),
+    "POST /api/v1/items/{item_id}/retry": Example(f"{_ITEM}/retry", {}, "task"),
+    "POST /api/v1/clusters/{name}/check": Example("/api/v1/clusters/mac/check", {}),
+    "POST /api/v1/clusters/{name}/drain": Example("/api/v1/clusters/mac/drain", {"timeout": 0}),
+    "POST /api/v1/clusters/apply": Example("/api/v1/clusters/apply", {"nonsense": 1}),
+    "GET /api/v1/events": Example("/api/v1/events?types=nonsense"),  # one that is let in does not end
 }
 CALLERS = ("nobody", "bad", "expired", "viewer", "own", "other", "operator", "admin")
 _ROLE = {"own": Role.SUBMITTER, "other": Role.SUBMITTER, "viewer": Role.VIEWER, "operator": Role.OPERATOR}

@@ -39,7 +39,7 @@ def test_a_service_does_not_begin_with_one(tmp_path: Path, monkeypatch: pytest.M
     @careless.get("/careless")
     async def careless_route() -> None: ...
 
-    monkeypatch.setattr(create_app_module.probes, "router", careless)
+    monkeypatch.setattr(create_app_module, "ROUTERS", (*create_app_module.ROUTERS, careless))
     plane = ServicePlane(tmp_path)
     try:
         with pytest.raises(RuntimeError, match="nobody said who may use /careless"):

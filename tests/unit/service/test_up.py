@@ -107,7 +107,7 @@ def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
     process, address = folder.up()
 
     def clusters() -> list[str]:
-        with urlopen(f"{address}/api/v1/fleet", timeout=10) as response:
+        with urlopen(Request(f"{address}/api/v1/fleet", headers=folder.headers), timeout=10) as response:
             found: list[str] = json.load(response)["clusters"]
             return found
 

@@ -15,8 +15,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import SESSION_S, TICKET_S, Passes
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 
-_DESCRIPTION = "/openapi.json"
-
 
 @dataclass(slots=True)
 class Access:
@@ -51,4 +49,4 @@ class Access:
         ]
 
     def is_open(self, path: str) -> bool:
-        return path == _DESCRIPTION or any(one.match(path) for one in self._open)
+        return any(one.match(path) for one in self._open)

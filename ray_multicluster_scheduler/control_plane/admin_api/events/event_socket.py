@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -13,13 +13,15 @@ from ray_multicluster_scheduler.app.client_api.events.event import missed
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import still_let_in
+from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 HEARTBEAT_S = 30.0
 _MOST = 2**53
 _AT_ONCE = 100
-_GOING_AWAY = 1001
+_GOING_AWAY, _NOT_LET_IN = 1001, 1008
 _FLAGS = ("snapshot", "batch")
 
 
@@ -31,6 +33,7 @@ class EventSocket:
     def __init__(self, websocket: WebSocket, runtime: ServiceRuntime, only_owner: str | None) -> None:
         self._socket, self._runtime, self._only_owner = websocket, runtime, only_owner
         self._reader: Subscription | None = None
+        self._at_its_end: Callable[[], None] = lambda: None
         self._since: int | None = None
         self._batch = self._snapshot = False
         self._telling: asyncio.Task[None] | None = None
@@ -42,6 +45,7 @@ class EventSocket:
         flags = {key: _flag(key, said.get(key)) for key in _FLAGS}
         self.close()
         self._reader = self._runtime.news.listen(wanted, only_owner=self._only_owner)
+        self._at_its_end = end_when_revoked(self._socket, self._reader)
         self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
 
     async def run(self) -> None:
@@ -71,6 +75,7 @@ class EventSocket:
         """Nothing is wanted any more. Idempotent."""
         if self._reader is not None:
             self._reader.close()
+            self._at_its_end()
             self._reader = None
 
     async def _hear(self) -> None:
@@ -112,10 +117,12 @@ class EventSocket:
             await self._socket.send_text(json.dumps(first))
         if since is None:
             since = news.hub.number
-        async for batch in news.batches(reader, since, idle_s=HEARTBEAT_S):
+        async for batch in while_let_in(self._socket, news.batches(reader, since, idle_s=HEARTBEAT_S)):
             await self._send(batch)
-            if batch.over and reader is self._reader:
-                await self._socket.close(_GOING_AWAY, "the service stops")
+        if reader is self._reader:
+            let_in = still_let_in(self._socket)
+            why = (_GOING_AWAY, "the service stops") if let_in else (_NOT_LET_IN, "the token is not good any more")
+            await self._socket.close(*why)
 
     async def _send(self, batch: Batch) -> None:
         send = self._socket.send_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -30,11 +30,13 @@ class EventStream(Response):
         reader: Subscription,
         batches: AsyncIterator[Batch],
         after: int,
+        at_its_end: Callable[[], None],
         first: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._reader, self._batches, self._after, self._first = reader, batches, after, first
+        self._at_its_end = at_its_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         telling = asyncio.create_task(self._tell(send))
@@ -43,6 +45,7 @@ class EventStream(Response):
             await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._reader.close()
+            self._at_its_end()
             for task in (telling, gone):
                 task.cancel()
             await asyncio.gather(telling, gone, return_exceptions=True)

@@ -9,17 +9,20 @@ from starlette.websockets import WebSocket
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, needs_of_socket, only_owner_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs_of_socket, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
+from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import events as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53
 
 
-@router.get("/events", **needs(Rule.SEE))
+@router.get("/events", **described(Rule.SEE, docs.EVENTS))
 async def events(
     request: Request,
     types: str | None = None,
@@ -30,10 +33,13 @@ async def events(
     kind: str | None = None,
     since: int | None = None,
     snapshot: bool = False,
+    ticket: str | None = None,
 ) -> Response:
     """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. All that was told after
     ``since`` (or the header Last-Event-ID) comes first; with ``snapshot`` how everything is now. Several words are
-    separated by commas. Lines that begin with a colon only say that all is well."""
+    separated by commas. Lines that begin with a colon only say that all is well. A page that cannot send a header comes
+    with a ``ticket``."""
+    del ticket  # it was used at the door
     wanted = EventFilter.of(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     )
@@ -43,7 +49,8 @@ async def events(
     first = [snapshot_of(runtime, only)] if snapshot and after is None else []
     if after is None:
         after = runtime.news.hub.number
-    return EventStream(reader, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S), after, first)
+    batches = while_let_in(request, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S))
+    return EventStream(reader, batches, after, end_when_revoked(request, reader), first)
 
 
 @router.websocket("/ws")

@@ -9,13 +9,15 @@ from fastapi.responses import Response
 
 from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access import sessions
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, access_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 
 router = APIRouter(prefix="/api/v1", tags=["login"])
 
 
-@router.post("/session", **needs(Rule.KNOWN))
+@router.post("/session", **described(Rule.KNOWN, docs.LOG_IN))
 async def log_in(request: Request) -> Response:
     """Begin a session: asked with ``Authorization: Bearer``, answered with a cookie that only the browser itself can
     read. It ends after twelve hours, with its token, with ``DELETE``, or with the service."""
@@ -32,7 +34,7 @@ async def log_in(request: Request) -> Response:
     return answer
 
 
-@router.delete("/session", **needs(Rule.KNOWN))
+@router.delete("/session", **described(Rule.KNOWN, docs.LOG_OUT))
 async def log_out(request: Request) -> Response:
     """The end of the session, whoever has its cookie."""
     access = access_of(request)
@@ -44,7 +46,7 @@ async def log_out(request: Request) -> Response:
     return answer
 
 
-@router.post("/ticket", **needs(Rule.KNOWN))
+@router.post("/ticket", **described(Rule.KNOWN, docs.TICKET))
 async def ticket(request: Request) -> Response:
     """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
     good for 30 seconds, once."""

@@ -22,7 +22,7 @@ _NOT_HERE = frozenset({"policies"})
 """Settings that name code to be loaded: that is for whoever starts the service."""
 
 
-@router.post("/simulate", **described(Rule.KNOWN, docs.SIMULATE))
+@router.post("/simulate", **described(Rule.STEER, docs.SIMULATE))
 async def simulate(request: Request) -> Response:
     """Run a made-up workload in virtual time, by the same brain: ``{"synthetic": "items=1000 over=1h", "nodes": {"mac":
     "4x{CPU:16}"}, "settings": {…}, "seed": 0}``. Clusters are this service's, as large as they were last seen unless

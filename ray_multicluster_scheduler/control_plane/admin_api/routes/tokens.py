@@ -9,21 +9,23 @@ from fastapi import APIRouter, Request
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook, roles_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import access_of, json_of, texts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 
 router = APIRouter(prefix="/api/v1/tokens", tags=["tokens"])
 
 
-@router.get("", **needs(Rule.ADMINISTER))
+@router.get("", **described(Rule.ADMINISTER, docs.LIST))
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All of them, oldest first, also those that have expired; never what one needs to use them."""
     return {"tokens": _book(request).list()}
 
 
-@router.post("", **needs(Rule.ADMINISTER))
+@router.post("", **described(Rule.ADMINISTER, docs.CREATE))
 async def create(request: Request) -> dict[str, Any]:
     """Make one: ``{"user": "alice", "roles": ["submitter"], "note": "", "expires_at": seconds since 1970, or null}``.
     The answer has the token itself, once: it is kept nowhere."""
@@ -45,7 +47,7 @@ async def create(request: Request) -> dict[str, Any]:
     return {**about, "token": token}
 
 
-@router.delete("/{token_id}", **needs(Rule.ADMINISTER))
+@router.delete("/{token_id}", **described(Rule.ADMINISTER, docs.REVOKE))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
     """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``."""
     about = await asyncio.to_thread(lambda: _book(request).revoke(token_id, force=force))

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.components import components
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PARAMETERS
@@ -28,23 +29,28 @@ class DocumentedApp(FastAPI):
     """
 
     @functools.cached_property
-    def own_routes(self) -> list[APIRoute]:
+    def own_routes(self) -> list[BaseRoute]:
         return []
+
+    @property
+    def documented_routes(self) -> list[APIRoute]:
+        """All but web sockets, of which OpenAPI knows nothing."""
+        return [route for route in self.own_routes if isinstance(route, APIRoute)]
 
     def include_router(self, router: APIRouter, **options: Any) -> None:
         super().include_router(router, **options)
-        self.own_routes.extend(route for route in router.routes if isinstance(route, APIRoute))
+        self.own_routes.extend(router.routes)
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             made = get_openapi(title=self.title, version=self.version, description=_ABOUT, routes=self.routes)
             made.setdefault("components", {}).setdefault("schemas", {}).update(components())
-            for route in self.own_routes:
+            for route in self.documented_routes:
                 _put_back(made, route)
-            for operation in _operations(made):
+            for path, operation in _operations(made):
                 operation["description"] = _plain(operation.get("description", ""))
                 for parameter in operation.get("parameters", ()):
-                    _explain(parameter)
+                    _explain(path, parameter)
             self.openapi_schema = made
         return self.openapi_schema
 
@@ -58,13 +64,14 @@ def _put_back(document: dict[str, Any], route: APIRoute) -> None:
         operation.update({key: extra[key] for key in ("requestBody",) if key in extra})
 
 
-def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path in document["paths"].values():
-        yield from path.values()
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, verbs in document["paths"].items():
+        for operation in verbs.values():
+            yield path, operation
 
 
-def _explain(parameter: dict[str, Any]) -> None:
-    known = PARAMETERS.get(parameter["name"])
+def _explain(path: str, parameter: dict[str, Any]) -> None:
+    known = PARAMETERS.get(f"{path} {parameter['name']}") or PARAMETERS.get(parameter["name"])
     if known is not None and "description" not in parameter:
         parameter["description"], parameter["example"] = known
 

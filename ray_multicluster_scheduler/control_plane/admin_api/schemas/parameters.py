@@ -1,4 +1,5 @@
-"""What stands in paths and queries: a sentence and an example for each name, which means the same everywhere."""
+"""What stands in paths and queries: a sentence and an example for each name, which means the same everywhere but where
+a path stands before it."""
 
 from __future__ import annotations
 
@@ -31,5 +32,15 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "attempt": ("Of this attempt; the newest one by default.", 1),
     "stream": ("Only what was printed to stdout, or to stderr.", "stdout"),
     "follow": ("Go on as it comes, until the item is over.", False),
+    "token_id": ("The id of a token, which is no secret.", "k3v9x2ab"),
+    "force": ("Also the last token of an admin.", False),
+    "types": (
+        "Any of transition, decision, cluster, action (these four by default) and telemetry, with commas between them.",
+        "transition,decision",
+    ),
+    "id": ("Only what happens to these items, with commas between them.", "nightly-2026-11-15"),
+    "snapshot": ("First how everything is now.", False),
+    "ticket": ("For a page that cannot send a header; see POST /api/v1/ticket.", ""),
+    "/api/v1/events since": ("First what was told after the event with this number.", 0),
     "client": ("The name that the client gave to its mailbox.", "me"),
 }

@@ -24,6 +24,7 @@ _OWNER = thing(
         max_queued=or_null(whole()),
         max_running=or_null(whole()),
         max_gpus=or_null(number()),
+        max_priority=or_null(whole("What may be asked for at the most.")),
     ),
     paused=or_null(text("Why its queue is paused; null: it is not.")),
 )
@@ -31,7 +32,7 @@ _ANN = {
     "owner": "ann",
     "waiting": 1,
     "running": 2,
-    "limits": {"weight": 1.0, "max_queued": None, "max_running": 10, "max_gpus": None},
+    "limits": {"weight": 1.0, "max_queued": None, "max_running": 10, "max_gpus": None, "max_priority": None},
     "paused": None,
 }
 QUEUE = Described(
