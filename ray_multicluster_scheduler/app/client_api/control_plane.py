@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
-from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
     from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise, CallQueue
     from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+    from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+    from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 
 
 class Output(Protocol):

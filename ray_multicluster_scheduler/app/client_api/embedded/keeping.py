@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ray_multicluster_scheduler.app.client_api.embedded.news import News
-from ray_multicluster_scheduler.control_plane.store import Happened
+from ray_multicluster_scheduler.control_plane.store.records import Happened
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine

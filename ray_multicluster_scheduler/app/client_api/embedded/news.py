@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.events.event import Event, event_
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, EventHub, Subscription
 from ray_multicluster_scheduler.app.client_api.events.fleet_watch import LOOK_AGAIN_S, Face, FleetWatch, load_of
-from ray_multicluster_scheduler.control_plane.store import Happened, Note, Told
+from ray_multicluster_scheduler.control_plane.store.records import Happened, Note, Told
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
 
 if TYPE_CHECKING:

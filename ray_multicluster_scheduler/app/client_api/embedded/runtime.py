@@ -139,8 +139,9 @@ class Runtime(Known):
     def settled(self, task_id: str) -> Item | None:
         """The same, once the brain knows of it, too."""
         item = self.item(task_id)
-        if item is not None and not item.accepted and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_its_loop:
-            self.ask(lambda: None)  # the turn that accepted it may also have refused it: let it end
+        begun = item is None or item.done() or item.attempt > 0
+        if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_its_loop:
+            self.ask(lambda: None)  # the turn that accepted it may also refuse it: let it end
         return item
 
     def record(self, task_id: str) -> TaskRecord | None:

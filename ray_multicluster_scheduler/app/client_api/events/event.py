@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step
+from ray_multicluster_scheduler.control_plane.store.records import Decided, Happened, Note, Step
 
 Kind = Literal["transition", "decision", "cluster", "action", "telemetry"]
 DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")

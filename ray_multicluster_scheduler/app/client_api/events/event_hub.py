@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ray_multicluster_scheduler.app.client_api.events.event import TELEMETRY, Event, event_of
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step, Told
+from ray_multicluster_scheduler.control_plane.store.records import Decided, Happened, Note, Step, Told
 
 MOST_WAITING = 2_000
 """So many events wait for one reader before it misses some."""

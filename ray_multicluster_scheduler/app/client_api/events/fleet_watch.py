@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.events.event import CLUSTER, TELEMETRY, Event
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.control_plane.store import Note
+from ray_multicluster_scheduler.control_plane.store.records import Note
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 
 LOOK_AGAIN_S = 5.0
