@@ -73,6 +73,10 @@ class _OurHandler(logging.StreamHandler[TextIO]):
             self._lines.append(self.format(record))
         except Exception:  # noqa: BLE001 - as any handler of the standard library does
             self.handleError(record)
+        if os.getpid() != self._process:  # a fork has no thread that writes, and its parent has what was gathered
+            self._lines = self._lines[-1:]
+            self._write()
+            return
         if record.levelno >= logging.WARNING:
             self.flush()
         elif not self._some.is_set():
@@ -93,15 +97,19 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 
     def flush(self) -> None:
         """Also called at the end of the process."""
+        if os.getpid() == self._process:  # else its parent has them, too
+            self._write()
+
+    def _write(self) -> None:
+        """Nobody may fail because nobody can be told: what cannot be written is gone, as it is with any handler."""
         with self.lock or threading.RLock():
             lines, self._lines = self._lines, []
-            if lines and os.getpid() == self._process:  # else its parent has them, too
-                try:
+            try:
+                if lines:
                     self.stream.write("\n".join([*lines, ""]))
-                except Exception:  # noqa: BLE001 - nobody may fail because nobody can be told
-                    if logging.raiseExceptions and sys.stderr:
-                        print(f"rmcs: {len(lines)} lines of the log could not be written", file=sys.stderr)
-            super().flush()
+                super().flush()
+            except (OSError, ValueError):  # a pipe that nobody reads, a full disk; a stream that was closed
+                return
 
     def _write_now_and_then(self) -> None:
         while not self._no_more.is_set():

@@ -22,6 +22,15 @@ def digest_and_name(uri: str) -> tuple[str, str]:
     return digest, name
 
 
+def local_paths_in(runtime_env: Mapping[str, Any]) -> list[str]:
+    """What would be read from the disk of whoever prepares it: anything that is no URI."""
+    if not runtime_env:
+        return []
+    modules = runtime_env.get("py_modules")
+    named = [runtime_env.get("working_dir"), *(modules if isinstance(modules, (list, tuple)) else [modules])]
+    return [str(one) for one in named if one is not None and not (isinstance(one, str) and "://" in one)]
+
+
 def packages_in(runtime_env: Mapping[str, Any]) -> list[str]:
     """The digests of all such packages."""
     if not runtime_env:

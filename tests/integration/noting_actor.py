@@ -14,7 +14,9 @@ class Counter:
         self._note(f"made {start}")
 
     def add(self, number: int, seconds: float = 0.0) -> int:
-        time.sleep(seconds)
+        if seconds:
+            self._note(f"begins {number}")
+            time.sleep(seconds)
         self.value += number
         self._note(f"add {number}")
         return self.value

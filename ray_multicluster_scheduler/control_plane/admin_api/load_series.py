@@ -64,8 +64,8 @@ class LoadSeries:
         if self._runtime.closed:
             return
         now = self._runtime.clock.now()
+        asyncio.get_running_loop().call_later(EVERY_S - now % EVERY_S, self._look)  # whatever comes of this one
         self.sample(now)
-        asyncio.get_running_loop().call_later(EVERY_S - now % EVERY_S, self._look)
 
     def sample(self, now: float) -> None:
         """Note what holds now, if it is something else than before."""

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
-from ray_multicluster_scheduler.common.package_uri import packages_in
+from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.admin_api.service_known import ServiceKnown
@@ -206,6 +206,13 @@ class ServiceRuntime(ServiceKnown):
 
     async def _take_new(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
         task = wanted.task
+        if task.runtime_env and (paths := local_paths_in(task.runtime_env)):  # on our disk there are others' secrets
+            raise TaskSubmissionError(
+                f"The runtime_env of {task.kind} {task.id} names {paths[0]!r}, and nothing is read from the disk of a "
+                "service for a submission.",
+                task_id=task.id,
+                next_step="submit with the Python library, which packs it, or give a URI",
+            )
         if not task.submitted_at:
             task = replace(task, submitted_at=self.clock.now())
         task = await self._without_what_is_over(task)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from ray_multicluster_scheduler.app.client_api.embedded.news import News
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.store import Happened, Store
+from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -48,10 +47,7 @@ class StoreKeeping:
         return self.durable_log
 
     def news(self, runtime: Runtime) -> News:
-        async def page(after: int, limit: int) -> list[Happened]:
-            return await asyncio.to_thread(self._store.told_after, after, limit)
-
-        return News(runtime, self.durable_log, self._store.last_told, page)
+        return News(runtime, self.durable_log, self._store.last_told, self._store.told_after, slow=True)
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeGuard
 
@@ -14,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.store.blob_files import make_folde
 
 _LOCK = "server.json"
 _STOP = "stop.json"
+_LOOK_S = 1.0
 
 
 class Stop(NamedTuple):
@@ -40,13 +42,24 @@ class StateFolder:
                 f"The state folder {path} cannot be used: {error.strerror}.",
                 next_step="give another one with --state or RMCS_HOME",
             ) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._lock():
             os.close(self._file)
             raise _taken(path) from None
         (path / _STOP).unlink(missing_ok=True)  # said to one before us, who may have had the same number
         self.tell()
+
+    def _lock(self) -> bool:
+        """Whoever only looks who has it holds it for a moment, too, and says nothing of itself."""
+        deadline = time.monotonic() + _LOOK_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if _read(self._file) or time.monotonic() > deadline:
+                    return False
+                time.sleep(0.01)  # nobody tells of the end of a lock
+            else:
+                return True
 
     def tell(self, **about: Any) -> None:
         """What others may want to know of who has it, such as its address."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
@@ -21,8 +22,17 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of
 
+_log = get_logger(__name__)
 Deed = Callable[[], object]
 Tell = Callable[[int, list[Told]], object]
+
+
+def tell_safely(tell: Tell, last: int, told: list[Told]) -> None:
+    """Nothing stops because somebody who only looks on cannot be told."""
+    try:
+        tell(last, told)
+    except Exception:  # noqa: BLE001 - a defect of ours, of which the scheduler knows nothing
+        _log.exception("what happened up to number %d could not be told", last)
 
 
 def tell_nobody(last: int, told: list[Told]) -> None:
@@ -234,7 +244,7 @@ class DurableLog:
             for deed in deeds:
                 deed()
             if future is not None and told:  # whoever only looks on comes last
-                self.tell(future.result(), told)
+                tell_safely(self.tell, future.result(), told)
 
 
 def _digests(objects: Sequence[str]) -> list[str]:

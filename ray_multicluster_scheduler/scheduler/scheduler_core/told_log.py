@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.store import Happened, Note, Told
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import Tell, tell_nobody
+from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import Tell, tell_nobody, tell_safely
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import DecisionWriter, step_of
 
 KEPT = 10_000
@@ -59,7 +59,7 @@ class ToldLog(MemoryTransitionLog):
     def _tell(self, fresh: list[Transition | _Decision | Note]) -> None:
         self._lately.extend(fresh)
         self._last += len(fresh)
-        self.tell(self._last, [self._words(one) for one in fresh] if self.listened() else [])
+        tell_safely(self.tell, self._last, [self._words(one) for one in fresh] if self.listened() else [])
 
     def _words(self, one: Transition | _Decision | Note) -> Told:
         match one:

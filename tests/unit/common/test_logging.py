@@ -135,3 +135,19 @@ class _Counting(io.StringIO):
     def write(self, text: str) -> int:
         self.writes += 1
         return super().write(text)
+
+
+class Broken(io.StringIO):
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+def test_nobody_fails_because_the_log_cannot_be_written() -> None:
+    configure("INFO", stream=Broken())
+    log = get_logger("tests.broken")
+    with lines_together():
+        for _ in range(100):
+            log.info("nobody reads this")
+        log.warning("nor this")
+        handler = next(one for one in logging.getLogger(ROOT).handlers if hasattr(one, "_lines"))
+        assert handler._lines == []

@@ -390,3 +390,16 @@ async def test_what_was_said_of_a_cluster_that_is_away_is_kept(folder: Path) -> 
     await eventually(lambda: "b" in world.store.fleet().clusters)
     assert set(world.store.fleet().clusters) == {"b", "gone"}
     world.end()
+
+
+async def test_who_only_looks_on_stops_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(folder)
+
+    def fail(*_: object) -> None:
+        raise ValueError("theirs")
+
+    world.log.tell = fail
+    world.see("a")
+    world.submit("t")
+    await eventually(lambda: world.sent)
+    assert "could not be told" in caplog.text

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
+from ray_multicluster_scheduler.app.client_api.remote import service_client
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
@@ -149,3 +150,32 @@ def test_whoever_waits_is_told_that_his_token_was_revoked(service: HttpService) 
         handle.result(20)
     scheduler.shutdown()
     assert not isinstance(handle.exception(), TaskCancelledError)
+
+
+@pytest.mark.parametrize("address", ["http://fleet.example:8000", "http://192.168.5.7:8000"])
+def test_a_token_is_not_sent_to_another_machine_in_the_open(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="anybody on the way could read it"):
+        find_credentials(address, {}, "rmcs_a_b")
+    assert find_credentials(address, {"RMCS_HOME": "/nowhere"}).token is None
+
+
+@pytest.mark.parametrize(
+    "address", ["https://fleet.example:8000", "http://127.0.0.1:8000", "http://localhost:1", "http://[::1]:8000"]
+)
+def test_it_is_sent_over_tls_and_on_this_machine(address: str) -> None:
+    assert find_credentials(address, {}, "rmcs_a_b").token == "rmcs_a_b"
+
+
+async def test_after_a_while_it_is_asked_anew_who_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    credentials = Credentials("rmcs_a_b", "a file", home=Path("/nowhere"))
+    client = ServiceClient("http://127.0.0.1:9", credentials)
+    try:
+        with pytest.raises(Exception, match="does not run"):
+            client._headers()
+        client._heard()
+        assert client._headers() == {"Authorization": "Bearer rmcs_a_b"}
+        monkeypatch.setattr(service_client, "_SURE_S", -1.0)
+        with pytest.raises(Exception, match="does not run"):
+            client._headers()
+    finally:
+        await client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -234,6 +235,45 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(service: HttpService, rea
     with pytest.raises(InvalidStatus, match="422"):
         socket(service, f"?{query}")
     assert len(service.plane.runtime.news.hub) == 0
+
+
+def test_a_number_that_nobody_has_had_yet_is_told_so_and_it_goes_on(service: HttpService, read: Read) -> None:
+    service.submit("t1")
+    finish(service, "t1")
+    reader = read("/api/v1/events?since=100000")
+    number, first = reader.next()
+    assert first["type"] == "reset"
+    assert number == first["number"] < 100
+    service.submit("t2")
+    assert reader.until(id="t2")[0]["number"] == number + 1
+
+
+@pytest.mark.parametrize("digits", [21, 5_000])
+def test_a_number_that_is_too_long_is_refused(service: HttpService, digits: int) -> None:
+    long = "9" * digits
+    assert service.ask("GET", "/api/v1/events", headers={"Last-Event-ID": long})[0] == 422
+    assert digits < 100 or service.ask("GET", f"/api/v1/events?since={long}")[0] == 422
+    with pytest.raises(InvalidStatus, match="422"):
+        socket(service, f"?since={long}")
+    assert len(service.plane.runtime.news.hub) == 0
+
+
+async def test_a_handshake_that_fails_leaves_no_reader(service: HttpService) -> None:
+    hub = service.plane.runtime.news.hub
+
+    class Gone:
+        def __init__(self) -> None:
+            self.app, self.scope = service.app, {"caller": service.app.state.access.anybody}
+
+        async def accept(self) -> None:
+            raise OSError("gone")
+
+    line = event_socket.EventSocket(Gone(), service.plane.runtime, None)  # type: ignore[arg-type]  # as far as it gets
+    service.plane.runtime.ask(lambda: line.begin({}))
+    assert len(hub) == 1
+    with pytest.raises(OSError, match="gone"):
+        await asyncio.wrap_future(service.plane.runtime.start(line.run()))
+    assert len(hub) == 0
 
 
 def test_a_number_that_is_none_is_refused(service: HttpService, read: Read) -> None:

@@ -121,3 +121,10 @@ def test_nothing_is_told_with_a_token_that_has_expired(service: HttpService, mon
     with pytest.raises(EOFError):
         reader.until(id="never")
     reader.close()
+
+
+def test_clusters_are_sent_only_by_who_may_run_code(service: HttpService) -> None:
+    admin = service.token_for("adam", Role.ADMIN)
+    clusters = {"clusters": [{"name": "mac", "dashboard": "http://127.0.0.1:9", "python": "/tmp/evil"}]}
+    status, answer = service.ask("POST", "/api/v1/clusters/apply", clusters, token=admin)
+    assert (status, answer["error"]) == (403, "NotAllowedError")

@@ -15,7 +15,8 @@ import pytest
 from ray_multicluster_scheduler import TaskSubmissionError, UnifiedScheduler
 from ray_multicluster_scheduler.common.package_uri import digest_and_name, is_stored, packages_in
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
-from tests.unit.service.http_service import HttpService
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_task
 
 
 @pytest.fixture
@@ -146,3 +147,14 @@ def test_an_environment_for_everything_is_below_each_items_own(service: HttpServ
         env = env_of(service, handle.id)
         assert env["env_vars"] == {"A": "1", "B": "2"}
         assert names_in(service, env["working_dir"]) == ["data.txt", "large.bin"]
+
+
+@pytest.mark.parametrize("named", [{"working_dir": "/etc"}, {"py_modules": ["s3://b/x.zip", "~/secret"]}])
+def test_nothing_is_read_from_the_disk_of_the_service_for_a_submission(
+    service: HttpService, named: dict[str, Any]
+) -> None:
+    status, answer = service.ask("POST", "/api/v1/items", body(a_task("t", 0, runtime_env=named)))
+    assert status == 422
+    assert "nothing is read from the disk" in answer["message"]
+    uris = {"working_dir": "gcs://x.zip"}
+    assert service.ask("POST", "/api/v1/items", body(a_task("u", 0, runtime_env=uris)))[0] == 200

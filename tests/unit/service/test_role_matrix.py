@@ -91,7 +91,7 @@ EXAMPLES = {
     "POST /api/v1/items/{item_id}/retry": Example(f"{_ITEM}/retry", {}, "task"),
     "POST /api/v1/clusters/{name}/check": Example("/api/v1/clusters/mac/check", {}),
     "POST /api/v1/clusters/{name}/drain": Example("/api/v1/clusters/mac/drain", {"timeout": 0}),
-    "POST /api/v1/clusters/apply": Example("/api/v1/clusters/apply", {"nonsense": 1}),
+    "POST /api/v1/clusters/apply": Example("/api/v1/clusters/apply", {}),
     "GET /api/v1/events": Example("/api/v1/events?types=nonsense"),  # one that is let in does not end
 }
 CALLERS = ("nobody", "bad", "expired", "viewer", "own", "other", "operator", "admin")

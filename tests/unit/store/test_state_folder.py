@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,15 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigurationError, match="The state folder .* cannot be used"):
         StateFolder(tmp_path / "file")
+
+
+def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    StateFolder(tmp_path).leave()
+    file = os.open(tmp_path / "server.json", os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as holder() does, for a moment
+        threading.Timer(0.2, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        with StateFolder(tmp_path):
+            assert holder(tmp_path) == {"pid": os.getpid()}
+    finally:
+        os.close(file)

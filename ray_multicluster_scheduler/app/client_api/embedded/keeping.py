@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ray_multicluster_scheduler.app.client_api.embedded.news import News
-from ray_multicluster_scheduler.control_plane.store.records import Happened
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -72,10 +71,7 @@ class NothingKept:
         return self._log
 
     def news(self, runtime: Runtime) -> News:
-        async def page(after: int, limit: int) -> list[Happened]:
-            return self._log.told_after(after, limit)
-
-        news = News(runtime, self._log, 0, page)
+        news = News(runtime, self._log, 0, self._log.told_after)
         self._log.listened = lambda: len(news.hub) > 0
         return news
 

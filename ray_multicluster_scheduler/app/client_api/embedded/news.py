@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of, missed
+from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of, missed, reset
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, EventHub, Subscription
 from ray_multicluster_scheduler.app.client_api.events.fleet_watch import LOOK_AGAIN_S, Face, FleetWatch, load_of
@@ -16,8 +17,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 
-_AT_ONCE = 1_000
-Page = Callable[[int, int], Awaitable[Sequence[Happened]]]
+_AT_ONCE = 500
+Read = Callable[[int, int], Sequence[Happened]]
 
 
 class Feed(Protocol):
@@ -29,10 +30,11 @@ class Feed(Protocol):
 
 
 class News:
-    """On the loop of its control plane. ``page`` reads what was told after a number, at most so much of it."""
+    """On the loop of its control plane. ``read`` reads what was told after a number, at most so much of it; if it is
+    ``slow``, in a thread."""
 
-    def __init__(self, runtime: Runtime, feed: Feed, last: int, page: Page) -> None:
-        self._runtime, self._feed, self._page = runtime, feed, page
+    def __init__(self, runtime: Runtime, feed: Feed, last: int, read: Read, *, slow: bool = False) -> None:
+        self._runtime, self._feed, self._read, self._slow = runtime, feed, read, slow
         self.hub = EventHub(self._about, last)
         feed.tell = self.hub.publish
         self._loop = asyncio.get_running_loop()
@@ -65,13 +67,16 @@ class News:
     async def batches(self, reader: Subscription, since: int, *, idle_s: float | None = None) -> AsyncIterator[Batch]:
         """What was told after number ``since``, then what comes; an empty batch after so many seconds without any."""
         last = since
+        if last > self.hub.number:  # it was counted elsewhere, or by a process that has forgotten all
+            last = self.hub.number
+            yield Batch([reset(last)])
         while last < self.hub.number and not reader.over:
             durable = self.hub.number
-            page = await self._page(last, _AT_ONCE)
-            events = [one for one in map(event_of, page) if reader.wants(one)]
+            select = functools.partial(self._select, reader, last)
+            events, end, whole = await asyncio.to_thread(select) if self._slow else select()
             # What is not there any more was forgotten; what is there already, and comes to the hub later, is not told
             # twice.
-            last = max([one.number for one in page[-1:]] + ([durable] if len(page) < _AT_ONCE else []))
+            last = max(end, durable) if whole else end
             if events:
                 yield Batch(events)
         reader.go_on(last)
@@ -80,6 +85,12 @@ class News:
             yield batch
             if batch.over:
                 return
+
+    def _select(self, reader: Subscription, after: int) -> tuple[list[Event], int, bool]:
+        """What this reader wants of the next page, the last number on that, and whether there is no more."""
+        page = self._read(after, _AT_ONCE)
+        events = [one for one in map(event_of, page) if reader.wants(one)]
+        return events, page[-1].number if page else after, len(page) < _AT_ONCE
 
     def told(self, wanted: EventFilter, since: int | None) -> AsyncGenerator[list[dict[str, Any]], None]:
         """For a program, from now on: what came together, again and again."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ray_multicluster_scheduler.control_plane.store.records import Decided, Happened, Note, Step
 
-Kind = Literal["transition", "decision", "cluster", "action", "telemetry"]
+Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "reset"]
 DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
 TELEMETRY: Kind = "telemetry"
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY)
@@ -78,6 +78,12 @@ def _candidate(row: list[Any]) -> dict[str, Any]:
         "scores": scores,
         "total": total,
     }
+
+
+def reset(number: int) -> Event:
+    """What a reader is told that names a number which nobody has had yet."""
+    sentence = "The number that was asked for is not one of this control plane. It goes on from here."
+    return Event("reset", {"sentence": sentence}, number)
 
 
 def missed(numbers: tuple[int, int]) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
@@ -68,8 +70,31 @@ def find_credentials(
     """For this service: the token that was given, else that of ``RMCS_TOKEN``, else of the file ``RMCS_TOKEN_FILE``,
     else of the state folder, if the service that has that folder listens there.
 
-    Raises ConfigurationError for a token that is none, or a file that cannot be read, or can be by others.
+    Raises ConfigurationError for a token that is none, a file that cannot be read, or can be by others, and where it
+    would be sent to another machine in the open.
     """
+    found = _found(address, environ, token, tls_ca)
+    if found.token is not None and not _is_private(address):
+        raise ConfigurationError(
+            f"The token from {found.source} is not sent to {address}: anybody on the way could read it.",
+            next_step="use https://…, or a tunnel to 127.0.0.1",
+        )
+    return found
+
+
+def _is_private(address: str) -> bool:
+    parts = urlsplit(address)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _found(
+    address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
+) -> Credentials:
     said = tls_ca if tls_ca is not None else environ.get(TLS_CA)
     ca = Path(said).expanduser() if said else None
     if token is not None:

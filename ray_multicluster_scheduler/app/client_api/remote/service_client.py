@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ PATIENCE_S = 30.0
 """So long a question that can be asked again is asked again, before its caller is told that nobody answers."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 5.0
+_SURE_S = 1.0
+"""So long after an answer nobody else is taken to listen there."""
 _BUSY = frozenset({502, 503, 504})
 
 
@@ -45,7 +48,7 @@ class ServiceClient:
             connector=aiohttp.TCPConnector(limit=32, ssl=self._credentials.tls()),
             trust_env=False,
         )
-        self._silent = False
+        self._silent, self._heard_at = False, -math.inf
         self.where_now: Callable[[], str | None] = lambda: None
         """Where the same service listens now, if that can be told."""
         self.most_bytes: int | None = None
@@ -109,12 +112,17 @@ class ServiceClient:
         limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=silence_s)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         try:
-            said = {**self._headers(), **(headers or {})}
-            async with self._session.get(f"{self.address}{path}", timeout=limit, headers=said) as response:
-                if response.status >= 400:
-                    raise self._problem(response.status, await response.read())
-                async for piece in response.content.iter_any():
-                    yield decoder.decode(piece)
+            while True:
+                said = {**self._headers(), **(headers or {})}
+                async with self._session.get(f"{self.address}{path}", timeout=limit, headers=said) as response:
+                    if response.status == 401 and self._credentials.renewed():
+                        continue
+                    if response.status >= 400:
+                        raise self._problem(response.status, await response.read())
+                    self._heard()
+                    async for piece in response.content.iter_any():
+                        yield decoder.decode(piece)
+                    return
         except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
             self._follow(error)
             raise self._gone(error) from error
@@ -161,7 +169,8 @@ class ServiceClient:
 
     def _headers(self) -> dict[str, str]:
         """Raises _NotItselfError if another one may listen there by now, who must not have the token."""
-        if self._silent and not self._credentials.are_for(self.address):
+        unsure = self._silent or time.monotonic() - self._heard_at > _SURE_S
+        if unsure and not self._credentials.are_for(self.address):
             raise _NotItselfError("it does not run")
         return self._credentials.headers()
 
@@ -181,7 +190,7 @@ class ServiceClient:
     def _heard(self) -> None:
         if self._silent:
             _log.warning("the service %s answers again", self.address)
-        self._silent = False
+        self._silent, self._heard_at = False, time.monotonic()
 
     def _gone(self, problem: Exception) -> NobodyAnswersError:
         said = getattr(getattr(problem, "os_error", None), "strerror", None) or str(problem) or type(problem).__name__

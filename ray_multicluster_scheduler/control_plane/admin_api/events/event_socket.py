@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import S
 HEARTBEAT_S = 30.0
 _MOST = 2**53
 _AT_ONCE = 100
+_LONGEST = 20
 _GOING_AWAY, _NOT_LET_IN = 1001, 1008
 _FLAGS = ("snapshot", "batch")
 
@@ -50,15 +51,17 @@ class EventSocket:
 
     async def run(self) -> None:
         """Until one of both ends it."""
-        await self._socket.accept()
-        hearing = asyncio.create_task(self._hear())
-        self._telling = asyncio.create_task(self._tell())
+        tasks: list[asyncio.Task[None]] = []
         try:
+            await self._socket.accept()
+            tasks.append(hearing := asyncio.create_task(self._hear()))
+            self._telling = asyncio.create_task(self._tell())
             while not hearing.done() and (not self._telling.done() or self._telling.cancelled()):
                 await asyncio.wait((hearing, self._telling), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.close()
-            tasks = (hearing, self._telling)
+            if self._telling is not None:
+                tasks.append(self._telling)
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,7 +146,7 @@ class EventSocket:
 def _number(said: object) -> int | None:
     if said is None:
         return None
-    if isinstance(said, str) and said.isdecimal():
+    if isinstance(said, str) and said.isdecimal() and len(said) <= _LONGEST:
         said = int(said)
     if type(said) is not int or said < 0:
         raise ConfigurationError(f"since is {str(said)[:100]!r}.", next_step="give the number of an event")

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
 from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of, seconds
@@ -90,6 +90,11 @@ async def apply(request: Request) -> Response:
     be empty. It holds until the next start, which reads the file."""
     said, changes = await json_of(request), _changes_of(request)
     if said:
+        if not caller_of(request).submits:
+            raise NotAllowedError(
+                "Clusters that are sent say what runs there: only who may run code may send them.",
+                next_step="use a token with the roles admin and submitter; or change the file, and send {}",
+            )
         wanted = await asyncio.to_thread(_config, said, runtime_of(request))
         done = (await changes.apply(wanted)).to_dict()
     else:

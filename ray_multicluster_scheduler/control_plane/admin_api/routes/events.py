@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53
+_LONGEST = 20
 
 
 @router.get("/events", **described(Rule.SEE, docs.EVENTS))
@@ -46,7 +47,11 @@ async def events(
     runtime, only = runtime_of(request), only_owner_of(request)
     after = _number(request.headers.get("last-event-id"), since)
     reader = runtime.news.listen(wanted, only_owner=only)
-    first = [snapshot_of(runtime, only)] if snapshot and after is None else []
+    try:
+        first = [snapshot_of(runtime, only)] if snapshot and after is None else []
+    except BaseException:
+        reader.close()
+        raise
     if after is None:
         after = runtime.news.hub.number
     batches = while_let_in(request, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S))
@@ -73,7 +78,7 @@ async def socket(websocket: WebSocket) -> None:
 def _number(said: str | None, since: int | None) -> int | None:
     if said is None or not said.strip():
         number = since
-    elif said.strip().isdecimal():
+    elif said.strip().isdecimal() and len(said) <= _LONGEST:
         number = int(said)
     else:
         raise ConfigurationError(f"Last-Event-ID is {said[:100]!r}.", next_step="give the number of an event")
