@@ -212,16 +212,20 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
                 return submission.job("true", **options)
         raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
 
-    def get(self, handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
+    def get(
+        self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
+    ) -> Any:
         """The value of one handle, or the values of many in their order; the time is for all of them together.
 
         Raises the first error as soon as it is known; TaskTimeoutError.
         """
-        return collecting.get(handles, timeout)
+        return collecting.get(handles, timeout, progress=progress)
 
-    def wait(self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:
+    def wait(
+        self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
+    ) -> tuple[list[H], list[H]]:
         """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest)."""
-        return collecting.wait(handles, num_returns, timeout)
+        return collecting.wait(handles, num_returns, timeout, progress=progress)
 
     def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
         """Ask for the end of an item by its id or handle, in whatever state; an actor is killed. Raises
