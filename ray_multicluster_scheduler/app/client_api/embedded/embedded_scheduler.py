@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
@@ -265,13 +266,13 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
         """One row per cluster; ``refresh`` asks every cluster first, side by side."""
         runtime, _ = self._started()
-        return runtime.cluster_rows(None if refresh else ())
+        return ClusterRows(runtime.cluster_rows(None if refresh else ()))
 
     def cluster_info(self, name: str) -> dict[str, Any]:
         """One cluster, asked now. Raises ConfigurationError for an unknown name."""
         runtime, _ = self._started()
         runtime.check_cluster(name)
-        return next(row for row in runtime.cluster_rows([name]) if row["name"] == name)
+        return next(row for row in ClusterRows(runtime.cluster_rows([name])) if row["name"] == name)
 
     def fleet_resources(self) -> dict[str, dict[str, float]]:
         """Total and free over all clusters that answer now."""
