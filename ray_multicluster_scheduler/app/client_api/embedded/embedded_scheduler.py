@@ -104,11 +104,9 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
-        runtime, submission = self._started()
-        template = submission.template(fn, resource_requirements, tags, num_returns, options)
-        task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
-        value = TaskHandle(runtime.submit(task, arguments), runtime).result()
-        return list(value) if template.num_returns > 1 else value
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        value = handle.result()
+        return list(value) if number > 1 else value
 
     @overload
     def submit_task_async(
@@ -145,22 +143,25 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         num_returns: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None.
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        handle._runtime.let_catch_up()
+        if number == 1:
+            return handle
+        return PartHandle.split(handle, number) if number else None
 
-        Raises ConfigurationError, TaskSubmissionError for what is wrong at once.
-        """
+    def _submit(
+        self, fn: Any, args: Any, kwargs: Any, needs: Any, tags: Any, num_returns: int | None, options: TaskOptions
+    ) -> tuple[TaskHandle, int]:
+        """The whole item, and how many values it returns."""
         runtime, submission = self._started()
-        said = (resource_requirements, tags, num_returns) != (None, None, None) or options
-        if isinstance(fn, RemoteFunction) and not said:
+        if isinstance(fn, RemoteFunction) and (needs, tags, num_returns) == (None, None, None) and not options:
             template = submission.template_of(fn)
         else:
-            template = submission.template(fn, resource_requirements, tags, num_returns, options)
+            template = submission.template(fn, needs, tags, num_returns, options)
         task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
-        handle = TaskHandle(runtime.submit(task, arguments), runtime)
-        runtime.let_catch_up()
-        if template.num_returns == 1:
-            return handle
-        return PartHandle.split(handle, template.num_returns) if template.num_returns else None
+        return TaskHandle(runtime.submit(task, arguments), runtime), template.num_returns
 
     def put(self, value: object) -> ObjectHandle:
         """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it.
@@ -216,10 +217,8 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
     def get(
         self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
     ) -> Any:
-        """The value of one handle, or the values of many in their order; the time is for all of them together.
-
-        Raises the first error as soon as it is known; TaskTimeoutError.
-        """
+        """The value of one handle, or the values of many in their order; the time is for all of them together. Raises
+        the first error as soon as it is known; TaskTimeoutError."""
         return collecting.get(handles, timeout, progress=progress)
 
     def wait(

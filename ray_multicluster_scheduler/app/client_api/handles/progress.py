@@ -98,8 +98,11 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def counted(wanted: object, what: str, promises: Iterable[Promise], total: int | None = None) -> Iterator[None]:
-    """While they are waited for, show how many are over, of ``total`` or of all. Raises ConfigurationError."""
+def counted(
+    wanted: object, what: str, promises: Iterable[Promise], total: int | None = None, *, see_it_drawn: bool = True
+) -> Iterator[None]:
+    """While they are waited for, show how many are over, of ``total`` or of all. Whoever must not wait at all does not
+    see the last picture drawn. Raises ConfigurationError."""
     unique = list({id(one): one for one in promises}.values()) if wanted else []
     progress = begin(wanted, what, len(unique) if total is None else total)
     if progress is None:
@@ -114,7 +117,7 @@ def counted(wanted: object, what: str, promises: Iterable[Promise], total: int |
         for one in unique:
             if one.outcome is None:
                 one.unwatch(tell)
-        progress.close()
+        (progress.close if see_it_drawn else progress.stop)()
 
 
 class _Teller:
