@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.call_handle import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+    from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
     from ray_multicluster_scheduler.app.client_api.current import current
     from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
     from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
@@ -116,6 +117,7 @@ __all__ = [
     "ActorDiedError",
     "ActorHandle",
     "ActorPool",
+    "AsyncScheduler",
     "ClusterConfig",
     "ClusterConnectionError",
     "ClusterContextManager",
@@ -210,6 +212,7 @@ _HOMES = {
     "app.client_api.executor.actor_pool": "ActorPool",
     "app.client_api.actors.call_handle": "ActorCallHandle",
     "app.client_api.actors.class_methods": "method",
+    "app.client_api.async_scheduler": "AsyncScheduler",
     "app.client_api.current": "current",
     "app.client_api.executor.executor": "FleetExecutor",
     "app.client_api.handles.handle": "JobHandle TaskHandle",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.explanation_html import explanation_html
 from ray_multicluster_scheduler.common.decision_table import TITLES, columns, decision_lines, decision_text
 
 _ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
@@ -17,6 +18,9 @@ class Explanation(dict[str, Any]):
 
     def __str__(self) -> str:
         return explanation_text(self)
+
+    def _repr_html_(self) -> str:
+        return explanation_html(self)
 
 
 def explanation_text(story: Mapping[str, Any]) -> str:

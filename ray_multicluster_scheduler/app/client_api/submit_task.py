@@ -79,26 +79,33 @@ def put(value: object) -> ObjectHandle:
 
 
 @overload
-def get(handles: Handle, timeout: float | None = None) -> Any: ...
+def get(handles: Handle, timeout: float | None = None, *, progress: bool | None = None) -> Any: ...
 @overload
-def get(handles: Sequence[Handle], timeout: float | None = None) -> list[Any]: ...
-def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
+def get(handles: Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> list[Any]: ...
+def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
     """The value of one handle, or the values of many in their order; the time is for all of them together.
 
-    Raises the first error as soon as it is known; TaskTimeoutError.
+    Raises the first error as soon as it is known; TaskTimeoutError. ``progress=True`` shows a bar on stderr meanwhile,
+    where that is a terminal, and in notebooks; inside a cluster nobody would see one.
     """
-    return _collecting().get(handles, timeout)
+    how = {} if inside() else {"progress": progress}
+    return _collecting().get(handles, timeout, **how)
 
 
 def wait(
-    handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
+    handles: Sequence[H],
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+    *,
+    progress: bool | None = None,
 ) -> tuple[list[H], list[H]]:
     """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest).
 
     ``fetch_local`` is Ray's: inside a cluster, whether the values are to come to this node, too. Outside every value
-    comes to us with the news that it is there.
+    comes to us with the news that it is there. ``progress`` as in `get`.
     """
-    how = {"fetch_local": fetch_local} if inside() else {}
+    how = {"fetch_local": fetch_local} if inside() else {"progress": progress}
     over, rest = _collecting().wait(handles, num_returns, timeout, **how)
     return over, rest
 

@@ -92,7 +92,7 @@ class TestNames:
             actor.ad  # noqa: B018
         with pytest.raises(AttributeError, match="it has add, pair"):
             actor.method("something_else")
-        for probe in ("_repr_html_", "__array__", "_ipython_display_"):
+        for probe in ("_repr_png_", "__array__", "_ipython_display_"):
             assert not hasattr(actor, probe)
 
     def test_nothing_can_be_set(self, plane: ActorPlane) -> None:

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_reference import rem
 from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallQueue
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.common.exception import (
@@ -186,6 +187,11 @@ class ActorHandle:
         item, name = self._item, _description(self).public_name
         where = f" on {item.cluster!r}" if item.cluster else ""
         return f"<ActorHandle {item.id} {item.task.name}{f' {name!r}' if name else ''} {item.state}{where}>"
+
+    def _repr_html_(self) -> str:
+        given = _description(self).public_name
+        name = f"{self._item.task.name} {given!r}" if given else None
+        return handle_html("ActorHandle", self._item.id, self._item, name)
 
     def __copy__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle
+from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
 
 
 class _OfCall(Handle):
@@ -44,6 +45,9 @@ class ActorCallHandle(_OfCall):
     def __repr__(self) -> str:
         where = f" on {self.cluster!r}" if self.cluster else ""
         return f"<ActorCallHandle {self.id} {self._item.name} {self.state}{where}>"
+
+    def _repr_html_(self) -> str:
+        return handle_html("ActorCallHandle", self.id, self._item, self._item.name)
 
 
 class CallPartHandle(_OfCall, PartHandle):

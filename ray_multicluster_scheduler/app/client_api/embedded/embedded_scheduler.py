@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
@@ -103,11 +104,9 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
-        runtime, submission = self._started()
-        template = submission.template(fn, resource_requirements, tags, num_returns, options)
-        task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
-        value = TaskHandle(runtime.submit(task, arguments), runtime).result()
-        return list(value) if template.num_returns > 1 else value
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        value = handle.result()
+        return list(value) if number > 1 else value
 
     @overload
     def submit_task_async(
@@ -144,22 +143,25 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         num_returns: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None.
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None. Raises
+        ConfigurationError, TaskSubmissionError for what is wrong at once."""
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        handle._runtime.let_catch_up()
+        if number == 1:
+            return handle
+        return PartHandle.split(handle, number) if number else None
 
-        Raises ConfigurationError, TaskSubmissionError for what is wrong at once.
-        """
+    def _submit(
+        self, fn: Any, args: Any, kwargs: Any, needs: Any, tags: Any, num_returns: int | None, options: TaskOptions
+    ) -> tuple[TaskHandle, int]:
+        """The whole item, and how many values it returns."""
         runtime, submission = self._started()
-        said = (resource_requirements, tags, num_returns) != (None, None, None) or options
-        if isinstance(fn, RemoteFunction) and not said:
+        if isinstance(fn, RemoteFunction) and (needs, tags, num_returns) == (None, None, None) and not options:
             template = submission.template_of(fn)
         else:
-            template = submission.template(fn, resource_requirements, tags, num_returns, options)
+            template = submission.template(fn, needs, tags, num_returns, options)
         task, arguments = submission.of(template, *check_arguments(args, kwargs, template.name))
-        handle = TaskHandle(runtime.submit(task, arguments), runtime)
-        runtime.let_catch_up()
-        if template.num_returns == 1:
-            return handle
-        return PartHandle.split(handle, template.num_returns) if template.num_returns else None
+        return TaskHandle(runtime.submit(task, arguments), runtime), template.num_returns
 
     def put(self, value: object) -> ObjectHandle:
         """Keep a value to be given to tasks and actors: pickled once, shipped once to each cluster that needs it.
@@ -212,16 +214,18 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
                 return submission.job("true", **options)
         raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
 
-    def get(self, handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
-        """The value of one handle, or the values of many in their order; the time is for all of them together.
+    def get(
+        self, handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None
+    ) -> Any:
+        """The value of one handle, or the values of many in their order; the time is for all of them together. Raises
+        the first error as soon as it is known; TaskTimeoutError."""
+        return collecting.get(handles, timeout, progress=progress)
 
-        Raises the first error as soon as it is known; TaskTimeoutError.
-        """
-        return collecting.get(handles, timeout)
-
-    def wait(self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:
+    def wait(
+        self, handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
+    ) -> tuple[list[H], list[H]]:
         """Wait until ``num_returns`` of them are over, or the time is; returns (so many that are over, the rest)."""
-        return collecting.wait(handles, num_returns, timeout)
+        return collecting.wait(handles, num_returns, timeout, progress=progress)
 
     def cancel(self, item: str | Handle | ActorHandle, *, force: bool = False, recursive: bool = True) -> None:
         """Ask for the end of an item by its id or handle, in whatever state; an actor is killed. Raises
@@ -261,13 +265,13 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
     def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
         """One row per cluster; ``refresh`` asks every cluster first, side by side."""
         runtime, _ = self._started()
-        return runtime.cluster_rows(None if refresh else ())
+        return ClusterRows(runtime.cluster_rows(None if refresh else ()))
 
     def cluster_info(self, name: str) -> dict[str, Any]:
         """One cluster, asked now. Raises ConfigurationError for an unknown name."""
         runtime, _ = self._started()
         runtime.check_cluster(name)
-        return next(row for row in runtime.cluster_rows([name]) if row["name"] == name)
+        return next(row for row in ClusterRows(runtime.cluster_rows([name])) if row["name"] == name)
 
     def fleet_resources(self) -> dict[str, dict[str, float]]:
         """Total and free over all clusters that answer now."""

@@ -30,6 +30,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.executor.chunk_size import ChunkSizer
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
+    from ray_multicluster_scheduler.app.client_api.handles.progress import Progress
 
 RESERVE = 8
 """At least so many chunks beside those seen to run, or half as many: no place stays empty between two chunks."""
@@ -91,8 +92,10 @@ class ChunkedMap:
         length: int | None,
         sizer: ChunkSizer,
         reserve: int = RESERVE,
+        progress: Progress | None = None,
     ) -> None:
         self._calls, self._remaining, self._sizer, self._reserve = calls, length, sizer, reserve
+        self.progress = progress
         self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._input = InputReader(source, lambda: self._inbox.put(_nothing))
         self._wanted, self._wanted_until = 0, 0.0
@@ -145,6 +148,8 @@ class ChunkedMap:
             _end(chunk)
         if self._last_word is not None:
             self.results.put(Results([Failed(self._last_word)], 0))
+        if self.progress is not None:
+            self.progress.stop()
         self.results.put(None)
         self.at_rest.set()
 
@@ -203,13 +208,13 @@ class ChunkedMap:
                 if not self._set_the_unpicklable_aside(chunk):
                     raise
                 if not chunk.places:
-                    self._hand_over()
+                    self._settled(chunk)
                     return
                 chunk.handle = self._calls.submit([rows[place] for place in chunk.places])
         except Exception as error:  # noqa: BLE001 - nothing can be sent any more; said when its turn comes
             chunk.values = [Failed(error)]
             self._exhausted, self._last_word = True, None
-            self._hand_over()
+            self._settled(chunk)
             return
         chunk.weight = 0 if self._sizer.exact else self._weigh(rows[chunk.places[0]]) * len(chunk.places)
         chunk.open = 1
@@ -278,7 +283,7 @@ class ChunkedMap:
                 chunk.values[place] = Failed(chunk_results.error_of_call(failure, chunk.handle))
                 if not failure.of_result:
                     self._repeat(chunk, place, failure.error_type)
-        self._hand_over()
+        self._settled(chunk)
 
     def _fail(self, chunk: _Chunk, error: BaseException) -> None:
         for place in chunk.places:
@@ -302,6 +307,14 @@ class ChunkedMap:
             chunk.values[place] = single.handle.result()
         except BaseException as error:  # noqa: BLE001 - it belongs to this call
             chunk.values[place] = Failed(error)
+        self._settled(chunk)
+
+    def _settled(self, chunk: _Chunk) -> None:
+        """An answer of it came: if it was the last one, it is over."""
+        if chunk.open:
+            return
+        if self.progress is not None:
+            self.progress.count(len(chunk.values), sum(isinstance(one, Failed) for one in chunk.values))
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions, ChunkCalls
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.app.client_api.executor.map_results import MapResults
+from ray_multicluster_scheduler.app.client_api.handles.progress import begin
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class FleetExecutor(Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int | None = None,
+        progress: bool | None = None,
     ) -> MapResults[T]:
         """Call ``fn`` with the items of the iterables, many calls to one Ray task; the values come in order.
 
@@ -91,6 +93,8 @@ class FleetExecutor(Executor):
         repeated as a task of its own (``retries``). ``run_timeout`` counts for each call: a task of n calls has n
         times as long. Raises RuntimeError after shutdown, TaskSubmissionError if ``fn`` cannot be pickled, ValueError
         for a chunksize below 1, ConfigurationError for one that is no whole number.
+
+        ``progress=True`` shows a bar on stderr, where that is a terminal, and in notebooks: how many calls are over.
         """
         sizer = _sizer(chunksize)
         source: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
@@ -98,7 +102,9 @@ class FleetExecutor(Executor):
         with self._entry():
             scheduler = self._scheduler()
             calls = ChunkCalls(scheduler, self._options, fn, spread=len(iterables) != 1)
-            work = ChunkedMap(calls, source, min(lengths, default=None), sizer, _reserve(scheduler))
+            length = min(lengths, default=None)
+            bar = begin(progress, "map", length)
+            work = ChunkedMap(calls, source, length, sizer, _reserve(scheduler), bar)
             with self._changed:
                 self._maps.add(work)
             if self._withdrawing:

@@ -51,10 +51,15 @@ class MapResults(Iterator[T_co]):
         self._over = True
         self._values = iter(())
         self._work.stop()
+        self._end_progress()
 
     def __del__(self) -> None:
         if work := getattr(self, "_work", None):
             work.stop()
+
+    def _end_progress(self) -> None:
+        if self._work.progress is not None:
+            self._work.progress.close()
 
     def _next_chunk(self) -> list[Any]:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -67,6 +72,7 @@ class MapResults(Iterator[T_co]):
             ) from None
         if results is None:
             self._over = True
+            self._end_progress()
             return []
         self._work.was_read(results)
         return results.values

@@ -7,25 +7,30 @@ from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
+from ray_multicluster_scheduler.app.client_api.handles.progress import counted
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 H = TypeVar("H", bound=Handle)
 
 
-def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any:
+def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
     """The value of one handle, or the values of many in their order.
 
-    Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError.
+    Raises the first error as soon as it is known, without waiting for the others; TaskTimeoutError. ``progress`` shows
+    a bar meanwhile, where stderr is a terminal, and in notebooks.
     """
     timeout = _seconds(timeout)
     if isinstance(handles, Handle):
-        return handles.result(timeout)
+        with counted(progress, "get", [handles._item]):
+            return handles.result(timeout)
     many = _checked(handles, "get")
     missing = next((one for one in many if not one.done()), None)
     if missing is not None:
         missing._check_process()
-    wait_for([one._item for one in many], len(many), timeout, or_failure=True)
+    items = [one._item for one in many]
+    with counted(progress, "get", items):
+        wait_for(items, len(many), timeout, or_failure=True)
     for one in many:  # a failure may have ended the wait before all are over
         if one._item.outcome is not None and not one._item.outcome.succeeded:
             one.result(0)
@@ -35,10 +40,12 @@ def get(handles: Handle | Sequence[Handle], timeout: float | None = None) -> Any
     return [one.result(0) for one in many]
 
 
-def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = None) -> tuple[list[H], list[H]]:
+def wait(
+    handles: Sequence[H], num_returns: int = 1, timeout: float | None = None, *, progress: bool | None = None
+) -> tuple[list[H], list[H]]:
     """Wait until ``num_returns`` of them are over, or the time is; returns (over, the rest), in their order.
 
-    As in Ray, no more than ``num_returns`` are in the first list, even if more are over.
+    As in Ray, no more than ``num_returns`` are in the first list, even if more are over. ``progress`` is that of `get`.
     """
     many = _checked(handles, "wait")
     unique = list(dict.fromkeys(many))
@@ -46,7 +53,9 @@ def wait(handles: Sequence[H], num_returns: int = 1, timeout: float | None = Non
     missing = [one for one in unique if not one.done()]
     if len(unique) - len(missing) < num_returns and missing:
         missing[0]._check_process()
-    wait_for([one._item for one in unique], num_returns, _seconds(timeout))
+    items = [one._item for one in unique]
+    with counted(progress, "wait", items, num_returns):
+        wait_for(items, num_returns, _seconds(timeout))
     over: list[H] = []
     rest: list[H] = []
     for one in unique:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
@@ -167,6 +168,9 @@ class Handle:
     def __repr__(self) -> str:
         where = f" on {self.cluster!r}" if self.cluster else ""
         return f"<{type(self).__name__} {self.id} {self.state}{where}>"
+
+    def _repr_html_(self) -> str:
+        return handle_html(type(self).__name__, self.id, self._item)
 
     def __copy__(self) -> Self:
         return self

@@ -175,12 +175,18 @@ class NativeScheduler(SchedulerWithoutQueue):
         """Keep a value in the object store of this cluster; give the handle to those that need it."""
         return NativeObjectHandle(here.connected_ray().put(value), f"a {type(value).__name__}", here.item())
 
-    def get(self, handles: Any, timeout: float | None = None) -> Any:
-        """The value of one handle, or the values of many in their order. Raises the first error, TaskTimeoutError."""
+    def get(self, handles: Any, timeout: float | None = None, *, progress: bool | None = None) -> Any:
+        """The value of one handle, or the values of many in their order. Raises the first error, TaskTimeoutError.
+        Nobody here would see a bar."""
         return collecting.get(handles, timeout)
 
     def wait(
-        self, handles: Sequence[Any], num_returns: int = 1, timeout: float | None = None
+        self,
+        handles: Sequence[Any],
+        num_returns: int = 1,
+        timeout: float | None = None,
+        *,
+        progress: bool | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """Wait until ``num_returns`` of them are over, or the time is; returns (over, not over), in their order."""
         return collecting.wait(handles, num_returns, timeout)

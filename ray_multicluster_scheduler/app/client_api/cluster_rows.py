@@ -1,0 +1,51 @@
+"""What `list_clusters` and `cluster_info` return: plain lists and dicts that show themselves as tables in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api import html_tables
+
+_COLUMNS = ("cluster", "state", "why", "items", "nodes", "free", "tags", "Ray")
+
+
+class ClusterRow(dict[str, Any]):
+    """One cluster."""
+
+    def _repr_html_(self) -> str:
+        shown = [(name, _words(value)) for name, value in self.items() if name != "name"]
+        return html_tables.facts(f"cluster {self.get('name')}", shown)
+
+
+class ClusterRows(list[dict[str, Any]]):
+    """All of them."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        super().__init__(ClusterRow(row) for row in rows)
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        """As plain data, to be read where this package is not."""
+        return list, ([dict(row) for row in self],)
+
+    def _repr_html_(self) -> str:
+        return html_tables.table("", _COLUMNS, [_line(row) for row in self])
+
+
+def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
+    closed = [word for word in ("cordoned", "paused") if row.get(word)]
+    why = "; ".join(filter(None, [*closed, str(row.get("sentence") or "")]))
+    free, total = row.get("free") or {}, row.get("total") or {}
+    room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
+    facts = (row.get("items"), row.get("nodes"), room or None, _words(row.get("tags")), row.get("ray_version"))
+    return (row.get("name"), row.get("state"), why, *facts)
+
+
+def _words(value: object) -> object:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_number(amount)}" for name, amount in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _number(amount: object) -> str:
+    return f"{amount:g}" if isinstance(amount, float) else str(amount)
