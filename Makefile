@@ -17,7 +17,7 @@ demo test test-full bench chaos-store: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint format wheel bench clean setup setup-ray setup-node
+.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz format wheel bench clean setup setup-ray setup-node
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,20 @@ chaos-store: setup setup-ray ## Kill a service N times (50) under load on real c
 quality: setup ## Measure placement by simulation; writes the table and plot of docs/policies.md
 	@exec "$(BIN)/python" scripts/policy_quality.py $(ARGS)
 
-lint: setup ## ruff, mypy --strict, import-linter
+lint: setup ## ruff, mypy --strict, import-linter, bandit
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports"
+	"$(BIN)/bandit" --quiet --configfile pyproject.toml --recursive ray_multicluster_scheduler
+
+# Not in CI: it asks a database on the net. "Could not ask" is a failure, never "none".
+audit: setup ## Known vulnerabilities of what we depend on (pip-audit --strict)
+	@exec "$(BIN)/python" scripts/audit.py $(ARGS)
+
+MINUTES ?= 10
+fuzz: setup ## Ask a service what its OpenAPI allows, and what not, for MINUTES (10)
+	@exec "$(BIN)/python" scripts/fuzz.py --minutes $(MINUTES) $(ARGS)
 
 format: setup ## Let ruff mend what it can
 	"$(BIN)/ruff" check --fix .

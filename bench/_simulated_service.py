@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
-import uvicorn
 
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
@@ -31,6 +30,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http_server import http_server, listen
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
@@ -151,16 +151,14 @@ def main() -> None:
     runtime = SimulatedService(Hands(given.run_ms / 1000), fleet(given.clusters), store)
     book = TokenBook(store)
     first_token(book, given.folder, getpass.getuser())
-    config = uvicorn.Config(
-        create_app(runtime, Access(book)), port=0, log_config=None, access_log=False, lifespan="off"
-    )
-    server = uvicorn.Server(config)
+    listener = listen("127.0.0.1", 0)
+    server = http_server(create_app(runtime, Access(book)))
     collect_seldom()
-    serving = runtime.start(server.serve())
+    serving = runtime.start(server.serve(sockets=[listener]))
     while not server.started:
         if serving.done():
             serving.result()
-    print(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     for line in sys.stdin:
         if line.strip() == "rss":
             # As it is now: the peak would be that of whoever started us, if that was larger.

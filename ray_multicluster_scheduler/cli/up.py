@@ -16,7 +16,7 @@ STOP_PATIENCE_S = 30.0
 
 
 class Auth(StrEnum):
-    token = "token"
+    token = "token"  # nosec B105 # the name of a way to ask, no token
     none = "none"
 
 

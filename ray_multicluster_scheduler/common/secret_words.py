@@ -15,6 +15,8 @@ _WORDS = (
 _NAME = re.compile(rf"(?:^|[^a-z]){_WORDS}(?:$|[^a-z])", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"(?<![\w+.-])(\w[\w+.-]*://[^/\s:@]*:)[^/\s@]+(?=@)")
 """A password, as in https://user:password@host."""
+_WHO_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""User and password, or a token in the place of both."""
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"';|&]+)"""
 _GIVEN = re.compile(rf"(?<![\w-])([\w-]+)=({_VALUE})")
 _OPTION = re.compile(rf"(?<!\S)(--?[\w-]+)(\s+)({_VALUE})")
@@ -34,6 +36,11 @@ def masked_line(text: str) -> str:
     shown = _GIVEN.sub(lambda one: f"{one[1]}={MASKED}" if name_looks_secret(one[1]) else one[0], shown)
     shown = _OPTION.sub(lambda one: f"{one[1]}{one[2]}{MASKED}" if name_looks_secret(one[1]) else one[0], shown)
     return _IN_ADDRESS.sub(rf"\g<1>{MASKED}", shown) + rest
+
+
+def masked_addresses(text: str) -> str:
+    """A text without anything that stands before the host in an address: https://•••@host."""
+    return _WHO_IN_ADDRESS.sub(MASKED, text)
 
 
 def line_has_secrets(text: str) -> bool:

@@ -36,7 +36,7 @@ def start(home: FleetHome, clusters: Sequence[LocalCluster], *, ray_python: Path
     """Start a fleet in the background and return when it is ready. Raises SchedulerError if it does not get there."""
     home.make()
     with home.log_path.open("wb") as log:
-        daemon = subprocess.Popen(
+        daemon = subprocess.Popen(  # nosec B603 # our own program, without a shell
             [sys.executable, "-P", "-m", _MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -36,7 +36,7 @@ class Channel:
         self._rest = b""
         self.published: dict[str, int] | None = None
         with folder.supervisor_log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # nosec B603 # our own program, without a shell
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -129,7 +129,7 @@ class RayHead:
             token_path=self._folder.token,
         )
         with self._folder.log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # nosec B603 # our own program, without a shell
                 ray_command(self._python, self._cluster, self._block.ports, self._folder.ray),
                 env=env,
                 cwd=home,

@@ -134,7 +134,7 @@ def cluster_dir(fleet_root: Path, index: int) -> ClusterDir:
 
 def base_dir() -> Path:
     """Where fleets live: the temp dir, or /tmp when Ray's socket paths would get too long in it."""
-    for base in (Path(tempfile.gettempdir()), Path("/tmp")):
+    for base in (Path(tempfile.gettempdir()), Path("/tmp")):  # nosec B108 # mkdtemp follows
         if len(str(base / f"{PREFIX}xxxxxxxx/00/ray/")) + _SOCKET_ROOM <= _SOCKET_LIMIT and os.access(base, os.W_OK):
             return base
     raise ConfigurationError(

@@ -49,7 +49,7 @@ class PortBlock:
 def claim(bases: Iterable[int] | None = None) -> PortBlock:
     """Claim the first block in which every port is free. Raises ConfigurationError if there is none."""
     if bases is None:
-        bases = random.sample(range(_FIRST, _LAST, _SIZE), (_LAST - _FIRST) // _SIZE)
+        bases = random.sample(range(_FIRST, _LAST, _SIZE), (_LAST - _FIRST) // _SIZE)  # nosec B311 # any will do
     for base in bases:
         block = _try_claim(base)
         if block is not None:

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.simulation.near_side import NearSide
 
 def stream(seed: int, purpose: str) -> Random:
     """Chance for one purpose: what is drawn for another one changes nothing here."""
-    return Random(f"{seed}/{purpose}")
+    return Random(f"{seed}/{purpose}")  # nosec B311 # a seed is to give the same again
 
 
 class SimulatedHands:

@@ -13,17 +13,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
-from ray_multicluster_scheduler.common.exception import ConfigurationError, StoreError
+from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening, shown
+from ray_multicluster_scheduler.control_plane.admin_api.http_server import connections_in_reach, http_server, listen
+from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -31,7 +31,6 @@ from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
 
 _log = get_logger(__name__)
-CLOSE_PATIENCE_S = 2
 
 
 def serve(
@@ -50,7 +49,7 @@ def serve(
     listening = listening or listening_as(config)
     _log_as_we_do("uvicorn.error")
     with lines_together(), StateFolder(folder) as state:
-        listener = _listen(listening.host, listening.port)
+        listener = listen(listening.host, listening.port)
         with listener:
             store = SqliteStore(
                 folder,
@@ -108,18 +107,8 @@ def _serve(
     """Returns how much later than usual the next start may come."""
     stop, address = _Stop(), listening.address(listener.getsockname()[1])
     app = create_app(runtime, access)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=CLOSE_PATIENCE_S,
-            timeout_keep_alive=75,
-            ssl_certfile=listening.cert,
-            ssl_keyfile=listening.key,
-        )
-    )
+    bounds = Bounds(connections=connections_in_reach(runtime.config.settings.max_connections))
+    server = http_server(app, bounds=bounds, cert=listening.cert, key=listening.key)
     retention = Retention(
         runtime.store,
         runtime.config.settings,
@@ -218,20 +207,3 @@ def _log_as_we_do(name: str) -> None:
     theirs = logging.getLogger(name)
     theirs.parent, theirs.propagate = logging.getLogger(ROOT), True
     theirs.setLevel(logging.WARNING)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol: asyncio sends at once (TCP_NODELAY) only where it sees that it is TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"The service cannot listen on {shown(host)}:{port}: {error.strerror}.",
-            next_step="give another --port (0 takes a free one)",
-        ) from error
-    return listener

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.common.secret_words import MASKED, masked_addresses, name_looks_secret
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 
-_SECRET = re.compile(r"token|secret|passw|credential|private|api_?key|auth", re.IGNORECASE)
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_NO_SECRETS = ("auth", "service_tls")
+"""Settings that sound like secrets: how to ask, and where files are."""
 
 
 def settings_shown(settings: Settings) -> dict[str, Any]:
     """All settings that are in force."""
-    shown: dict[str, Any] = covered(settings.model_dump(mode="json"))
-    return shown
+    values = settings.model_dump(mode="json")
+    return {**covered(values), **{name: values[name] for name in _NO_SECRETS}}
 
 
 def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
@@ -33,9 +32,9 @@ def covered(value: Any) -> Any:
     """Plain data, where names that look like those of secrets have no values, and addresses no passwords."""
     if isinstance(value, Mapping):
         return {
-            name: MASKED if one and isinstance(one, str) and _SECRET.search(str(name)) else covered(one)
+            name: MASKED if one and isinstance(one, str) and name_looks_secret(str(name)) else covered(one)
             for name, one in value.items()
         }
     if isinstance(value, list):
         return [covered(one) for one in value]
-    return _IN_URL.sub(MASKED, value) if isinstance(value, str) else value
+    return masked_addresses(value) if isinstance(value, str) else value

@@ -118,6 +118,7 @@ class Settings(Strict):
     auth: Literal["token", "none"] = "token"
     service_tls: ServiceTls | None = None
     cors_origins: tuple[Origin, ...] = ()
+    max_connections: Annotated[int, Field(ge=1)] = 2_000
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
 def parse_yaml(text: str, source: str) -> Any:
     """The data in ``text``. Raises ConfigurationError with line and column; no line of the text is shown."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)  # nosec B506 # _Loader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import sync_folder
 
-TOKEN_FILE = "token"
+TOKEN_FILE = "token"  # nosec B105 # the name of the file
 _MOST_BYTES = 4096
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 
 AUTO = "auto"
-_ANY = ("0.0.0.0", "::")
+_ANY = ("0.0.0.0", "::")  # nosec B104 # compared with, not bound to
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _PERMANENT: frozenset[ProblemCode] = frozenset({"WRONG_TOKEN", "NOT_A_DASHBOARD"
 _NEXT_STEPS: dict[ProblemCode, str] = {
     "DASHBOARD_DOWN": "check that the cluster is up, and that `dashboard` of cluster {name} is its address",
     "DASHBOARD_TIMEOUT": "look at the load of the head node, and check `dashboard` of cluster {name}",
-    "WRONG_TOKEN": "set `auth_token` or `auth_token_path` of cluster {name} to the token the cluster was started with",
+    "WRONG_TOKEN": "set `auth_token` or `auth_token_path` of cluster {name} to the token the cluster was started with",  # nosec B105 # a sentence
     "NOT_A_DASHBOARD": "set `dashboard` of cluster {name} to where its Ray dashboard is (by default http://HEAD:8265)",
     "TLS_FAILED": "check `tls` (ca, verify) of cluster {name}, and whether its `dashboard` is http:// or https://",
     "BAD_ANSWER": "look at the dashboard's log on the head node of cluster {name}, and at its Ray version",

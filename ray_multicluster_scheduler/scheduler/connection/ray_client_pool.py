@@ -179,7 +179,7 @@ class RayClientPool:
         try:
             await self._remember(known)
             await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
-            await self._remember(replace(known, token=""))
+            await self._remember(replace(known, token=""))  # nosec B106 # it is forgotten here
         except BaseException:
             port.forget(agent)
             await self._abandon(link)

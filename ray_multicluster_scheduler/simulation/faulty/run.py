@@ -297,4 +297,4 @@ class FaultyRun:
 
 
 def _stream(script: Script, name: str) -> Random:
-    return Random(f"{script.seed} {name}")
+    return Random(f"{script.seed} {name}")  # nosec B311 # a seed is to give the same again

@@ -57,7 +57,7 @@ class Script:
 
 def make_script(seed: int, items: int = ITEMS, style: Style | None = None) -> Script:
     """A run with many items, several clusters and at least five faults, one of them a crash of the control plane."""
-    chance = Random(f"script {seed}")
+    chance = Random(f"script {seed}")  # nosec B311 # a seed is to give the same again
     style = style or style_of(seed)
     nodes = _nodes(chance)
     clusters = tuple(_cluster(chance, name) for name in nodes)

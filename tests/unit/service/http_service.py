@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import uvicorn
-
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
+from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http_server import http_server, listen
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
 
@@ -29,9 +28,17 @@ class HttpService:
     """``plane`` is its control plane. With ``auth="token"`` it asks for tokens, of which ``token`` has all roles; most
     tests are about other things and need none."""
 
-    def __init__(self, folder: Path, *, auth: str = "none", origins: Sequence[str] = (), **values: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        auth: str = "none",
+        origins: Sequence[str] = (),
+        bounds: Bounds | None = None,
+        **values: Any,
+    ) -> None:
         self.plane = ServicePlane(folder, **values)
-        self.auth, self.origins, self.token = auth, origins, ""
+        self.auth, self.origins, self.bounds, self.token = auth, origins, bounds, ""
         self.port = 0
         self._serving: Future[None] | None = None
         self._listen()
@@ -55,16 +62,10 @@ class HttpService:
         self._listen()
 
     def _listen(self) -> None:
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", self.port))
-        self._listener.listen(64)
+        self._listener = listen("127.0.0.1", self.port)
         self.port = self._listener.getsockname()[1]
         self.app = create_app(self.plane.runtime, self._access())
-        config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
+        self._server = http_server(self.app, bounds=self.bounds)
         self._serving = self.plane.runtime.start(self._server.serve(sockets=[self._listener]))
         until(lambda: self._server.started)
 

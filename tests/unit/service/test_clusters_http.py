@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered
-from ray_multicluster_scheduler.control_plane.config import ClusterConfig, load_config
+from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered, settings_shown
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
+from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS, running
@@ -186,6 +187,14 @@ def test_secrets_are_not_shown(service: HttpService) -> None:
     shown = service.get("/api/v1/clusters/mac")["config"]
     env = shown["runtime_env"]
     assert (shown["auth"], list(env["env_vars"]), env["pip"]) == ("token", ["A"], ["x"])
+
+
+def test_one_list_of_words_says_what_is_a_secret() -> None:
+    shown = covered({"db-pass": "x", "author": "ann", "tokenizer": "bpe", "url": "https://ghp_x@h/x"})
+    assert shown == {"db-pass": "•••", "author": "ann", "tokenizer": "bpe", "url": "https://•••@h/x"}
+    tls = ServiceTls(cert="a.pem", key="b.pem")
+    settings = settings_shown(Settings(service_tls=tls))
+    assert (settings["auth"], settings["service_tls"]) == ("token", {"cert": "a.pem", "key": "b.pem"})
 
 
 def test_what_looks_like_a_secret_is_covered() -> None:

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
+from ray_multicluster_scheduler.control_plane.admin_api.http_server import listen
 from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
@@ -222,11 +222,32 @@ def test_a_port_that_somebody_has_is_a_sentence(folder: Folder, tmp_path: Path) 
         serve(fleet(), tmp_path / "other", Listening(port=int(address.rpartition(":")[2])))
 
 
+def test_there_are_no_more_connections_than_max_connections(folder: Folder) -> None:
+    folder.config.write_text(f"settings: {{max_connections: 2}}\n{CLUSTERS}")
+    _, address = folder.up()
+    place = ("127.0.0.1", int(address.rpartition(":")[2]))
+    with socket.create_connection(place, 10), socket.create_connection(place, 10):
+        with pytest.raises(HTTPError, match="503") as refused:
+            urlopen(f"{address}/healthz", timeout=10)
+        with refused.value:
+            assert json.load(refused.value)["error"] == "ServiceUnavailableError"
+    until(lambda: _is_alive(address), 30)
+
+
+def _is_alive(address: str) -> bool:
+    try:
+        with urlopen(f"{address}/healthz", timeout=10):
+            return True
+    except HTTPError as error:
+        error.close()
+        return False
+
+
 def test_what_it_answers_leaves_at_once() -> None:
     """Small answers must not wait for the reader to confirm what came before: 40 ms, by the book."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with serve_module._listen("127.0.0.1", port) as listener:
+    with listen("127.0.0.1", port) as listener:
 
         async def delay() -> int:
             came: asyncio.Future[int] = asyncio.get_running_loop().create_future()

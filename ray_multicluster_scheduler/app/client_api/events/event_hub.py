@@ -95,7 +95,7 @@ class Subscription:
         self._news = asyncio.Event()
         self._over = False
         self._next_at = 0.0
-        self._stride = 0.75 + 0.5 * random.random()
+        self._stride = 0.75 + 0.5 * random.random()  # nosec B311 # only spreads readers in time
 
     async def take(self, timeout: float | None = None) -> Batch:
         """What there is, or what comes next; empty after so many seconds without any. The more readers there are, the

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from starlette.types import Scope, Send
 
 _TITLES = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"}
+_CODES = {400: "BAD_REQUEST", 401: "NOT_LET_IN"}
 
 
 class Refusal(NamedTuple):
@@ -22,6 +23,7 @@ async def refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     status, message, next_step, error = refusal
     said = {"type": "about:blank", "title": _TITLES.get(status, error), "status": status, "error": error}
     text = f"{message.rstrip('.')}. What to do: {next_step}"
+    said["code"] = _CODES.get(status, "NOT_ALLOWED" if error == "NotAllowedError" else "CONFIGURATION")
     body = json.dumps({**said, "detail": text, "message": message, "next_step": next_step}).encode()
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
     if status == 401:

@@ -20,8 +20,9 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import S
 
 HEARTBEAT_S = 30.0
 _MOST = 2**53
+MOST_DIGITS = 1_000
+"""Of a number that a text has; Python itself reads no more than some thousands."""
 _AT_ONCE = 100
-_LONGEST = 20
 _GOING_AWAY, _NOT_LET_IN = 1001, 1008
 _FLAGS = ("snapshot", "batch")
 
@@ -146,8 +147,8 @@ class EventSocket:
 def _number(said: object) -> int | None:
     if said is None:
         return None
-    if isinstance(said, str) and said.isdecimal() and len(said) <= _LONGEST:
-        said = int(said)
+    if isinstance(said, str) and said.isdecimal():
+        said = int(said) if len(said) < MOST_DIGITS else _MOST
     if type(said) is not int or said < 0:
         raise ConfigurationError(f"since is {str(said)[:100]!r}.", next_step="give the number of an event")
     return min(said, _MOST)

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.events.event_filter import EventF
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs_of_socket, only_owner_of
-from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import EventSocket
+from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import MOST_DIGITS, EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
@@ -20,7 +20,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53
-_LONGEST = 20
 
 
 @router.get("/events", **described(Rule.SEE, docs.EVENTS))
@@ -78,8 +77,8 @@ async def socket(websocket: WebSocket) -> None:
 def _number(said: str | None, since: int | None) -> int | None:
     if said is None or not said.strip():
         number = since
-    elif said.strip().isdecimal() and len(said) <= _LONGEST:
-        number = int(said)
+    elif said.strip().isdecimal():
+        number = int(said) if len(said) < MOST_DIGITS else _MOST
     else:
         raise ConfigurationError(f"Last-Event-ID is {said[:100]!r}.", next_step="give the number of an event")
     return None if number is None else min(max(number, 0), _MOST)

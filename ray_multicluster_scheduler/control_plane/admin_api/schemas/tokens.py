@@ -37,7 +37,7 @@ CREATE = Described(
         },
         {"user": "alice", "roles": ["submitter"], "note": "her laptop"},
     ),
-    answer=one(thing(**_ABOUT, token=text("Said once, and kept nowhere.")), {**_ALICE, "token": "rmcs_k3v9x2ab_…"}),
+    answer=one(thing(**_ABOUT, token=text("Said once, and kept nowhere.")), {**_ALICE, "token": "rmcs_k3v9x2ab_…"}),  # nosec B105 # an example
 )
 REVOKE = Described(summary="Let nobody in with it any more", answer=one(thing(**_ABOUT), _ALICE))
 LOG_IN = Described(

@@ -35,7 +35,7 @@ class ActorOrder:
 
     @classmethod
     def unpacked(cls, data: bytes) -> ActorOrder:
-        line, item, homes, detached = pickle.loads(data)
+        line, item, homes, detached = pickle.loads(data)  # nosec B301 # from packed(), by Ray
         return cls(Line(*line), CurrentItem(*item), homes, detached)
 
 
@@ -58,7 +58,7 @@ class TaskOrder(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes) -> TaskOrder:
-        line, who, *rest = pickle.loads(data)
+        line, who, *rest = pickle.loads(data)  # nosec B301 # from packed(), by Ray
         return cls(Line(*line), CurrentItem(*who), *rest)
 
 
@@ -76,4 +76,4 @@ class MethodOrder(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes) -> MethodOrder:
-        return cls(*pickle.loads(data))
+        return cls(*pickle.loads(data))  # nosec B301 # from packed(), by Ray

@@ -1,0 +1,57 @@
+"""Ask a service what its OpenAPI document allows, and what not, with each role; look at every answer.
+
+python scripts/fuzz.py [--minutes 10] [--seed N] [--examples 10]
+
+Ends with 1 if there was a defect (500), a hang, an answer that breaks its schema, or something that the service still
+holds after everybody has gone: files, tasks, readers of events, memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.unit.service.fuzzed_service import FuzzedService  # noqa: E402 - only now it can be found
+from tests.unit.service.fuzzing import Fuzzer  # noqa: E402 - the same
+from tests.unit.service.leaks import leaks  # noqa: E402 - the same
+
+EVERY_S = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
+    parser.add_argument("--examples", type=int, default=10, help="questions in a row of one kind")
+    given = parser.parse_args()
+    seed = time.time_ns() % 2**32 if given.seed is None else given.seed
+    print(f"fuzz: seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="rmcs-fuzz-") as folder:
+        service = FuzzedService(Path(folder))
+        fuzzer = Fuzzer(service, seed)
+        fuzzer.run(10.0, examples=1)  # what is made once for all is no leak
+        before, end = service.holds(), time.monotonic() + 60 * given.minutes
+        print(f"fuzz: holds {before}", flush=True)
+        while (left := end - time.monotonic()) > 0:
+            fuzzer.run(min(left, EVERY_S), given.examples)
+            print(f"fuzz: {sum(fuzzer.answers.values())} answers, holds {service.holds()}", flush=True)
+        fuzzer.close()
+        held = leaks(service, before)
+        service.end()
+    print(f"fuzz: answers by status: {dict(fuzzer.answers.most_common())}")
+    for text in fuzzer.problems.values():
+        print(f"\n{text}")
+    if held:
+        print(f"fuzz: it still holds, before and after: {held}")
+    print(f"fuzz: {len(fuzzer.problems)} kinds of wrong answers, {len(held)} leaks")
+    return 1 if fuzzer.problems or held else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,92 @@
+"""The audit script says "none" only if every package was asked about."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "audit.py"
+INSTALLED = ["one==1.0", "two==2.0"]
+GOOD = [{"name": "one", "version": "1.0", "vulns": []}, {"name": "two", "version": "2.0", "vulns": []}]
+FLAW = {"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": [], "description": ""}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "packages", lambda _: INSTALLED)
+    return module
+
+
+def fake(folder: Path, code: int, answer: object = None, error: str = "") -> str:
+    """A pip-audit that has been asked as it should be, and says this."""
+    program = folder / "pip-audit"
+    said = "" if answer is None else json.dumps(answer)
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        "assert '--strict' in sys.argv\n"
+        f"assert open(sys.argv[-1]).read().split() == {INSTALLED!r}\n"
+        f"print({said!r})\n"
+        f"print({error!r}, file=sys.stderr)\n"
+        f"sys.exit({code})\n"
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_every_package_was_asked_about_and_is_well(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--pip-audit", fake(tmp_path, 0, {"dependencies": GOOD}), "python"]) == 0
+    assert "no known vulnerability" in capsys.readouterr().out
+
+
+def test_a_vulnerability(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [{**GOOD[0], "vulns": [FLAW]}, GOOD[1]]
+    assert script.main(["--pip-audit", fake(tmp_path, 1, {"dependencies": answers}), "python"]) == 1
+    said = capsys.readouterr().out
+    assert "one 1.0: PYSEC-1, mended in 1.1" in said
+    assert "1 known" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "error"),
+    [
+        (1, None, "ERROR: Failed to reach pypi.org"),
+        (0, None, "it says nothing and calls that well"),
+        (0, {"dependencies": GOOD[:1]}, "one is forgotten"),
+        (0, {"dependencies": [GOOD[0], {"name": "two", "skip_reason": "not on PyPI"}]}, ""),
+        (1, {"dependencies": GOOD}, "ERROR: something"),
+        (0, {}, ""),
+        (0, [], ""),
+    ],
+)
+def test_what_is_not_known_is_not_called_clean(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, answer: Any, error: str
+) -> None:
+    assert script.main(["--pip-audit", fake(tmp_path, code, answer, error), "python"]) == 2
+    said = capsys.readouterr()
+    assert "not known" in said.err
+    assert "no known vulnerability" not in said.out
+
+
+def test_without_the_program_or_an_environment(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert script.main(["--pip-audit", str(tmp_path / "none"), "python"]) == 2
+    monkeypatch.undo()
+    assert script.main(["--pip-audit", fake(tmp_path, 0, {"dependencies": GOOD}), str(tmp_path / "none")]) == 2
+    monkeypatch.setattr(script, "own_pythons", list)
+    assert script.main(["--pip-audit", fake(tmp_path, 0, {"dependencies": GOOD})]) == 2
+    assert "no known vulnerability" not in capsys.readouterr().out

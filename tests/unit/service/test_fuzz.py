@@ -1,0 +1,38 @@
+"""A service that is asked anything: no defect, no hang, no answer that its own document does not know, and no leak.
+
+Longer: ``make fuzz MINUTES=10``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.service.fuzzed_service import FuzzedService
+from tests.unit.service.fuzzing import Fuzzer
+from tests.unit.service.leaks import leaks
+
+SECONDS = 50.0
+
+
+@pytest.fixture
+def fuzzed(tmp_path: Path) -> Iterator[FuzzedService]:
+    service = FuzzedService(tmp_path)
+    yield service
+    service.end()
+
+
+def test_it_answers_whatever_it_is_asked(fuzzed: FuzzedService) -> None:
+    fuzzer = Fuzzer(fuzzed)
+    fuzzer.run(5.0, examples=1)  # what is made once for all is no leak
+    before = fuzzed.holds()
+    begun = time.monotonic()
+    fuzzer.run(SECONDS, examples=3)
+    fuzzer.close()
+    assert time.monotonic() - begun < SECONDS + 60
+    assert not fuzzer.problems, "\n\n".join(fuzzer.problems.values())
+    assert fuzzer.answers["200"] > 50
+    assert not leaks(fuzzed, before), fuzzer.answers
