@@ -182,8 +182,7 @@ def test_readers_of_events_are_not_slow(impatient: HttpService) -> None:
             stream.say("GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert not stream.is_cut_off(within=1.5)
         socket_.send("ping")
-        told = {json.loads(socket_.recv(timeout=10))["type"] for _ in range(3)}
-        assert told == {"reset", "pong"}
+        assert socket_.recv(timeout=10) == '{"type":"pong"}'
 
 
 # ---- many
@@ -273,7 +272,8 @@ def test_a_number_with_very_many_digits(service: HttpService) -> None:
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?since={many}") as socket_:
         socket_.send(json.dumps({"type": "subscribe", "since": many}))
         socket_.send("ping")
-        assert socket_.recv(timeout=10) == '{"type":"pong"}'
+        told = {json.loads(socket_.recv(timeout=10))["type"] for _ in range(3)}
+        assert told == {"reset", "pong"}
 
 
 # ---- paths
