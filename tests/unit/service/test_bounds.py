@@ -272,8 +272,10 @@ def test_a_number_with_very_many_digits(service: HttpService) -> None:
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?since={many}") as socket_:
         socket_.send(json.dumps({"type": "subscribe", "since": many}))
         socket_.send("ping")
-        told = {json.loads(socket_.recv(timeout=10))["type"] for _ in range(3)}
-        assert told == {"reset", "pong"}
+        told = ""
+        while told != "pong":
+            told = json.loads(socket_.recv(timeout=10))["type"]
+            assert told in ("reset", "pong")
 
 
 # ---- paths
