@@ -208,6 +208,8 @@ class ServiceRuntime(ServiceKnown):
         task = wanted.task
         if not task.submitted_at:
             task = replace(task, submitted_at=self.clock.now())
+        if "." in task.id or task.gang is not None:
+            self.check_that_no_member_is_called_so(task)
         task = await self._without_what_is_over(task)
         own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
         named = (*task.payloads, *filter(is_put, wanted.objects), *packages_in(task.runtime_env))

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 
-_MOST_DIGITS = 10
-
-
 class MissingBlobs(TaskSubmissionError):
     """The submission names payloads that are not here."""
 
@@ -74,13 +71,10 @@ class StoredArguments:
 
     async def actor(self, actor_id: str) -> Item:
         """Also a member of a gang. Raises UnknownItemError."""
-        gang_id, _, at = actor_id.rpartition(".")
-        if gang_id and at.isdecimal() and len(at) < _MOST_DIGITS and self._runtime.item(actor_id) is None:
-            gang = await self._runtime.look(gang_id)
-            described = None if gang is None or not gang.task.serves else gang.task.gang
-            if gang is not None and described is not None and int(at) < len(described.members):
-                return self._member(gang, int(at))
-        item = await self._runtime.look(actor_id)
+        named = await self._runtime.named(actor_id)
+        item = None if named is None else await self._runtime.look(named.id)
+        if named is not None and named.at is not None and item is not None and item.task.serves:
+            return self._member(item, named.at)
         if item is None or item.task.actor is None:
             raise UnknownItemError(
                 f"{actor_id!r} is no actor that is known here.",

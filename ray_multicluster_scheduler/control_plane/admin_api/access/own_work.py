@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,15 +22,8 @@ from ray_multicluster_scheduler.control_plane.config import Settings
 
 async def owner_of(runtime: ServiceRuntime, item_id: str) -> str | None:
     """Of an item, or of the gang that this is a member of; None if it is not known (any more)."""
-    gang_id, _, at = item_id.rpartition(".")
-    for name in (item_id, gang_id) if gang_id and at.isdecimal() else (item_id,):
-        known = runtime.item(name) or runtime.record(name)
-        if known is not None:
-            return known.task.owner
-        stored = await asyncio.to_thread(runtime.store.item, name)
-        if stored is not None:
-            return stored.new.owner
-    return None
+    named = await runtime.named(item_id)
+    return None if named is None else named.owner
 
 
 async def check_item_seen(request: Request, runtime: ServiceRuntime, item_id: str) -> None:
