@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 KEPT_S = 120.0
@@ -166,15 +167,19 @@ class Mailboxes:
         *,
         user: str = "",
         tell: Callable[[Promise], dict[str, Any]] = wire.status_to_wire,
+        check: Check | None = None,
     ) -> dict[str, Any]:
-        """What is new for a client, in the words of ``tell``. Answered at once if items are unknown, each with why,
-        or if the mailbox is not the one that the client knows: then it may not have all that he waits for."""
+        """What is new for a client, in the words of ``tell``. Answered at once if items are unknown or refused by
+        ``check``, each with why, or if the mailbox is not the one that the client knows: then it may not have all that
+        he waits for."""
         box = self.box(client, user)
         box.drop(heard)
         problems = {}
         for item_id in add:
             try:
                 item = await self._runtime.look(item_id)
+                if item is not None and check is not None:
+                    check(item.task.owner, item_id)
             except SchedulerError as error:
                 problems[item_id] = wire.problem_to_wire(error)
                 continue

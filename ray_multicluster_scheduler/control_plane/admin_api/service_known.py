@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
@@ -19,6 +20,11 @@ from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
+
+
+Check = Callable[[str, str], object]
+"""Given the owner and the id of an item, at the moment it was found: raises NotAllowedError if whoever asks may not use
+it. None where everybody's may be used."""
 
 
 class Named(NamedTuple):
@@ -95,24 +101,29 @@ class ServiceKnown(Runtime):
             return None
         raise explanation.unknown_item(item_id)
 
-    async def explained(self, item_id: str) -> dict[str, Any]:
-        """Why it is where it is, or how it ended. Raises UnknownItemError."""
+    async def explained(self, item_id: str, check: Check | None = None) -> dict[str, Any]:
+        """Why it is where it is, or how it ended. Raises UnknownItemError, and as ``check`` does."""
         named = await self.named(item_id)
         if named is None:
             if await asyncio.to_thread(self.store.expired, item_id):
                 return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)
+        if check is not None:
+            check(named.owner, item_id)
         if named.stored is None:
             return explanation.story(self, item_id)
         if named.at is None:
             return await asyncio.to_thread(self.history.story, named.stored)
         return await asyncio.to_thread(self.history.story_of_member, named.stored, item_id)
 
-    async def job(self, job_id: str) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError."""
-        if self.item(job_id) is not None or self.record(job_id) is not None:
+    async def job(self, job_id: str, check: Check | None = None) -> dict[str, Any]:
+        """A job's face. Raises UnknownItemError, and as ``check`` does."""
+        known = self.item(job_id) or self.record(job_id)
+        stored = None if known is not None else await asyncio.to_thread(self.store.item, job_id)
+        if check is not None and (known is not None or stored is not None):
+            check(known.task.owner if known is not None else stored.new.owner if stored is not None else "", job_id)
+        if known is not None:
             return explanation.job_row(self, job_id)
-        stored = await asyncio.to_thread(self.store.item, job_id)
         if stored is None:
             if await asyncio.to_thread(self.store.expired, job_id):
                 return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, flee
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import check_item_seen
+from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
@@ -173,5 +173,4 @@ async def jobs(request: Request, after: str | None = None, limit: int | None = N
 @router.get("/jobs/{job_id}", **described(Rule.SEE, docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
-    await check_item_seen(request, runtime_of(request), job_id)
-    return Answer(await runtime_of(request).job(job_id))
+    return Answer(await runtime_of(request).job(job_id, seen_by(caller_of(request))))
