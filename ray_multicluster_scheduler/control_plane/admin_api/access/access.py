@@ -40,6 +40,10 @@ class Access:
         """Is the token that somebody came in with still good? For streams, which outlast the question at the door."""
         return token_id is None or (self.book is not None and self.book.holds(token_id))
 
+    def lets_in(self, caller: Caller) -> bool:
+        """Still, with its token and its session? For the same."""
+        return self.holds(caller.token) and self.sessions.lasts(caller.session)
+
     def let_in_to(self, routes: Iterable[BaseRoute]) -> None:
         """Those of these that are for everybody are open; without a caller, nothing else is reached."""
         self._open = [

@@ -1,4 +1,4 @@
-"""A reader of events hears them only as long as its token is good."""
+"""A reader of events hears them only as long as its token is good, and its session is not over."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ if TYPE_CHECKING:
 
 
 def end_when_revoked(connection: HTTPConnection, reader: Subscription) -> Callable[[], None]:
-    """The end of its token is the end of this reader, at once. Returns what forgets that again."""
+    """The end of its token or its session is the end of this reader, at once. Returns what forgets that again."""
     access: Access = connection.app.state.access
-    runtime, token = connection.app.state.runtime, caller_of(connection).token
-    if access.book is None or token is None:
+    runtime, caller = connection.app.state.runtime, caller_of(connection)
+    if access.book is None or caller.token is None:
         return lambda: None
 
-    def hear(revoked: str) -> None:
-        if revoked == token:
+    def hear(ended: str | bytes) -> None:
+        if ended in (caller.token, caller.session):
             runtime.soon(reader.end)
 
-    return access.book.on_revoked(hear)
+    forget = [access.book.on_revoked(hear)]
+    if caller.session is not None:
+        forget.append(access.sessions.on_ended(hear))
+
+    def at_its_end() -> None:
+        while forget:
+            forget.pop()()
+
+    return at_its_end
 
 
 async def while_let_in(connection: HTTPConnection, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-    """Nothing is told with a token that was revoked, or has expired."""
+    """Nothing is told with a token that was revoked, or has expired, nor in a session that is over."""
     async for batch in batches:
         if not still_let_in(connection):
             return
