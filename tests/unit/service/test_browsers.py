@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard, is_stream, same_origin
 from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Refusal
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import Passes, name_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MOST_PER_TOKEN, Passes, name_of
+from ray_multicluster_scheduler.control_plane.admin_api.events import guarded
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.event_reader import EventReader
@@ -314,3 +315,30 @@ def test_a_session_that_is_too_old_does_not_last() -> None:
     assert passes.lasts(None)
     now[0] = 10.0
     assert not passes.lasts(name)
+
+
+def test_one_token_does_not_take_the_sessions_of_all() -> None:
+    passes, ended = Passes(10.0, lambda _: True), list[bytes]()
+    passes.on_ended(ended.append)
+    bob = passes.make(Caller("bob", frozenset({Role.VIEWER}), "t2"))
+    first, *others = [passes.make(ALICE) for _ in range(MOST_PER_TOKEN + 1)]
+    assert (passes.check(first), ended) == (None, [name_of(first)])
+    assert all(passes.check(one) for one in (bob, *others))
+
+
+def test_one_token_does_not_take_the_readers_of_all(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded, "READERS_PER_TOKEN", 2)
+    token, other = service.token_for("alice", Role.VIEWER), service.token_for("bob", Role.VIEWER)
+    bearer = {"Authorization": f"Bearer {token}"}
+    readers = [EventReader(service.port, "/api/v1/events", bearer) for _ in range(2)]
+    status, _, said = ask(service, "GET", "/api/v1/events", bearer)
+    assert status == 503
+    assert "has 2 readers of events, and gets no more" in said["message"]
+    with pytest.raises(InvalidStatus, match="503"):
+        connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=bearer)
+    readers.append(EventReader(service.port, "/api/v1/events", {"Authorization": f"Bearer {other}"}))
+    assert readers[-1].response.status == 200
+    assert len(service.plane.runtime.news.hub) == 3
+    for reader in readers:
+        reader.close()
+    until(lambda: len(service.plane.runtime.news.hub) == 0 and not service.app.state.access.readers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Access:
     anybody: Caller = field(init=False)
     sessions: Passes = field(init=False)
     tickets: Passes = field(init=False)
+    readers: Counter[str] = field(init=False, default_factory=Counter)
+    """Of events, by the ids of their tokens."""
     _open: list[re.Pattern[str]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Call
 COOKIE = "rmcs_session"
 SESSION_S = 12 * 3600.0
 TICKET_S = 30.0
+MOST_PER_TOKEN = 100
 _MOST = 10_000
 
 
@@ -36,8 +37,12 @@ class Passes:
         self._hear: list[Callable[[bytes], object]] = []
 
     def make(self, caller: Caller) -> str:
-        """Raises ServiceUnavailableError if there are too many already."""
+        """If its token has too many already, the oldest of them is over. Raises ServiceUnavailableError if all tokens
+        together have."""
         self._sweep()
+        of_token = [name for name, one in self._passes.items() if one.caller.token == caller.token]
+        for name in of_token[: 1 - MOST_PER_TOKEN]:
+            self._drop(name)
         if len(self._passes) >= _MOST:
             raise ServiceUnavailableError("Too many pages are logged in.", next_step="try again in a while")
         secret = secrets.token_urlsafe(32)
