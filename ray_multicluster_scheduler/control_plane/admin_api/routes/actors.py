@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen, check_steered
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
@@ -85,20 +85,20 @@ async def call(request: Request) -> Response:
     caller = caller_of(request)
     box = mailboxes_of(request).box(client, caller.user)
     late: dict[object, MissingBlobs] = {}
-    answers = [await _take(runtime, caller, box, entry, blobs, late) for entry in entries]
+    answers = [await _take(request, box, entry, blobs, late) for entry in entries]
     crash_point("call taken")
     return Answer({"mailbox": box.name, "calls": answers})
 
 
 async def _take(
-    runtime: ServiceRuntime,
-    caller: Caller,
+    request: Request,
     box: Mailbox,
     entry: object,
     blobs: Mapping[str, bytes],
     late: dict[object, MissingBlobs],
 ) -> dict[str, Any]:
     """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
+    runtime, caller = runtime_of(request), caller_of(request)
     try:
         wanted = _wanted(entry, box)
         known = box.find(wanted.id)
@@ -112,6 +112,8 @@ async def _take(
                 lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
                 own_work.steered_by(caller),
             )
+            if isinstance(known, CallItem) and caller.steers_all:
+                await record_called(request, known.actor.item)
         if isinstance(known, Item):
             raise _taken(wanted.id)
         box.watch(known)
@@ -168,6 +170,8 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     if open_call is not None:
         check_steered(request, open_call.actor.item.task.owner, open_call.actor.item.id)
         runtime.method_calls.cancel(open_call, force=said.get("force") is True)
+        owner = open_call.actor.item.task.owner
+        await record_if_others(request, owner, "cancel call", call_id, {"actor": open_call.actor.item.id})
     return {"id": call_id}
 
 

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
@@ -98,6 +98,8 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
         answers = [own_work.own_answer(caller, one) for one in answers]
     if key is not None:
         answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
+    if caller.steers_all:
+        await record_submitted(request, answers)
     client = said.get("client")
     box = mailboxes_of(request).box(client, caller.user) if isinstance(client, str) and client else None
     for one in answers:
