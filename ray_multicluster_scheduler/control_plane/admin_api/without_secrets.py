@@ -13,10 +13,17 @@ _SECRET = re.compile(r"token|secret|passw|credential|private|api_?key|auth", re.
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def settings_shown(settings: Settings) -> dict[str, Any]:
-    """All settings that are in force."""
-    shown: dict[str, Any] = covered(settings.model_dump(mode="json"))
+def settings_shown(settings: Settings, only_owner: str | None) -> dict[str, Any]:
+    """All settings that are in force; of owners only this one, if one is given."""
+    shown: dict[str, Any] = covered(of_owner(settings.model_dump(mode="json"), only_owner))
     return shown
+
+
+def of_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any]:
+    """The same settings without what holds for others; None: with everybody's."""
+    if only_owner is None:
+        return settings
+    return {**settings, "owners": {name: one for name, one in settings["owners"].items() if name == only_owner}}
 
 
 def cluster_shown(config: ClusterConfig) -> dict[str, Any]:

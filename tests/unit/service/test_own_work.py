@@ -300,3 +300,12 @@ def test_who_put_what_is_not_remembered_for_ever() -> None:
         put.note("bob", digest)
     assert [put.has("bob", digest) for digest in "abc"] == [True, False, True]
     assert not put.has("alice", "a")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/fleet", "/api/v1/settings"])
+def test_what_holds_for_other_owners_is_not_told(service: Tokens, path: str) -> None:
+    def owners(token: str) -> set[str]:
+        return set(service.ask("GET", path, token=token)[1]["settings"]["owners"])
+
+    assert [owners(one) for one in (service.alice, service.bob)] == [{"alice"}, set()]
+    assert [owners(one) for one in (service.viewer, service.operator)] == [{"alice"}, {"alice"}]

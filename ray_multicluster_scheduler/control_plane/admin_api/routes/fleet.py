@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cur
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import of_owner
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.trace import trace_text
@@ -36,12 +37,13 @@ AT_ONCE = 1000
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
+    settings = runtime.config.settings
     return Answer(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
             "you": {"user": caller.user, "roles": sorted(caller.roles)},
-            "settings": runtime.config.settings.model_dump(mode="json", exclude={"service_tls"}),
+            "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
         }
