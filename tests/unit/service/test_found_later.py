@@ -94,3 +94,23 @@ def test_the_store_is_asked_once_which_ids_it_knows(service: Service, monkeypatc
     monkeypatch.setattr(service.plane.store, "known", lambda ids: [asked.append(ids), known(ids)][1])
     assert service.ask("POST", "/api/v1/items", body(a_task("one", 0)), token=service.alice)[0] == 200
     assert asked == [["one"]]
+
+
+def test_of_many_ids_the_store_is_asked_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    item = service.plane.store.item
+    monkeypatch.setattr(service.plane.store, "item", lambda one: [asked.append(one), item(one)][1])
+    assert service.ask("POST", "/api/v1/items", body(a_task("here", 0)), token=service.alice)[0] == 200
+    asked.clear()
+    said = {"client": "me", "add": ["here", *(f"none-{at}" for at in range(50))], "timeout": 5}
+    news = service.ask("POST", "/api/v1/wait", said, token=service.alice)[1]
+    assert [one["id"] for one in news["items"]] == ["here"]
+    assert len(news["problems"]) == 50
+    assert news["problems"]["none-7"]["error"] == "UnknownItemError"
+    assert asked == []
+
+
+def test_too_many_ids_at_once_are_refused(service: Service) -> None:
+    said = {"client": "me", "add": [str(at) for at in range(10_001)]}
+    status, answer = service.ask("POST", "/api/v1/wait", said, token=service.alice)
+    assert (status, answer["message"]) == (422, "add has 10,001 entries.")

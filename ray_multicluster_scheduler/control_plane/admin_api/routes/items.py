@@ -235,7 +235,7 @@ async def wait(request: Request) -> Response:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
-    caller, add, heard = caller_of(request), texts(said, "add"), texts(said, "heard")
+    caller, add, heard = caller_of(request), texts(said, "add", MOST_ITEMS), texts(said, "heard")
     news = await mailboxes_of(request).ask(
         client,
         known,
