@@ -12,10 +12,11 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_registry import name
 from ray_multicluster_scheduler.app.client_api.embedded import detached_actors
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
     from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 
@@ -52,13 +53,21 @@ class ActorNames:
     def living(self, name: str) -> Item | None:
         return self._items.get(name)
 
-    async def claim(self, task: TaskDescription, *, get_if_exists: bool) -> Item | TaskDescription:
+    async def claim(
+        self, task: TaskDescription, *, get_if_exists: bool, check: Check | None = None
+    ) -> Item | TaskDescription:
         """The living actor that has the name, if that is wanted, or what is to be submitted: the task, or one that
-        takes over a detached actor which another program left behind. Raises ConfigurationError."""
+        takes over a detached actor which another program left behind; with a ``check`` neither one whose owner it does
+        not like, nor one that only a cluster knows of, which may be anybody's. Raises ConfigurationError."""
         actor = task.actor
         assert actor is not None
         name = actor.public_name or ""
         there = self.living(name)
+        if there is not None and check is not None:
+            try:
+                check(there.task.owner, there.id)
+            except NotAllowedError:
+                raise name_taken(name, "somebody else's", None) from None
         if there is not None and get_if_exists:
             return there
         if there is not None:
@@ -66,7 +75,7 @@ class ActorNames:
         if not actor.detached or actor.adopt:
             return task
         found, silent = await self._search(name, detached_actors.LOOK_PATIENCE_S)
-        if found and get_if_exists:
+        if found and get_if_exists and check is None:
             return _adopting(task, name, detached_actors.one_of(name, found, task.preferred_cluster))
         if found:
             raise name_taken(name, "a detached one", found[0])

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
+from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
 from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
 from ray_multicluster_scheduler.control_plane.admin_api.known_parameters import only_known_parameters
@@ -85,6 +86,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
+    app.state.put_blobs, app.state.called_actors = Lately(), Lately()
     app.state.fleet_changes = FleetChanges(runtime)
     app.state.simulated_runs = SimulatedRuns()
     app.state.series = LoadSeries(runtime)

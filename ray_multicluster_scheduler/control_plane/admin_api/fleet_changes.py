@@ -11,6 +11,7 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChanged, CordonChanged
@@ -57,6 +58,8 @@ class FleetChanges:
             _log.error("the configuration is as it was: %s", error)
             return None
         _log.info("the configuration was read again: %s", changes.to_dict())
+        told = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
+        note_action(self._runtime, "SIGHUP", None, "reload", self._runtime.config.source, told)
         return changes
 
     async def reload(self) -> Changes:

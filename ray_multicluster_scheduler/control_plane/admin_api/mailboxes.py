@@ -8,10 +8,12 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import unknown_item
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 KEPT_S = 120.0
@@ -166,15 +168,23 @@ class Mailboxes:
         *,
         user: str = "",
         tell: Callable[[Promise], dict[str, Any]] = wire.status_to_wire,
+        check: Check | None = None,
     ) -> dict[str, Any]:
-        """What is new for a client, in the words of ``tell``. Answered at once if items are unknown, each with why,
-        or if the mailbox is not the one that the client knows: then it may not have all that he waits for."""
+        """What is new for a client, in the words of ``tell``. Answered at once if items are unknown or refused by
+        ``check``, each with why, or if the mailbox is not the one that the client knows: then it may not have all that
+        he waits for."""
         box = self.box(client, user)
         box.drop(heard)
         problems = {}
+        add = list(add)
+        nowhere = await self._nowhere(add)
         for item_id in add:
             try:
+                if item_id in nowhere and self._runtime.item(item_id) is None:
+                    raise unknown_item(item_id)
                 item = await self._runtime.look(item_id)
+                if item is not None and check is not None:
+                    check(item.task.owner, item_id)
             except SchedulerError as error:
                 problems[item_id] = wire.problem_to_wire(error)
                 continue
@@ -191,6 +201,11 @@ class Mailboxes:
         if items:
             crash_point("before told")
         return {"mailbox": box.name, "items": items, "problems": problems}
+
+    async def _nowhere(self, item_ids: Iterable[str]) -> set[str]:
+        """Which of these are neither in memory nor in the store, with one question for all of them."""
+        absent = {one for one in item_ids if self._runtime.item(one) is None}
+        return absent - await asyncio.to_thread(self._runtime.store.known, list(absent)) if len(absent) > 1 else set()
 
     def close(self) -> None:
         """The service ends: nobody is kept waiting."""

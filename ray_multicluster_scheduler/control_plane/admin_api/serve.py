@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.garbage import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
@@ -58,8 +59,10 @@ def serve(
             )
             try:
                 store.sweep_files()
-                access = _access(config, store, folder, listening, say)
+                access, made = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)
+                if made is not None:
+                    runtime.soon(note_action, runtime, getpass.getuser(), None, "first token", made)
                 away_s = 0.0
                 try:
                     away_s = _serve(runtime, access, listening, listener, state, drain_s, say)
@@ -82,17 +85,19 @@ def listening_as(config: FleetConfig, **given: Any) -> Listening:
 
 def _access(
     config: FleetConfig, store: SqliteStore, folder: Path, listening: Listening, say: Callable[[str], object]
-) -> Access:
-    """With a token in the folder, unless none is wanted. Raises ConfigurationError."""
-    book = None
+) -> tuple[Access, str | None]:
+    """With a token in the folder, unless none is wanted, and its id if it was made just now. Raises
+    ConfigurationError."""
+    book = made = None
     if listening.auth == "token":
         book = TokenBook(store)
         news = first_token(book, folder, getpass.getuser())
         if news is not None:
+            made = str(book.list()[-1]["id"])
             say(f"rmcs: {news}")
     else:
         say("rmcs: nobody is asked for a token (auth: none): every user of this machine can run code on your clusters")
-    return Access(book, listening.names, config.settings.cors_origins, listening.secure)
+    return Access(book, listening.names, config.settings.cors_origins, listening.secure), made
 
 
 def _serve(

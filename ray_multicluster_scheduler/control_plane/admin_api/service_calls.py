@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector impor
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
+    from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
     from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 
@@ -44,11 +45,16 @@ class ServiceCalls:
         return self._runtime.method_calls.find(call_id)
 
     async def take(
-        self, wanted: WantedCall, blobs: Mapping[str, bytes], known: Callable[[], Promise | None]
+        self,
+        wanted: WantedCall,
+        blobs: Mapping[str, bytes],
+        known: Callable[[], Promise | None],
+        check: Check | None = None,
     ) -> Promise:
         """``known`` tells of one that was taken before, answered or not: it may be sent twice at the same time. Raises
-        UnknownItemError for an actor that is not known, MissingBlobs, SchedulerError."""
-        queue = await self._queue(wanted.actor)
+        UnknownItemError for an actor that is not known, MissingBlobs, SchedulerError, and as ``check`` does for the
+        actor or a value."""
+        queue = await self._queue(wanted.actor, check)
         if not wanted.fresh:
             before = known()
             if before is not None:
@@ -58,7 +64,9 @@ class ServiceCalls:
             return call
         values = self._runtime.values
         data = await values.blob(wanted.arguments or "", blobs, wanted.id)
-        arguments = await values.arguments(wanted.objects, blobs, wanted.id) if wanted.objects else Arguments(b"")
+        arguments = Arguments(b"")
+        if wanted.objects:
+            arguments = await values.arguments(wanted.objects, blobs, wanted.id, check)
         before = known()
         if before is not None:
             return before
@@ -79,11 +87,13 @@ class ServiceCalls:
             if item_id in (queue.item.id, queue.item.whole):
                 queue.no_more()
 
-    async def _queue(self, actor_id: str) -> ActorCalls:
+    async def _queue(self, actor_id: str, check: Check | None) -> ActorCalls:
         known = self._queues.get(actor_id)
         if known is not None:
+            if check is not None:
+                check(known.item.task.owner, actor_id)
             return known
-        item = await self._runtime.values.actor(actor_id)
+        item = await self._runtime.values.actor(actor_id, check)
         known = self._queues.get(actor_id)
         if known is not None:
             return known

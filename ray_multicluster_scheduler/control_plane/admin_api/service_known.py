@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.current_item import member_id
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
-from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
+
+
+Check = Callable[[str, str], object]
+"""Given the owner and the id of an item, at the moment it was found: raises NotAllowedError if whoever asks may not use
+it. None where everybody's may be used."""
+
+
+class Named(NamedTuple):
+    """What an id stands for: the item ``id``, or with ``at`` this member of the gang ``id``. ``stored`` is None for
+    what is in memory."""
+
+    id: str
+    owner: str
+    at: int | None = None
+    stored: StoredItem | None = None
 
 
 class ServiceKnown(Runtime):
@@ -31,6 +51,44 @@ class ServiceKnown(Runtime):
             return text
         return await asyncio.to_thread(self._stored.printed.stored_text, item.id, attempt, stream)
 
+    async def named(self, item_id: str) -> Named | None:
+        """What is called so; an item of this id, wherever it is, comes before a gang's member. Whoever asks whose an
+        id is and whoever then uses it both ask here: there is no other way to read one."""
+        for name, at in explanation.readings(item_id):
+            known = self.item(name) or self.record(name)
+            stored = None if known is not None else await asyncio.to_thread(self.store.item, name)
+            if known is None and stored is None:
+                continue
+            if at is not None:
+                task = task_of(stored)[0] if stored is not None else known.task if known is not None else None
+                if task is None or not explanation.is_member(task, item_id):
+                    continue
+            if stored is not None:
+                return Named(name, stored.new.owner, at, stored)
+            return Named(name, known.task.owner if known is not None else "", at)
+        return None
+
+    def check_that_no_member_is_called_so(self, task: TaskDescription) -> None:
+        """Raises ConfigurationError: one id would stand for an item and for a gang's member."""
+        for name, at in explanation.readings(task.id):
+            known = None if at is None else self.item(name) or self.record(name)
+            stored = None if at is None or known is not None else self.store.item(name)
+            gang = known.task if known is not None else None if stored is None else task_of(stored)[0]
+            if gang is not None and explanation.is_member(gang, task.id):
+                raise ConfigurationError(
+                    f"{task.id} is how a member of the gang {name} is called.",
+                    task_id=task.id,
+                    next_step="use another id",
+                )
+        members = [member_id(task.id, at) for at in range(len(task.gang.members))] if task.gang else []
+        taken = [one for one in members if self.item(one) is not None] or (members and [*self.store.known(members)])
+        if taken:
+            raise ConfigurationError(
+                f"A member of the gang {task.id} would be called {min(taken)}, and something else is.",
+                task_id=task.id,
+                next_step="use another id",
+            )
+
     async def look(self, item_id: str) -> Item | None:
         """An item, wherever it is: in progress, or in the store. Raises UnknownItemError; None: EXPIRED."""
         item = self.item(item_id)
@@ -43,26 +101,29 @@ class ServiceKnown(Runtime):
             return None
         raise explanation.unknown_item(item_id)
 
-    async def explained(self, item_id: str) -> dict[str, Any]:
-        """Why it is where it is, or how it ended. Raises UnknownItemError."""
-        known = self.item(item_id) is not None or self.record(item_id) is not None
-        if known or explanation.gang_of(self, item_id) is not None:
-            return explanation.story(self, item_id)
-        stored = await asyncio.to_thread(self.store.item, item_id)
-        if stored is None:
-            story = await asyncio.to_thread(self.history.story_of_member, item_id)
-            if story is not None:
-                return story
+    async def explained(self, item_id: str, check: Check | None = None) -> dict[str, Any]:
+        """Why it is where it is, or how it ended. Raises UnknownItemError, and as ``check`` does."""
+        named = await self.named(item_id)
+        if named is None:
             if await asyncio.to_thread(self.store.expired, item_id):
                 return {"id": item_id, "state": EXPIRED, "code": EXPIRED, "sentence": _FORGOTTEN}
             raise explanation.unknown_item(item_id)
-        return await asyncio.to_thread(self.history.story, stored)
+        if check is not None:
+            check(named.owner, item_id)
+        if named.stored is None:
+            return explanation.story(self, item_id)
+        if named.at is None:
+            return await asyncio.to_thread(self.history.story, named.stored)
+        return await asyncio.to_thread(self.history.story_of_member, named.stored, item_id)
 
-    async def job(self, job_id: str) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError."""
-        if self.item(job_id) is not None or self.record(job_id) is not None:
+    async def job(self, job_id: str, check: Check | None = None) -> dict[str, Any]:
+        """A job's face. Raises UnknownItemError, and as ``check`` does."""
+        known = self.item(job_id) or self.record(job_id)
+        stored = None if known is not None else await asyncio.to_thread(self.store.item, job_id)
+        if check is not None and (known is not None or stored is not None):
+            check(known.task.owner if known is not None else stored.new.owner if stored is not None else "", job_id)
+        if known is not None:
             return explanation.job_row(self, job_id)
-        stored = await asyncio.to_thread(self.store.item, job_id)
         if stored is None:
             if await asyncio.to_thread(self.store.expired, job_id):
                 return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}

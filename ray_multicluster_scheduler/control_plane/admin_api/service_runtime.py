@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
-from ray_multicluster_scheduler.control_plane.admin_api.service_known import ServiceKnown
+from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check, ServiceKnown
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
@@ -48,11 +48,13 @@ _AT_ONCE = 100
 
 class Wanted(NamedTuple):
     """An item to be taken. ``objects`` name the values that stand among its arguments, in their order, and behind them
-    the actors. ``get_if_exists``: a living actor of the same name will do."""
+    the actors. ``get_if_exists``: a living actor of the same name will do. ``check`` is asked of everything of others
+    that it would use, or be."""
 
     task: TaskDescription
     objects: Sequence[str] = ()
     get_if_exists: bool = False
+    check: Check | None = None
 
 
 class ServiceRuntime(ServiceKnown):
@@ -184,6 +186,8 @@ class ServiceRuntime(ServiceKnown):
         known = self.item(task.id)
         if known is None and (maybe_known or task.idempotency_key is not None):
             known = await self._find(task)
+        if known is not None and wanted.check is not None:
+            wanted.check(known.task.owner, task.id)
         if known is None and self.store.trouble is not None:
             raise StoreFullError(
                 f"Nothing can be accepted now. {self.store.trouble}",
@@ -200,7 +204,7 @@ class ServiceRuntime(ServiceKnown):
             return known
         if task.actor is not None and task.actor.public_name is not None:
             async with self.names.lock(task.actor.public_name):
-                taken = await self.names.claim(task, get_if_exists=wanted.get_if_exists)
+                taken = await self.names.claim(task, get_if_exists=wanted.get_if_exists, check=wanted.check)
                 return taken if isinstance(taken, Item) else await self._take_new(wanted._replace(task=taken), blobs)
         return await self._take_new(wanted, blobs)
 
@@ -215,13 +219,18 @@ class ServiceRuntime(ServiceKnown):
             )
         if not task.submitted_at:
             task = replace(task, submitted_at=self.clock.now())
-        task = await self._without_what_is_over(task)
+        if "." in task.id or task.gang is not None:
+            self.check_that_no_member_is_called_so(task)
         own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
         named = (*task.payloads, *filter(is_put, wanted.objects), *packages_in(task.runtime_env))
         missing = self.store.hold([one for one in named if one is not None and one not in own])
         if missing:
             raise MissingBlobs(missing, task.id)
-        arguments = await self.values.arguments(wanted.objects, own, task.id) if wanted.objects else None
+        arguments = None
+        if wanted.objects:
+            arguments = await self.values.arguments(wanted.objects, own, task.id, wanted.check)
+        # From here on nothing is awaited: what it runs after is what was looked at.
+        task = self._without_what_is_over(task, wanted.check)
         again = self.item(task.id)
         if again is not None:  # somebody else brought it while we looked
             return again
@@ -279,14 +288,19 @@ class ServiceRuntime(ServiceKnown):
             )
         return None
 
-    async def _without_what_is_over(self, task: TaskDescription) -> TaskDescription:
+    def _without_what_is_over(self, task: TaskDescription, check: Check | None) -> TaskDescription:
         """The brain need not know of those before it that succeeded long ago. Raises TaskSubmissionError if one of them
-        failed then."""
+        failed then, and as ``check`` does."""
         if not task.after:
             return task
         gone = set()
         for one in task.after:
+            known = self.item(one) if check is not None else None
+            if known is not None and check is not None:
+                check(known.task.owner, one)
             stored = None if self.record(one) is not None else self.store.item(one)
+            if stored is not None and check is not None:
+                check(stored.new.owner, one)
             if stored is None or not stored.now.state.terminal:
                 continue
             if stored.now.state is not TaskState.SUCCEEDED:

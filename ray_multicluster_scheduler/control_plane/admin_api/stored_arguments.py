@@ -21,10 +21,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+    from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
     from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-
-
-_MOST_DIGITS = 10
 
 
 class MissingBlobs(TaskSubmissionError):
@@ -47,16 +45,18 @@ class StoredArguments:
         self._members: dict[str, Item] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
 
-    async def arguments(self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str) -> Arguments:
-        """Handles that stand for these values and actors. Raises TaskSubmissionError, and ResultLostError for a value
-        that was forgotten."""
+    async def arguments(
+        self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str, check: Check | None = None
+    ) -> Arguments:
+        """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
+        was forgotten, and as ``check`` does for one whose owner it does not like."""
         sources: list[Handle] = []
         actors: list[_Actor] = []
         for name in names:
             if name.startswith(ACTOR):
-                actors.append(_Actor(await self.actor(name.removeprefix(ACTOR))))
+                actors.append(_Actor(await self.actor(name.removeprefix(ACTOR), check)))
             elif name.startswith(RESULT):
-                sources.append(await self._result(name.removeprefix(RESULT), task_id))
+                sources.append(await self._result(name.removeprefix(RESULT), task_id, check))
             else:
                 sources.append(_Put(name, await self.blob(name, blobs, task_id), self._runtime))
         return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
@@ -72,15 +72,14 @@ class StoredArguments:
         """From any thread: the items whose values are needed by others."""
         return {name for names in list(self._needs.values()) for name in names}
 
-    async def actor(self, actor_id: str) -> Item:
-        """Also a member of a gang. Raises UnknownItemError."""
-        gang_id, _, at = actor_id.rpartition(".")
-        if gang_id and at.isdecimal() and len(at) < _MOST_DIGITS and self._runtime.item(actor_id) is None:
-            gang = await self._runtime.look(gang_id)
-            described = None if gang is None or not gang.task.serves else gang.task.gang
-            if gang is not None and described is not None and int(at) < len(described.members):
-                return self._member(gang, int(at))
-        item = await self._runtime.look(actor_id)
+    async def actor(self, actor_id: str, check: Check | None = None) -> Item:
+        """Also a member of a gang. Raises UnknownItemError, and as ``check`` does."""
+        named = await self._runtime.named(actor_id)
+        if named is not None and check is not None:
+            check(named.owner, actor_id)
+        item = None if named is None else await self._runtime.look(named.id)
+        if named is not None and named.at is not None and item is not None and item.task.serves:
+            return self._member(item, named.at)
         if item is None or item.task.actor is None:
             raise UnknownItemError(
                 f"{actor_id!r} is no actor that is known here.",
@@ -110,8 +109,10 @@ class StoredArguments:
             raise MissingBlobs([digest], task_id)
         return data
 
-    async def _result(self, item_id: str, task_id: str) -> Handle:
+    async def _result(self, item_id: str, task_id: str, check: Check | None) -> Handle:
         item = self._runtime.item(item_id)
+        if item is not None and check is not None:
+            check(item.task.owner, item_id)
         if item is None:
             stored = await asyncio.to_thread(self._runtime.store.item, item_id)
             if stored is None:
@@ -120,6 +121,8 @@ class StoredArguments:
                     task_id=task_id,
                     next_step="submit that one first, to the same service",
                 )
+            if check is not None:
+                check(stored.new.owner, item_id)
             item = await asyncio.to_thread(self._runtime.history.item, stored)
         if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
             payload_of(item.outcome)  # raises ResultLostError now, not when all others are there

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import is_member, member_face
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import member_face
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
@@ -69,15 +69,11 @@ class StoredHistory:
             "history": [step.to_dict() for step in row.history],
         }
 
-    def story_of_member(self, member: str) -> dict[str, Any] | None:
-        """That of its gang; None if this is not how one of a gang's members is called."""
-        stored = self._store.item(member.rpartition(".")[0])
-        if stored is None:
-            return None
-        task, _ = task_of(stored)
-        if task.gang is None or not is_member(task, member):
-            return None
-        return {**self.story(stored), "member": member_face(member, [one.name for one in task.gang.members])}
+    def story_of_member(self, gang: StoredItem, member: str) -> dict[str, Any]:
+        """That of its gang, and which of its members this is."""
+        described = task_of(gang)[0].gang
+        names = [] if described is None else [one.name for one in described.members]
+        return {**self.story(gang), "member": member_face(member, names)}
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
         """A job's face. Raises UnknownItemError for what is none."""

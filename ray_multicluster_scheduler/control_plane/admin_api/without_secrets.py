@@ -12,10 +12,17 @@ _NO_SECRETS = ("auth", "service_tls")
 """Settings that sound like secrets: how to ask, and where files are."""
 
 
-def settings_shown(settings: Settings) -> dict[str, Any]:
-    """All settings that are in force."""
-    values = settings.model_dump(mode="json")
+def settings_shown(settings: Settings, only_owner: str | None) -> dict[str, Any]:
+    """All settings that are in force; of owners only this one, if one is given."""
+    values = of_owner(settings.model_dump(mode="json"), only_owner)
     return {**covered(values), **{name: values[name] for name in _NO_SECRETS}}
+
+
+def of_owner(settings: dict[str, Any], only_owner: str | None) -> dict[str, Any]:
+    """The same settings without what holds for others; None: with everybody's."""
+    if only_owner is None:
+        return settings
+    return {**settings, "owners": {name: one for name, one in settings["owners"].items() if name == only_owner}}
 
 
 def cluster_shown(config: ClusterConfig) -> dict[str, Any]:

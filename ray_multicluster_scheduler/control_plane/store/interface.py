@@ -142,6 +142,9 @@ class Store(Protocol):
         """A large one piece by piece, with its size; None for one that :meth:`blob` has at hand, or nobody. Iterating
         may raise StoreError before the end, for one that is not what it was."""
 
+    def names_blob(self, owner: str, digest: str) -> bool:
+        """Is it a payload, a value or output of an item of this owner?"""
+
     def drop_blobs(self) -> int:
         """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.
         Returns how many."""

@@ -41,20 +41,20 @@ class Sealer:
         """The same as it was; :data:`LOST` is in the place of what cannot be opened."""
         return _each_sealed(value, self._open)
 
-    def _seal(self, text: str) -> dict[str, str]:
+    def _seal(self, text: str | float) -> dict[str, str]:
         if self._fernet is None:
             self._fernet = self._key(make=True)
         assert self._fernet is not None
         return {SEALED: self._fernet.encrypt(json.dumps(text).encode()).decode("ascii")}
 
-    def _open(self, sealed: str) -> str:
+    def _open(self, sealed: str) -> str | float:
         if self._fernet is None:
             try:
                 self._fernet = self._key(make=False)
             except StoreError as error:
                 _log.error("%s", error)
         try:
-            text: str = LOST if self._fernet is None else json.loads(self._fernet.decrypt(sealed))
+            text: str | float = LOST if self._fernet is None else json.loads(self._fernet.decrypt(sealed))
         except (InvalidToken, ValueError):
             return LOST
         return text

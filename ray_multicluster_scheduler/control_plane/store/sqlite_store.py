@@ -131,6 +131,10 @@ class SqliteStore:
             rows = self._reader.rows("known", (json.dumps(list(item_ids)), json.dumps(list(hashes))))
         return {hashes[one] if isinstance(one, int) else one for (one,) in rows}
 
+    def names_blob(self, owner: str, digest: str) -> bool:
+        with sentences(self.path):
+            return self._reader.one("names_blob", digest, owner) is not None
+
     def by_key(self, owner: str, key: str) -> str | None:
         with sentences(self.path):
             found: str | None = self._reader.one("by_key", owner, key)

@@ -35,6 +35,13 @@ from ray_multicluster_scheduler.common.secret_words import (
         "GITHUB_PAT",
         "AUTHORIZATION",
         "SLACK_WEBHOOK",
+        "API_TOKENS",
+        "SERVICE_JWT",
+        "tokenValue",
+        "apiKeyProd",
+        "APIKeyProd",
+        "BEARER",
+        "sessionCookies",
     ],
 )
 def test_names_that_look_secret(name: str) -> None:
@@ -43,7 +50,18 @@ def test_names_that_look_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "PYTHONPATH", "TOKENIZERS_PARALLELISM", "AUTHOR", "KEYBOARD", "OMP_NUM_THREADS", "RMCS_FENCE"]
+    "name",
+    [
+        "PATH",
+        "PYTHONPATH",
+        "TOKENIZERS_PARALLELISM",
+        "AUTHOR",
+        "KEYBOARD",
+        "OMP_NUM_THREADS",
+        "RMCS_FENCE",
+        "MONKEY",
+        "MAX_TOKENS",
+    ],
 )
 def test_names_that_do_not(name: str) -> None:
     assert not name_looks_secret(name)
@@ -60,6 +78,11 @@ def test_names_that_do_not(name: str) -> None:
         ('env DB_PASSWORD="x y";echo', f"env DB_PASSWORD={MASKED};echo"),
         ("t.py --api-key abc --lr 1", f"t.py --api-key {MASKED} --lr 1"),
         ("t.py --token=abc", f"t.py --token={MASKED}"),
+        ('curl -H "Authorization: Bearer abc" x', f'curl -H "Authorization: {MASKED}" x'),
+        ("curl -H 'X-Api-Key: abc' x", f"curl -H 'X-Api-Key: {MASKED}' x"),
+        ("call authorization:Basic abc x", f"call authorization:{MASKED} x"),
+        ("call 'Bearer abc' x", f"call 'Bearer {MASKED}' x"),
+        ("python t.py http://host:80/key --max-tokens 5", "python t.py http://host:80/key --max-tokens 5"),
         ("pip install --index-url https://me:pw@host/x", f"pip install --index-url https://me:{MASKED}@host/x"),
         ("sh -c 'TOKEN=abc run'", f"sh -c 'TOKEN={MASKED} run'"),
     ],
@@ -83,7 +106,7 @@ def test_plain_data() -> None:
         "credentials": {"a": [MASKED]},
     }
     assert has_secrets(env)
-    assert not has_secrets({"env_vars": {"X": "b"}, "TOKEN": 5})
+    assert not has_secrets({"env_vars": {"X": "b"}, "TOKEN": None})
 
 
 def test_long_lines_cost_little() -> None:
@@ -91,3 +114,9 @@ def test_long_lines_cost_little() -> None:
         began = time.perf_counter()
         masked_line(line)
         assert time.perf_counter() - began < 2.0
+
+
+def test_numbers_under_a_name_that_looks_secret() -> None:
+    said = {"TOKEN": 123, "pin": {"secret": [1.5, None, True]}, "n": 5}
+    assert masked(said) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
+    assert has_secrets({"TOKEN": 123})

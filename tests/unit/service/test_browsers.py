@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard, is_stream, same_origin
 from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Refusal
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import Passes
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MOST_PER_TOKEN, Passes, name_of
+from ray_multicluster_scheduler.control_plane.admin_api.events import guarded
 from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.event_reader import EventReader
 from tests.unit.service.http_service import HttpService
 
 PAGE = "https://fleet.example"
@@ -165,7 +171,8 @@ def test_a_web_socket_takes_a_ticket_once_or_a_session_of_our_own_page(service: 
         assert isinstance(found, Refusal)
         assert found.status == 401
     cookie = f"rmcs_session={session}"
-    assert guard.caller(scope(cookie=cookie, origin="http://127.0.0.1:8000")) == caller
+    found = guard.caller(scope(cookie=cookie, origin="http://127.0.0.1:8000"))
+    assert found == caller._replace(session=name_of(session))
     for origin in ("http://evil.example", "http://127.0.0.1:8001", "null"):
         found = guard.caller(scope(cookie=cookie, origin=origin))
         assert isinstance(found, Refusal)
@@ -248,3 +255,90 @@ def test_the_whole_door_costs_microseconds(service: HttpService) -> None:
             guard.caller(asked)
         best = min(best, (time.perf_counter() - began) / 1000)
     assert best < 20e-6
+
+
+def ended(service: HttpService, cookie: str) -> None:
+    assert ask(service, "DELETE", "/api/v1/session", {"Cookie": cookie, "Origin": service.address})[0] == 200
+
+
+def test_the_end_of_a_session_ends_the_streams_that_came_with_it(service: HttpService) -> None:
+    cookie, other = log_in(service), log_in(service)
+    own = {"Cookie": cookie, "Origin": service.address}
+    ticket = ask(service, "POST", "/api/v1/ticket", own)[2]["ticket"]
+    by_cookie = EventReader(service.port, "/api/v1/events", {"Cookie": cookie})
+    by_ticket = EventReader(service.port, f"/api/v1/events?ticket={ticket}")
+    others = EventReader(service.port, "/api/v1/events", {"Cookie": other})
+    with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=own) as line:
+        until(lambda: len(service.plane.runtime.news.hub) == 4)
+        ended(service, cookie)
+        with pytest.raises(ConnectionClosed, match="1008"):
+            line.recv(timeout=10)
+    for reader in (by_cookie, by_ticket):
+        with pytest.raises(EOFError):
+            reader.next()
+        reader.close()
+    assert len(service.plane.runtime.news.hub) == 1
+    others.close()
+    until(lambda: len(service.plane.runtime.news.hub) == 0)
+
+
+def test_a_ticket_of_a_session_that_is_over_opens_nothing(service: HttpService) -> None:
+    cookie = log_in(service)
+    own = {"Cookie": cookie, "Origin": service.address}
+    ticket = ask(service, "POST", "/api/v1/ticket", own)[2]["ticket"]
+    ended(service, cookie)
+    assert ask(service, "GET", f"/api/v1/events?ticket={ticket}")[0] == 401
+
+
+def test_the_end_of_a_session_ends_its_long_poll(service: HttpService) -> None:
+    cookie, answers = log_in(service), list[int]()
+    own = {"Cookie": cookie, "Origin": service.address, "Content-Type": "application/json"}
+
+    def poll() -> None:
+        first = service.post("/api/v1/wait", {"client": "poll", "timeout": 0})
+        said = json.dumps({"client": "poll", "mailbox": first["mailbox"], "timeout": 1}).encode()
+        answers.append(service.ask("POST", "/api/v1/wait", data=said, token="", headers=own)[0])
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    time.sleep(0.3)
+    ended(service, cookie)
+    polling.join(10)
+    assert answers == [401]
+
+
+def test_a_session_that_is_too_old_does_not_last() -> None:
+    now = [0.0]
+    passes = Passes(10.0, lambda _: True, lambda: now[0])
+    name = name_of(passes.make(ALICE))
+    assert passes.lasts(name)
+    assert passes.lasts(None)
+    now[0] = 10.0
+    assert not passes.lasts(name)
+
+
+def test_one_token_does_not_take_the_sessions_of_all() -> None:
+    passes, ended = Passes(10.0, lambda _: True), list[bytes]()
+    passes.on_ended(ended.append)
+    bob = passes.make(Caller("bob", frozenset({Role.VIEWER}), "t2"))
+    first, *others = [passes.make(ALICE) for _ in range(MOST_PER_TOKEN + 1)]
+    assert (passes.check(first), ended) == (None, [name_of(first)])
+    assert all(passes.check(one) for one in (bob, *others))
+
+
+def test_one_token_does_not_take_the_readers_of_all(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded, "READERS_PER_TOKEN", 2)
+    token, other = service.token_for("alice", Role.VIEWER), service.token_for("bob", Role.VIEWER)
+    bearer = {"Authorization": f"Bearer {token}"}
+    readers = [EventReader(service.port, "/api/v1/events", bearer) for _ in range(2)]
+    status, _, said = ask(service, "GET", "/api/v1/events", bearer)
+    assert status == 503
+    assert "has 2 readers of events, and gets no more" in said["message"]
+    with pytest.raises(InvalidStatus, match="503"):
+        connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=bearer)
+    readers.append(EventReader(service.port, "/api/v1/events", {"Authorization": f"Bearer {other}"}))
+    assert readers[-1].response.status == 200
+    assert len(service.plane.runtime.news.hub) == 3
+    for reader in readers:
+        reader.close()
+    until(lambda: len(service.plane.runtime.news.hub) == 0 and not service.app.state.access.readers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,14 @@ class Items:
 
     def __init__(self, *ids: str) -> None:
         self.known: dict[str, Item | None] = {one: Item(task(one)) for one in ids}
+
+    def item(self, item_id: str) -> Item | None:
+        return self.known.get(item_id)
+
+    @property
+    def store(self) -> Any:
+        """All that was ever known is in it."""
+        return SimpleNamespace(known=lambda ids: {one for one in ids if one in self.known})
 
     async def look(self, item_id: str) -> Item | None:
         if item_id not in self.known:

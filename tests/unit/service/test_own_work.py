@@ -12,8 +12,10 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
+from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from tests.unit.client_api.control_plane import until
@@ -266,3 +268,44 @@ def test_who_follows_output_is_put_out_when_the_token_is_revoked(service: Tokens
         assert next(follow) == "hello\n"
         service.book.revoke(token.split("_")[1])
         assert list(follow) == []
+
+
+def test_payloads_of_others_are_not_read(service: Tokens) -> None:
+    code = b"bob's code" * 100
+    digest = digest_of(code)
+    path, kind = f"/api/v1/blobs/{digest}", {"Content-Type": "application/octet-stream"}
+    assert service.ask("PUT", path, data=code, token=service.bob, headers=kind)[0] == 200
+    assert service.ask("GET", path, token=service.bob) == (200, code), "he has put it"
+    assert service.ask("GET", path)[0] == 200
+    status, said = service.ask("GET", path, token=service.alice)
+    assert (status, said["message"]) == (404, f"There is no payload {digest} here (any more).")
+    assert (
+        service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
+    )
+    service.app.state.put_blobs = Lately()  # as after a restart
+    assert service.ask("GET", path, token=service.bob)[0] == 200, "an item of his names it"
+    assert service.ask("GET", path, token=service.alice)[0] == 404
+    item = service.plane.look("coded")
+    assert item is not None
+    until(lambda: item.cluster is not None)
+    service.plane.finish(item, b"v" * 200)
+    until(lambda: service.plane.store.names_blob("bob", digest_of(b"v" * 200)))
+    assert service.ask("GET", f"/api/v1/blobs/{digest_of(b'v' * 200)}", token=service.bob)[0] == 200
+    assert service.ask("GET", f"/api/v1/blobs/{digest_of(b'v' * 200)}", token=service.alice)[0] == 404
+
+
+def test_who_put_what_is_not_remembered_for_ever() -> None:
+    put = Lately(most=2)
+    for digest in ("a", "b", "a", "c"):
+        put.note("bob", digest)
+    assert [put.has("bob", digest) for digest in "abc"] == [True, False, True]
+    assert not put.has("alice", "a")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/fleet", "/api/v1/settings"])
+def test_what_holds_for_other_owners_is_not_told(service: Tokens, path: str) -> None:
+    def owners(token: str) -> set[str]:
+        return set(service.ask("GET", path, token=token)[1]["settings"]["owners"])
+
+    assert [owners(one) for one in (service.alice, service.bob)] == [{"alice"}, set()]
+    assert [owners(one) for one in (service.viewer, service.operator)] == [{"alice"}, {"alice"}]

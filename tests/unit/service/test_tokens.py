@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    NotAllowedError,
+    ServiceUnavailableError,
+    StoreFullError,
+    UnknownItemError,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import NOT_KNOWN, TokenBook, roles_of
@@ -227,3 +233,48 @@ def test_private_files_are_whole_and_nobody_elses(tmp_path: Path) -> None:
         read_private(tmp_path / "empty")
     with pytest.raises(ConfigurationError, match="is no file"):
         read_private(tmp_path)
+
+
+class Full:
+    """A store that has no room until it is told."""
+
+    def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full, commit = True, store._writer._commit
+
+        def refuse(change: Change) -> int:
+            if self.full:
+                raise StoreFullError("There is no room.")
+            return commit(change)
+
+        monkeypatch.setattr(store._writer, "_commit", refuse)
+
+
+def test_a_revocation_that_cannot_be_written_holds_and_is_written_when_there_is_room(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = TokenBook(store)
+    about, text = book.create("eve", [Role.SUBMITTER])
+    disk = Full(store, monkeypatch)
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailableError, match="It was heard, and cannot be written now"):
+            book.revoke(about["id"])
+        assert book.check(text) is NOT_KNOWN
+    with pytest.raises(ServiceUnavailableError, match="cannot be written"):
+        book.create("adam", [Role.SUBMITTER])
+    disk.full = False
+    assert book.revoke(about["id"])["id"] == about["id"], "it is said again, and now it is written"
+    assert TokenBook(store).check(text) is NOT_KNOWN
+    with pytest.raises(UnknownItemError):
+        book.revoke(about["id"])
+
+
+def test_nobody_waits_for_the_disk_to_put_another_one_out(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = TokenBook(store)
+    (one, _), (other, text) = book.create("eve", [Role.VIEWER]), book.create("adam", [Role.VIEWER])
+    disk = Full(store, monkeypatch)
+    writing = [book.begin_revoke(token["id"])[1] for token in (one, other)]
+    assert book.check(text) is NOT_KNOWN
+    assert not any(future.done() for future in writing)
+    disk.full = False
+    assert [future.exception(10) for future in writing] == [None, None]
+    assert TokenBook(store).list() == []

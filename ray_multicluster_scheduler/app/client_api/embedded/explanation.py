@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ABANDONED = "ABANDONED"
 ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
 """States of clusters that say what they have, although it may be that not everything can be sent there."""
+_MOST_DIGITS = 9
 _MARKERS = markers("", "", 0, 0)
 
 
@@ -75,11 +76,20 @@ def member_face(task_id: str, names: Sequence[str]) -> dict[str, Any]:
     return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
 
 
+def readings(task_id: str) -> list[tuple[str, int | None]]:
+    """What it may be: an item of this id, or else a member of a gang, by its number."""
+    gang_id, _, at = task_id.rpartition(".")
+    if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
+        return [(task_id, None)]
+    return [(task_id, None), (gang_id, int(at))]
+
+
 def is_member(task: TaskDescription, task_id: str) -> bool:
     """Is this how a member of this gang is called?"""
     at = task_id.rpartition(".")[2]
     members = () if task.gang is None else task.gang.members
-    return at.isdecimal() and int(at) < len(members) and task_id == member_id(task.id, int(at))
+    known = at.isdecimal() and len(at) <= _MOST_DIGITS and int(at) < len(members)
+    return known and task_id == member_id(task.id, int(at))
 
 
 def whole_id(runtime: Runtime, task_id: str) -> str:

@@ -23,7 +23,14 @@ class MemberItem(Item):
         name = member_id(gang.id, index)
         actor = ActorDescription(ray_name=name, placement=member.requirements, asynchronous=member.asynchronous)
         super().__init__(
-            TaskDescription(id=name, kind="actor", name=member.name, requirements=member.requirements, actor=actor)
+            TaskDescription(
+                id=name,
+                kind="actor",
+                name=member.name,
+                owner=gang.task.owner,
+                requirements=member.requirements,
+                actor=actor,
+            )
         )
         self._gang = gang
         self._following = threading.Lock()

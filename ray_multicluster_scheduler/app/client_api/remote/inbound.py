@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
 POLL_S = 25.0
+MOST_AT_ONCE = 10_000
+"""A service takes no more new ids with one question."""
 
 
 class Inbound:
@@ -59,8 +62,9 @@ class Inbound:
 
     async def _poll_all(self) -> None:
         while self._heard or any(True for _ in self._watched()):
-            add, heard = list(self._add), list(self._heard)
-            said = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": POLL_S}
+            add, heard = list(islice(self._add, MOST_AT_ONCE)), list(self._heard)
+            timeout = POLL_S if len(add) == len(self._add) else 0.0  # the others come with the next question
+            said = {"client": self._name, "mailbox": self._mailbox, "add": add, "heard": heard, "timeout": timeout}
             self._wake.clear()
             asking = asyncio.ensure_future(
                 self._client.ask("POST", "/api/v1/wait", said, patience=None, timeout=POLL_S + 30)

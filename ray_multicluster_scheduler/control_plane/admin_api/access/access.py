@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Access:
     anybody: Caller = field(init=False)
     sessions: Passes = field(init=False)
     tickets: Passes = field(init=False)
+    readers: Counter[str] = field(init=False, default_factory=Counter)
+    """Of events, by the ids of their tokens."""
     _open: list[re.Pattern[str]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,6 +42,10 @@ class Access:
     def holds(self, token_id: str | None) -> bool:
         """Is the token that somebody came in with still good? For streams, which outlast the question at the door."""
         return token_id is None or (self.book is not None and self.book.holds(token_id))
+
+    def lets_in(self, caller: Caller) -> bool:
+        """Still, with its token and its session? For the same."""
+        return self.holds(caller.token) and self.sessions.lasts(caller.session)
 
     def let_in_to(self, routes: Iterable[BaseRoute]) -> None:
         """Those of these that are for everybody are open; without a caller, nothing else is reached."""

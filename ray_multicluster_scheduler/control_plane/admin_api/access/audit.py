@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import Request
 
 from ray_multicluster_scheduler.app.client_api.events.event import ACTION
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import Note
@@ -23,13 +26,25 @@ async def record_action(request: Request, action: str, subject: str, details: Ma
     fleet. Raises ServiceUnavailableError if it cannot be written."""
     caller = caller_of(request)
     runtime: ServiceRuntime = request.app.state.runtime
+    note_action(runtime, caller.user, caller.token, action, subject, details)
+    await runtime.durable()
+
+
+def note_action(
+    runtime: ServiceRuntime,
+    user: str,
+    token: str | None,
+    action: str,
+    subject: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """The same for what nobody asked for over HTTP, on the loop; written soon."""
     said = {name: value for name, value in (details or {}).items() if value not in ("", None)}
     words = "".join(f" {name}={value!r}" for name, value in said.items())
-    what, token = subject[:_LONGEST], caller.token or "none"
-    _log.info("action=%s subject=%r user=%r token=%s%s", action, what, caller.user, token, words)
-    document = json.dumps({"action": action, "token": caller.token, "details": said}).encode()
-    runtime.news.note(Note(ACTION, what, runtime.clock.now(), caller.user, document))
-    await runtime.durable()
+    what = subject[:_LONGEST]
+    _log.info("action=%s subject=%r user=%r token=%s%s", action, what, user, token or "none", words)
+    document = json.dumps({"action": action, "token": token, "details": said}).encode()
+    runtime.news.note(Note(ACTION, what, runtime.clock.now(), user, document))
 
 
 async def record_if_others(
@@ -38,3 +53,24 @@ async def record_if_others(
     """The same, unless it was the owner's own."""
     if caller_of(request).user != owner:
         await record_action(request, action, subject, {"owner": owner, **(details or {})})
+
+
+async def record_submitted(request: Request, items: Iterable[Item | SchedulerError]) -> None:
+    """What somebody has had run as another one's: one action for each owner, with its first item and their number."""
+    user = caller_of(request).user
+    others: dict[str, list[str]] = {}
+    for one in items:
+        if isinstance(one, Item) and one.task.owner != user:
+            others.setdefault(one.task.owner, []).append(one.id)
+    for owner, ids in others.items():
+        await record_action(request, "submit", ids[0], {"owner": owner, "items": len(ids)})
+
+
+async def record_called(request: Request, actor: Item) -> None:
+    """A call of somebody else's actor, the first one of each user."""
+    user = caller_of(request).user
+    if actor.task.owner != user:
+        called: Lately = request.app.state.called_actors
+        if not called.has(user, actor.id):
+            called.note(user, actor.id)
+            await record_action(request, "call", actor.id, {"owner": actor.task.owner})

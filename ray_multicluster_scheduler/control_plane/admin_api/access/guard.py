@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Refusal, refuse
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import cookie_in
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import cookie_in, name_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import PREFIX, Refused
 
 NOBODY = Caller("", frozenset())
@@ -85,7 +85,8 @@ class Guard:
         if tickets:
             if not is_stream(scope):
                 return _NO_TICKET_HERE
-            return access.tickets.use(tickets[0]) or _OLD_TICKET
+            caller = access.tickets.use(tickets[0])
+            return caller if caller is not None and access.lets_in(caller) else _OLD_TICKET
         session = cookie_in("; ".join(one.decode("latin-1") for one in cookies)) if cookies else None
         return self._of_session(scope, session) if session else _NO_TOKEN
 
@@ -95,7 +96,7 @@ class Guard:
             return _SESSION_OVER
         if (scope["type"] == "websocket" or scope["method"] not in _SAFE) and not same_origin(scope):
             return _OTHER_ORIGIN
-        return found
+        return found._replace(session=name_of(session))
 
 
 def is_stream(scope: Scope) -> bool:

@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from fastapi import Request
-
-from ray_multicluster_scheduler.app.client_api.actors.actor_registry import name_taken
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
-from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of, check_seen
+from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 
 async def owner_of(runtime: ServiceRuntime, item_id: str) -> str | None:
     """Of an item, or of the gang that this is a member of; None if it is not known (any more)."""
-    gang_id, _, at = item_id.rpartition(".")
-    for name in (item_id, gang_id) if gang_id and at.isdecimal() else (item_id,):
-        known = runtime.item(name) or runtime.record(name)
-        if known is not None:
-            return known.task.owner
-        stored = await asyncio.to_thread(runtime.store.item, name)
-        if stored is not None:
-            return stored.new.owner
-    return None
-
-
-async def check_item_seen(request: Request, runtime: ServiceRuntime, item_id: str) -> None:
-    """Raises NotAllowedError for somebody else's. What is not known is not refused here."""
-    if not caller_of(request).sees_all:
-        owner = await owner_of(runtime, item_id)
-        if owner is not None:
-            check_seen(request, owner, item_id)
-
-
-async def own_ids(caller: Caller, runtime: ServiceRuntime, ids: Iterable[str]) -> dict[str, SchedulerError]:
-    """Which of these the caller may not hear of, each with why."""
-    if caller.sees_all:
-        return {}
-    refused: dict[str, SchedulerError] = {}
-    for one in ids:
-        owner = await owner_of(runtime, one)
-        if owner is not None and not caller.may_see(owner):
-            refused[one] = _not_his(caller, one)
-    return refused
+    named = await runtime.named(item_id)
+    return None if named is None else named.owner
 
 
 def may_read(caller: Caller, promise: Promise) -> bool:
@@ -106,27 +73,10 @@ def check_priority(settings: Settings, owner: str, priority: int, item_id: str) 
         )
 
 
-async def own_only(
-    caller: Caller, runtime: ServiceRuntime, wanted: Sequence[Wanted | SchedulerError]
-) -> list[Wanted | SchedulerError]:
-    """Those that touch nothing of somebody else's; an error in the place of each other one."""
-    known = runtime.store.known([one.task.id for one in wanted if isinstance(one, Wanted)])
-    checked: list[Wanted | SchedulerError] = []
-    for one in wanted:
-        try:
-            checked.append(one if isinstance(one, SchedulerError) else await _own(caller, runtime, one, known))
-        except SchedulerError as error:
-            checked.append(error)
-    return checked
-
-
-async def _own(caller: Caller, runtime: ServiceRuntime, wanted: Wanted, known: set[str]) -> Wanted:
+def own_only(caller: Caller, wanted: Wanted) -> Wanted:
+    """The same, for one who touches nothing of somebody else's: whose things are is asked when they are found, not
+    before, when they may not be there yet. Raises NotAllowedError."""
     task = wanted.task
-    if task.id in known or runtime.item(task.id) is not None:
-        await check_steered_by(caller, runtime, task.id)
-    for one in task.after:
-        await check_steered_by(caller, runtime, one)
-    await check_objects(caller, runtime, wanted.objects)
     if task.content_key is not None:  # joined to one's own only
         task = replace(task, content_key=f"{caller.user}:{task.content_key}")
     actor = task.actor
@@ -136,18 +86,27 @@ async def _own(caller: Caller, runtime: ServiceRuntime, wanted: Wanted, known: s
             task_id=task.id,
             next_step="use a token with the role operator as well",
         )
-    # One that only a cluster knows of may be anybody's: its name is taken, and it is not handed out.
-    found = wanted.get_if_exists and not (actor is not None and actor.detached and _living(runtime, task) is None)
-    return wanted._replace(task=task, get_if_exists=found)
+    return wanted._replace(task=task, check=partial(_check_steered, caller))
 
 
-async def check_objects(caller: Caller, runtime: ServiceRuntime, names: Iterable[str]) -> None:
-    """Raises NotAllowedError for values and actors of others. What was put goes by its digest, which nobody guesses."""
-    for name in names:
-        if name.startswith(RESULT):
-            await check_steered_by(caller, runtime, name.removeprefix(RESULT))
-        elif name.startswith(ACTOR):
-            await check_steered_by(caller, runtime, name.removeprefix(ACTOR))
+def steered_by(caller: Caller) -> Check | None:
+    """For whoever finds an item that is to be used."""
+    return None if caller.steers_all else partial(_check_steered, caller)
+
+
+def seen_by(caller: Caller) -> Check | None:
+    """For whoever finds an item that is to be told of."""
+    return None if caller.sees_all else partial(_check_seen, caller)
+
+
+def _check_steered(caller: Caller, owner: str, item_id: str) -> None:
+    if not caller.may_steer(owner):
+        raise _not_his(caller, item_id)
+
+
+def _check_seen(caller: Caller, owner: str, item_id: str) -> None:
+    if not caller.may_see(owner):
+        raise _not_his(caller, item_id)
 
 
 async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str) -> None:
@@ -158,22 +117,11 @@ async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str
             raise _not_his(caller, item_id)
 
 
-def own_answer(
-    caller: Caller, runtime: ServiceRuntime, wanted: Wanted | SchedulerError, answer: Item | SchedulerError
-) -> Item | SchedulerError:
-    """Nothing of somebody else's is handed out, nor told by the way."""
-    if not isinstance(wanted, Wanted):
-        return answer
-    if isinstance(answer, Item):
-        return answer if caller.may_steer(answer.task.owner) else _not_his(caller, wanted.task.id)
-    living = _living(runtime, wanted.task)
-    if living is not None and not caller.may_see(living.task.owner):
-        return name_taken(living.task.actor.public_name or "" if living.task.actor else "", "somebody else's", None)
+def own_answer(caller: Caller, answer: Item | SchedulerError) -> Item | SchedulerError:
+    """Nothing of somebody else's is handed out."""
+    if isinstance(answer, Item) and not caller.may_steer(answer.task.owner):
+        return _not_his(caller, answer.id)
     return answer
-
-
-def _living(runtime: ServiceRuntime, task: TaskDescription) -> Item | None:
-    return runtime.names.living(task.actor.public_name) if task.actor and task.actor.public_name else None
 
 
 def _not_his(caller: Caller, item_id: str) -> NotAllowedError:

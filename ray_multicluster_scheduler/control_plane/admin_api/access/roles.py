@@ -20,11 +20,13 @@ class Role(StrEnum):
 
 
 class Caller(NamedTuple):
-    """Who asks. ``token`` is the id of the token that said so; None where none is needed."""
+    """Who asks. ``token`` is the id of the token that said so; None where none is needed. ``session`` is that of a page
+    which came with a cookie, or with a ticket that it got so."""
 
     user: str
     roles: frozenset[Role]
     token: str | None = None
+    session: bytes | None = None
 
     @property
     def sees_all(self) -> bool:

@@ -94,15 +94,19 @@ def caller_of(request: HTTPConnection) -> Caller:
 
 
 def still_let_in(request: HTTPConnection) -> bool:
-    """For what lasts longer than a question: is the caller's token neither revoked nor expired by now?"""
-    holds: bool = request.app.state.access.holds(caller_of(request).token)
-    return holds
+    """For what lasts longer than a question: is the caller's token neither revoked nor expired by now, and its
+    session not over?"""
+    lets_in: bool = request.app.state.access.lets_in(caller_of(request))
+    return lets_in
 
 
 def check_still_let_in(request: HTTPConnection) -> None:
     """Raises NotLetInError."""
     if not still_let_in(request):
-        raise NotLetInError("The token was revoked, or has expired.", next_step="use another one")
+        raise NotLetInError(
+            "The token was revoked, or has expired, or the session is over.",
+            next_step="use another one, or log in again",
+        )
 
 
 def check_seen(request: HTTPConnection, owner: str, what: str) -> None:

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Call
 COOKIE = "rmcs_session"
 SESSION_S = 12 * 3600.0
 TICKET_S = 30.0
+MOST_PER_TOKEN = 100
 _MOST = 10_000
 
 
@@ -33,26 +34,45 @@ class Passes:
     ) -> None:
         self.lasts_s, self._holds, self._now = lasts_s, holds, now
         self._passes: dict[bytes, _Pass] = {}
+        self._hear: list[Callable[[bytes], object]] = []
 
     def make(self, caller: Caller) -> str:
-        """Raises ServiceUnavailableError if there are too many already."""
+        """If its token has too many already, the oldest of them is over. Raises ServiceUnavailableError if all tokens
+        together have."""
         self._sweep()
+        of_token = [name for name, one in self._passes.items() if one.caller.token == caller.token]
+        for name in of_token[: 1 - MOST_PER_TOKEN]:
+            self._drop(name)
         if len(self._passes) >= _MOST:
             raise ServiceUnavailableError("Too many pages are logged in.", next_step="try again in a while")
         secret = secrets.token_urlsafe(32)
-        self._passes[_digest(secret)] = _Pass(caller, self._now() + self.lasts_s)
+        self._passes[name_of(secret)] = _Pass(caller, self._now() + self.lasts_s)
         return secret
 
     def check(self, secret: str) -> Caller | None:
         """Whose it is, if it is still good."""
-        digest = _digest(secret)
+        digest = name_of(secret)
         found = self._passes.get(digest)
         if found is None:
             return None
         if found.until <= self._now() or not self._holds(found.caller.token):
-            del self._passes[digest]
+            self._drop(digest)
             return None
         return found.caller
+
+    def lasts(self, name: bytes | None) -> bool:
+        """Is this one, by its :func:`name_of`, still good? For what lasts longer than a question. None: none was
+        needed."""
+        if name is None:
+            return True
+        found = self._passes.get(name)
+        return found is not None and found.until > self._now()
+
+    def on_ended(self, hear: Callable[[bytes], object]) -> Callable[[], None]:
+        """Tell the name of each that is ended from now on, on the loop. Returns what ends it. Of those that grow too
+        old nobody is told: see :meth:`lasts`."""
+        self._hear.append(hear)
+        return lambda: self._hear.remove(hear)
 
     def use(self, secret: str) -> Caller | None:
         """The same, once."""
@@ -61,16 +81,21 @@ class Passes:
         return caller
 
     def end(self, secret: str) -> None:
-        self._passes.pop(_digest(secret), None)
+        self._drop(name_of(secret))
 
     def _sweep(self) -> None:
         now = self._now()
         gone = [key for key, one in self._passes.items() if one.until <= now or not self._holds(one.caller.token)]
         for key in gone:
-            del self._passes[key]
+            self._drop(key)
+
+    def _drop(self, name: bytes) -> None:
+        if self._passes.pop(name, None) is not None:
+            for hear in list(self._hear):
+                hear(name)
 
 
-def _digest(secret: str) -> bytes:
+def name_of(secret: str) -> bytes:
     """What is looked up is a hash, so that how long that takes says nothing of the secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -10,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import (
@@ -29,6 +30,8 @@ PREFIX = "rmcs"
 _KEYS = "token/"
 _VERSION = 1
 _WRITE_PATIENCE_S = 30.0
+_LOOK_AGAIN_S = 1.5
+"""A little longer than it takes the store to try again."""
 _MOST_TEXT = 256
 _MOST_TOKENS = 10_000
 
@@ -68,12 +71,14 @@ NOT_KNOWN = Refused("This token is not known here, was revoked, or has expired."
 
 class TokenBook:
     """Safe from any thread. :meth:`check` costs a hash of eighty bytes; everything else is rare and is written first
-    where it lets somebody in, and held at once where it keeps somebody out."""
+    where it lets somebody in, and held at once where it keeps somebody out, also if it cannot be written now."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
         self._tokens: dict[str, Token] = {}
-        self._change = threading.Lock()
+        self._leaving: dict[str, tuple[Token, Future[int]]] = {}
+        """Revoked, and not yet written."""
+        self._change = threading.Lock()  # nobody writes who has it
         self._hear: list[Callable[[str], object]] = []
         for key, text in store.settings(_KEYS).items():
             token = _read(key.removeprefix(_KEYS), text)
@@ -109,6 +114,34 @@ class TokenBook:
         tokens = sorted(self._tokens.values(), key=lambda one: (one.created_at, one.id))
         return [one.face(self._now()) for one in tokens]
 
+    def begin_create(
+        self, user: str, roles: Iterable[Role], note: str = "", expires_at: float | None = None
+    ) -> tuple[Token, str, Future[int]]:
+        """What is known of it, the token itself, and when it is written: then, and not before, :meth:`let_in`. It never
+        waits. Raises ConfigurationError, ServiceUnavailableError."""
+        caller_roles = frozenset(roles)
+        _check(user, caller_roles, note, expires_at, self._now())
+        with self._change:
+            if len(self._tokens) >= _MOST_TOKENS:
+                raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke some")
+            if self._store.trouble is not None:
+                raise ServiceUnavailableError(
+                    f"Tokens cannot be written now. {self._store.trouble}", next_step="say it again when there is room"
+                )
+            token_id = secrets.token_hex(4)
+            while token_id in self._tokens or token_id in self._leaving:
+                token_id = secrets.token_hex(4)
+            text = f"{PREFIX}_{token_id}_{secrets.token_hex(32)}"
+            caller = Caller(user, caller_roles, token_id)
+            token = Token(token_id, caller, note, self._now(), expires_at, _digest(text))
+            return token, text, self._write(token_id, _text(token))
+
+    def let_in(self, token: Token) -> dict[str, Any]:
+        """Whoever has it, from now on."""
+        with self._change:
+            self._tokens[token.id] = token
+        return token.face(self._now())
+
     def create(
         self, user: str, roles: Iterable[Role], note: str = "", expires_at: float | None = None
     ) -> tuple[dict[str, Any], str]:
@@ -116,30 +149,24 @@ class TokenBook:
 
         Raises ConfigurationError, ServiceUnavailableError.
         """
-        caller_roles = frozenset(roles)
-        _check(user, caller_roles, note, expires_at, self._now())
-        with self._change:
-            if len(self._tokens) >= _MOST_TOKENS:
-                raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke some")
-            token_id = secrets.token_hex(4)
-            while token_id in self._tokens:
-                token_id = secrets.token_hex(4)
-            text = f"{PREFIX}_{token_id}_{secrets.token_hex(32)}"
-            caller = Caller(user, caller_roles, token_id)
-            token = Token(token_id, caller, note, self._now(), expires_at, _digest(text))
-            self._write(token_id, _text(token))
-            self._tokens[token_id] = token
-        return token.face(self._now()), text
+        token, text, written = self.begin_create(user, roles, note, expires_at)
+        self._wait(written)
+        return self.let_in(token), text
 
-    def revoke(self, token_id: str, *, force: bool = False) -> dict[str, Any]:
-        """From now on nobody gets in with it. Not on the loop.
+    def begin_revoke(self, token_id: str, *, force: bool = False) -> tuple[dict[str, Any], Future[int]]:
+        """From now on nobody gets in with it, whatever becomes of the disk; and when that is written, so that the next
+        start knows it, too. Until then it can be said again. It never waits.
 
-        Raises UnknownItemError, NotAllowedError for the last one of an admin, ServiceUnavailableError.
+        Raises UnknownItemError, NotAllowedError for the last one of an admin.
         """
         with self._change:
-            token = self._tokens.get(token_id)
-            if token is None:
-                raise UnknownItemError(f"There is no token {token_id!r}.", next_step="see rmcs token list")
+            leaving = self._leaving.get(token_id)
+            if leaving is not None:
+                token, written = leaving
+                if written.done():  # it failed, or it would not be here
+                    written = self._erase(token)
+                return token.face(self._now()), written
+            token = self._there(token_id)
             others = (one for one in self._tokens.values() if one.id != token_id and self.holds(one.id))
             if not force and Role.ADMIN in token.caller.roles and not any(Role.ADMIN in o.caller.roles for o in others):
                 raise NotAllowedError(
@@ -147,23 +174,65 @@ class TokenBook:
                     next_step="make another one first, or give force; the next start of the service then makes one",
                 )
             del self._tokens[token_id]
-            for hear in list(self._hear):
-                hear(token_id)
-            self._write(token_id, None)
-        return token.face(self._now())
+            written = self._erase(token)
+        for hear in list(self._hear):
+            hear(token_id)
+        return token.face(self._now()), written
 
-    def _write(self, token_id: str, text: bytes | None) -> None:
+    def revoke(self, token_id: str, *, force: bool = False) -> dict[str, Any]:
+        """The same, and written when this returns. Not on the loop. Raises ServiceUnavailableError, too."""
+        about, written = self.begin_revoke(token_id, force=force)
+        self._wait(written)
+        return about
+
+    async def written(self, writing: Future[int]) -> None:
+        """On a loop. Raises ServiceUnavailableError if it is not so soon; it may be later."""
+        waiting = asyncio.wrap_future(writing)
+        for _ in range(int(_WRITE_PATIENCE_S / _LOOK_AGAIN_S)):
+            await asyncio.wait([waiting], timeout=_LOOK_AGAIN_S)
+            if waiting.done():
+                break
+            self._check_trouble()
+        self._check_written(writing)
+
+    def _there(self, token_id: str) -> Token:
+        token = self._tokens.get(token_id)
+        if token is None:
+            raise UnknownItemError(f"There is no token {token_id!r}.", next_step="see rmcs token list")
+        return token
+
+    def _erase(self, token: Token) -> Future[int]:
+        """It is in no list any more, and not forgotten before it is written."""
+        written = self._write(token.id, None)
+        self._leaving[token.id] = (token, written)
+        written.add_done_callback(lambda done: done.exception() or self._leaving.pop(token.id, None))
+        return written
+
+    def _write(self, token_id: str, text: bytes | None) -> Future[int]:
+        return self._store.write(Change(settings={f"{_KEYS}{token_id}": text}))
+
+    def _wait(self, writing: Future[int]) -> None:
+        for _ in range(int(_WRITE_PATIENCE_S / _LOOK_AGAIN_S)):
+            wait([writing], _LOOK_AGAIN_S)
+            if writing.done():
+                break
+            self._check_trouble()
+        self._check_written(writing)
+
+    def _check_trouble(self) -> None:
         if self._store.trouble is not None:
             raise ServiceUnavailableError(
-                f"Tokens cannot be written now. {self._store.trouble}", next_step="say it again when there is room"
+                f"It was heard, and cannot be written now. {self._store.trouble}",
+                next_step="say it again when there is room",
             )
-        future: Future[int] = self._store.write(Change(settings={f"{_KEYS}{token_id}": text}))
-        try:
-            future.result(_WRITE_PATIENCE_S)
-        except TimeoutError:
+
+    def _check_written(self, writing: Future[int]) -> None:
+        error = writing.exception() if writing.done() else None
+        if error is not None or not writing.done():
+            why = f" {error}" if error is not None else ""
             raise ServiceUnavailableError(
-                "It was heard, and cannot be written now.", next_step="say it again when the disk is well"
-            ) from None
+                f"It was heard, and cannot be written now.{why}", next_step="say it again when the disk is well"
+            )
 
 
 def roles_of(words: Iterable[object]) -> frozenset[Role]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
@@ -25,7 +25,7 @@ async def settings(request: Request) -> Response:
     config = runtime_of(request).config
     return Answer(
         {
-            "settings": settings_shown(config.settings),
+            "settings": settings_shown(config.settings, only_owner_of(request)),
             "source": config.source,
             "clusters": [cluster_shown(one) for one in config.clusters],
         }

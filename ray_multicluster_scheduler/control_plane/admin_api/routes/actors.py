@@ -12,11 +12,10 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, open
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen, check_steered
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
@@ -45,8 +44,8 @@ async def list_actors(request: Request, after: str | None = None, limit: int | N
     runtime, caller = runtime_of(request), caller_of(request)
     rows = explanation.actor_rows(runtime)
     if not caller.sees_all:
-        refused = await own_work.own_ids(caller, runtime, [row["id"] for row in rows])
-        rows = [row for row in rows if row["id"] not in refused]
+        owners = {row["id"]: await own_work.owner_of(runtime, row["id"]) for row in rows}
+        rows = [row for row in rows if owners[row["id"]] == caller.user]
     page, more = page_of(rows, after, limit)
     return Answer({"actors": page, "after": more})
 
@@ -86,20 +85,20 @@ async def call(request: Request) -> Response:
     caller = caller_of(request)
     box = mailboxes_of(request).box(client, caller.user)
     late: dict[object, MissingBlobs] = {}
-    answers = [await _take(runtime, caller, box, entry, blobs, late) for entry in entries]
+    answers = [await _take(request, box, entry, blobs, late) for entry in entries]
     crash_point("call taken")
     return Answer({"mailbox": box.name, "calls": answers})
 
 
 async def _take(
-    runtime: ServiceRuntime,
-    caller: Caller,
+    request: Request,
     box: Mailbox,
     entry: object,
     blobs: Mapping[str, bytes],
     late: dict[object, MissingBlobs],
 ) -> dict[str, Any]:
     """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
+    runtime, caller = runtime_of(request), caller_of(request)
     try:
         wanted = _wanted(entry, box)
         known = box.find(wanted.id)
@@ -107,11 +106,14 @@ async def _take(
             if wanted.actor in late:
                 raise late[wanted.actor]
             _check_id(runtime, wanted)
-            if not caller.steers_all:
-                await own_work.check_objects(caller, runtime, (f"{ACTOR}{wanted.actor}", *wanted.objects))
             known = await runtime.calls.take(
-                wanted, blobs, lambda: box.find(wanted.id) or runtime.calls.find(wanted.id)
+                wanted,
+                blobs,
+                lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
+                own_work.steered_by(caller),
             )
+            if isinstance(known, CallItem) and caller.steers_all:
+                await record_called(request, known.actor.item)
         if isinstance(known, Item):
             raise _taken(wanted.id)
         box.watch(known)
@@ -166,8 +168,10 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     said, runtime = await json_of(request), runtime_of(request)
     open_call = runtime.calls.find(call_id)
     if open_call is not None:
-        await own_work.check_steered_by(caller_of(request), runtime, open_call.actor.item.id)
+        check_steered(request, open_call.actor.item.task.owner, open_call.actor.item.id)
         runtime.method_calls.cancel(open_call, force=said.get("force") is True)
+        owner = open_call.actor.item.task.owner
+        await record_if_others(request, owner, "cancel call", call_id, {"actor": open_call.actor.item.id})
     return {"id": call_id}
 
 
@@ -177,7 +181,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None:
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
-    await own_work.check_item_seen(request, runtime_of(request), open_call.actor.item.id)
+    check_seen(request, open_call.actor.item.task.owner, open_call.actor.item.id)
     return Answer(open_calls.story(open_call))
 
 

@@ -87,9 +87,11 @@ def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
         raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
 
 
-def texts(said: dict[str, Any], key: str) -> list[str]:
-    """A list of texts. Raises ConfigurationError."""
+def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
+    """A list of texts, at most so many. Raises ConfigurationError."""
     value = said.get(key, [])
+    if most is not None and isinstance(value, list) and len(value) > most:
+        raise ConfigurationError(f"{key} has {len(value):,} entries.", next_step=f"give at most {most:,} at once")
     if not isinstance(value, list) or not all(is_text(one) for one in value):
         raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as a list of texts")
     return value

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, flee
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
-from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import check_item_seen
+from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cur
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import of_owner
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.trace import trace_text
@@ -36,12 +37,13 @@ AT_ONCE = 1000
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
+    settings = runtime.config.settings
     return Answer(
         {
             "version": __version__,
             "control_plane": runtime.control_plane,
             "you": {"user": caller.user, "roles": sorted(caller.roles)},
-            "settings": runtime.config.settings.model_dump(mode="json", exclude={"service_tls"}),
+            "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
         }
@@ -173,5 +175,4 @@ async def jobs(request: Request, after: str | None = None, limit: int | None = N
 @router.get("/jobs/{job_id}", **described(Rule.SEE, docs.JOB))
 async def job(request: Request, job_id: str) -> Response:
     """A job in Ray's words."""
-    await check_item_seen(request, runtime_of(request), job_id)
-    return Answer(await runtime_of(request).job(job_id))
+    return Answer(await runtime_of(request).job(job_id, seen_by(caller_of(request))))

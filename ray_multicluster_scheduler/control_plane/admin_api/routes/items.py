@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
@@ -88,17 +88,18 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     for number, entry in enumerate(entries):
         try:
             new = own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user))
-            wanted.append(new if key is None else _keyed(new, key, number if many else None))
+            new = new if key is None else _keyed(new, key, number if many else None)
+            wanted.append(new if caller.steers_all else own_work.own_only(caller, new))
         except SchedulerError as error:
             wanted.append(error)
-    if not caller.steers_all:
-        wanted = await own_work.own_only(caller, runtime, wanted)
     taken = iter(await runtime.take([one for one in wanted if isinstance(one, Wanted)], blobs))
     answers = [one if isinstance(one, SchedulerError) else next(taken) for one in wanted]
     if not caller.steers_all:
-        answers = [own_work.own_answer(caller, runtime, *both) for both in zip(wanted, answers, strict=True)]
+        answers = [own_work.own_answer(caller, one) for one in answers]
     if key is not None:
         answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
+    if caller.steers_all:
+        await record_submitted(request, answers)
     client = said.get("client")
     box = mailboxes_of(request).box(client, caller.user) if isinstance(client, str) and client else None
     for one in answers:
@@ -234,18 +235,17 @@ async def wait(request: Request) -> Response:
         raise ConfigurationError("client is missing.", next_step="give a name that nobody else has")
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
-    caller, add, heard = caller_of(request), texts(said, "add"), texts(said, "heard")
-    refused = await own_work.own_ids(caller, runtime_of(request), add)
+    caller, add, heard = caller_of(request), texts(said, "add", MOST_ITEMS), texts(said, "heard")
     news = await mailboxes_of(request).ask(
         client,
         known,
-        [one for one in add if one not in refused],
+        add,
         heard,
-        0.0 if refused else timeout,
+        timeout,
         user=caller.user,
         tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
+        check=own_work.seen_by(caller),
     )
-    news["problems"].update({one: wire.problem_to_wire(error) for one, error in refused.items()})
     check_still_let_in(request)
     return Answer(news)
 
@@ -314,8 +314,7 @@ async def _there(request: Request, item_id: str) -> Item | None:
 @router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
-    await own_work.check_item_seen(request, runtime_of(request), item_id)
-    return Answer(await runtime_of(request).explained(item_id))
+    return Answer(await runtime_of(request).explained(item_id, own_work.seen_by(caller_of(request))))
 
 
 @router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
@@ -326,7 +325,7 @@ async def result(request: Request, item_id: str) -> Response:
     large = await large_value(runtime, item_id)
     if large is not None:
         return large
-    item = await runtime.look(item_id)
+    item = await _there(request, item_id)
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:

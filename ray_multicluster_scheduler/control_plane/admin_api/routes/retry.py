@@ -46,14 +46,12 @@ async def retry(request: Request, item_id: str) -> Response:
             f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
         )
     task = _again(before, made or new_id(before.kind), key)
-    wanted: Wanted | SchedulerError = own_work.admitted(caller, runtime.settings, Wanted(task, objects))
+    wanted = own_work.admitted(caller, runtime.settings, Wanted(task, objects))
     if not caller.steers_all:
-        (wanted,) = await own_work.own_only(caller, runtime, [wanted])
-    if isinstance(wanted, SchedulerError):
-        raise wanted
+        wanted = own_work.own_only(caller, wanted)
     (answer,) = await runtime.take([wanted], {})
     if not caller.steers_all:
-        answer = own_work.own_answer(caller, runtime, wanted, answer)
+        answer = own_work.own_answer(caller, answer)
     if isinstance(answer, MissingBlobs):
         raise ResultLostError(
             f"{item_id} cannot be repeated: its code or its arguments were forgotten.",

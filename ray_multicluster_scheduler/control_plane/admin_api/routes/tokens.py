@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -42,16 +41,22 @@ async def create(request: Request) -> dict[str, Any]:
         raise ConfigurationError(
             f"expires_at is {str(expires_at)[:100]!r}.", next_step="give seconds since 1970, or null for never"
         )
-    about, token = await asyncio.to_thread(book.create, user, roles_of(texts(said, "roles")), note, expires_at)
+    # In no thread: those may all be busy with reading, and a revocation would wait for them.
+    token, text, writing = book.begin_create(user, roles_of(texts(said, "roles")), note, expires_at)
+    await book.written(writing)
+    about = book.let_in(token)
     await record_action(request, "token create", about["id"], {"user": user, "roles": ",".join(about["roles"])})
-    return {**about, "token": token}
+    return {**about, "token": text}
 
 
 @router.delete("/{token_id}", **described(Rule.ADMINISTER, docs.REVOKE))
 async def revoke(request: Request, token_id: str, force: bool = False) -> dict[str, Any]:
-    """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``."""
-    about = await asyncio.to_thread(lambda: _book(request).revoke(token_id, force=force))
+    """From now on nobody gets in with it, and who is in is put out. The last one of an admin only with ``force``.
+    Answered when it is written; if it cannot be now, it holds all the same, and can be said again."""
+    book = _book(request)
+    about, writing = book.begin_revoke(token_id, force=force)
     await record_action(request, "token revoke", token_id, {"of": about["user"]})
+    await book.written(writing)
     return about
 
 

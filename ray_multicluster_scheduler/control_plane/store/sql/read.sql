@@ -25,6 +25,14 @@ SELECT 1 FROM items WHERE id = ?
 UNION ALL
 SELECT 1 FROM expired WHERE hash = ?
 
+-- name: names_blob
+SELECT 1 FROM payloads JOIN items ON items.number = payloads.item WHERE payloads.digest = ?1 AND items.owner = ?2
+UNION ALL
+SELECT 1 FROM outcomes JOIN items ON items.number = outcomes.item WHERE outcomes.digest = ?1 AND items.owner = ?2
+UNION ALL
+SELECT 1 FROM outputs JOIN items ON items.number = outputs.item WHERE outputs.digest = ?1 AND items.owner = ?2
+LIMIT 1
+
 -- name: by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
 
