@@ -193,7 +193,7 @@ def test_one_list_of_words_says_what_is_a_secret() -> None:
     shown = covered({"db-pass": "x", "author": "ann", "tokenizer": "bpe", "url": "https://ghp_x@h/x"})
     assert shown == {"db-pass": "•••", "author": "ann", "tokenizer": "bpe", "url": "https://•••@h/x"}
     tls = ServiceTls(cert="a.pem", key="b.pem")
-    settings = settings_shown(Settings(service_tls=tls))
+    settings = settings_shown(Settings(service_tls=tls), None)
     assert (settings["auth"], settings["service_tls"]) == ("token", {"cert": "a.pem", "key": "b.pem"})
 
 
