@@ -492,7 +492,8 @@ def test_every_statement_is_valid_for_the_newest_format(open_store: Open, folder
 
 def _anything(statement: str) -> Any:
     names = re.findall(r":([a-z_]+)", statement)
-    return dict.fromkeys(names) if names else [None] * (1 if "?1" in statement else statement.count("?"))
+    numbered = {int(one) for one in re.findall(r"\?(\d+)", statement)}
+    return dict.fromkeys(names) if names else [None] * (max(numbered) if numbered else statement.count("?"))
 
 
 # ---- blobs
