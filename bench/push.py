@@ -17,6 +17,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ _AT = b'"at":'
 class Reader(asyncio.Protocol):
     """Counts events, and how late each was. One that is ``frozen`` reads nothing after its connection stands."""
 
-    def __init__(self, path: str, *, frozen: bool) -> None:
-        self._path, self._frozen = path, frozen
+    def __init__(self, path: str, headers: Mapping[str, str], *, frozen: bool) -> None:
+        self._frozen = frozen
+        said = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "127.0.0.1", **headers}.items())
+        self._request = f"GET {path} HTTP/1.1\r\n{said}\r\n".encode()
         self.delays: list[float] = []
         self.missed = 0
         self._rest = b""
@@ -42,7 +45,7 @@ class Reader(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.write(f"GET {self._path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if self._frozen:
@@ -58,30 +61,31 @@ class Reader(asyncio.Protocol):
                 self.missed += 1
 
 
-async def load(address: str, seconds: float, rate: float, prefix: str) -> None:
+async def load(service: Service, seconds: float, rate: float, prefix: str) -> None:
     """About so many events a second, of a hundred owners."""
     each = max(1, round(rate * TICK_S / EVENTS_OF_A_TASK))
     began, sent = time.monotonic(), 0
-    async with aiohttp.ClientSession() as session:
+    path = f"{service.address}/api/v1/items/batch"
+    async with aiohttp.ClientSession(headers=service.headers) as session:
         for tick in range(int(seconds / TICK_S)):
             names = range(sent, sent + each)
             items = [{"task": {**task(f"{prefix}{at}"), "owner": f"o{at % OWNERS}"}} for at in names]
             sent += each
-            async with session.post(f"{address}/api/v1/items/batch", json={"items": items, "blobs": BLOBS}) as answer:
+            async with session.post(path, json={"items": items, "blobs": BLOBS}) as answer:
                 assert answer.status == 200, await answer.text()
                 await answer.read()
             await asyncio.sleep(max(0.0, began + (tick + 1) * TICK_S - time.monotonic()))
 
 
-async def subscribe(address: str) -> dict[str, list[Reader]]:
-    host, port = address.removeprefix("http://").split(":")
+async def subscribe(service: Service) -> dict[str, list[Reader]]:
+    host, port = service.address.removeprefix("http://").split(":")
     loop = asyncio.get_running_loop()
     found: dict[str, list[Reader]] = {"live": [], "whole": [], "frozen": []}
     for kind, count in (("live", LIVE), ("whole", WHOLE), ("frozen", FROZEN)):
         for at in range(count):
             path = "/api/v1/events" + (f"?owner=o{at % OWNERS}" if kind == "live" else "")
             _, reader = await loop.create_connection(
-                lambda path=path, kind=kind: Reader(path, frozen=kind == "frozen"), host, int(port)
+                lambda path=path, kind=kind: Reader(path, service.headers, frozen=kind == "frozen"), host, int(port)
             )
             found[kind].append(reader)
     return found
@@ -96,15 +100,15 @@ async def measure(seconds: float, rate: float) -> dict[str, Any]:
             os.sched_setaffinity(service.pid, {cores[0]})
             os.sched_setaffinity(0, {cores[1]})
         try:
-            await load(service.address, 2.0, rate, "warm")
+            await load(service, 2.0, rate, "warm")
             service.decided_ms()
-            await load(service.address, seconds, rate, "alone")
+            await load(service, seconds, rate, "alone")
             decided = [service.decided_ms()]
             rss = [service.rss_mb()]
-            readers = await subscribe(service.address)
+            readers = await subscribe(service)
             await asyncio.sleep(1.0)
             before = {kind: sum(len(one.delays) for one in some) for kind, some in readers.items()}
-            await load(service.address, seconds, rate, "told")
+            await load(service, seconds, rate, "told")
             decided.append(service.decided_ms())
             rss.append(service.rss_mb())
             await asyncio.sleep(1.0)

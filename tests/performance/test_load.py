@@ -29,20 +29,20 @@ def service(tmp_path: Path) -> Iterator[Service]:
     running.close()
 
 
-def post(address: str, path: str, said: dict[str, Any]) -> Any:
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{address}{path}", json.dumps(said).encode(), headers, method="POST")
+def ask(service: Service, path: str, said: dict[str, Any] | None = None) -> Any:
+    body = None if said is None else json.dumps(said).encode()
+    headers = {"Content-Type": "application/json", **service.headers}
+    request = urllib.request.Request(f"{service.address}{path}", body, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
-def states(address: str) -> Counter[str]:
+def states(service: Service) -> Counter[str]:
     """Of everything that the store knows."""
     found: Counter[str] = Counter()
     after = ""
     while True:
-        with urllib.request.urlopen(f"{address}/api/v1/items?limit=1000{after}", timeout=60) as answer:
-            page = json.load(answer)
+        page = ask(service, f"/api/v1/items?limit=1000{after}")
         found.update(one["state"] for one in page["items"])
         if page["after"] is None:
             return found
@@ -57,7 +57,7 @@ def test_more_and_more_programs_submit_more_than_the_clusters_can_do(service: Se
         for at in range(0, EACH, BATCH):
             names = [f"s{step}-p{program}-{at + one}" for one in range(BATCH)]
             said = {"items": [{"task": task(name)} for name in names], "blobs": BLOBS}
-            for name, answer in zip(names, post(service.address, "/api/v1/items/batch", said)["items"], strict=True):
+            for name, answer in zip(names, ask(service, "/api/v1/items/batch", said)["items"], strict=True):
                 (accepted if answer.get("id") == name else errors).append(name)
 
     for step in STEPS:
@@ -68,5 +68,5 @@ def test_more_and_more_programs_submit_more_than_the_clusters_can_do(service: Se
             one.join()
     assert errors == []
     assert len(accepted) == sum(STEPS) * EACH
-    until(lambda: states(service.address) == {"SUCCEEDED": len(accepted)}, 90)
+    until(lambda: states(service) == {"SUCCEEDED": len(accepted)}, 90)
     assert service.rss_mb() < MOST_MB
