@@ -63,7 +63,7 @@ def test_a_vulnerability(script: ModuleType, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("code", "answer", "error"),
     [
-        (1, None, "ERROR: Failed to reach pypi.org"),
+        (1, None, "ERROR: Failed to reach the index"),
         (0, None, "it says nothing and calls that well"),
         (0, {"dependencies": GOOD[:1]}, "one is forgotten"),
         (0, {"dependencies": [GOOD[0], {"name": "two", "skip_reason": "not on PyPI"}]}, ""),
