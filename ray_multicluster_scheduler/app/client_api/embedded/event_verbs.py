@@ -40,12 +40,12 @@ class EventVerbs(ABC):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")
         return self._started()[0].events(EventFilter.of(said), since)
 
-    def on_event(self, hear: EventCallback, **wanted: Words) -> EventListener:
+    def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Words) -> EventListener:
         """Call it, or await what it returns, with each event that is wanted (see :meth:`events`), until the scheduler
         ends or ``close()`` of what is returned. If it raises, that is logged, and it is not called any more."""
         if not callable(hear):
             raise ConfigurationError(f"{hear!r} cannot be called.", next_step="give a function")
-        return EventListener(self.events(**wanted), hear)  # type: ignore[arg-type] # since= may be among them
+        return EventListener(self.events(since=since, **wanted), hear)
 
     @abstractmethod
     def _started(self) -> tuple[ControlPlane, Submission]: ...
