@@ -150,6 +150,6 @@ class AsyncVerbs:
         """What happens, as it happens: ``async for event in await scheduler.events(types="cluster")``."""
         return await self._threads.call(self._scheduler.events, **wanted)
 
-    async def on_event(self, hear: EventCallback, **wanted: Any) -> EventListener:
+    async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Any) -> EventListener:
         """Call it, or await what it returns, with each event that is wanted."""
-        return await self._threads.call(self._scheduler.on_event, hear, **wanted)
+        return await self._threads.call(self._scheduler.on_event, hear, since=since, **wanted)

@@ -87,10 +87,10 @@ def events(**wanted: Any) -> EventIterator:
     return where.side().events(**wanted)
 
 
-def on_event(hear: EventCallback, **wanted: Any) -> EventListener:
+def on_event(hear: EventCallback, *, since: int | None = None, **wanted: Any) -> EventListener:
     """Call it, or await what it returns, with each event that is wanted (see `events`), until ``close()`` of what is
     returned. If it raises, that is logged, and it is not called any more."""
-    return where.side().on_event(hear, **wanted)
+    return where.side().on_event(hear, since=since, **wanted)
 
 
 def plan(
