@@ -17,7 +17,7 @@ demo test test-full bench chaos-store: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz format wheel bench clean setup setup-ray setup-node
+.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-node
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,13 @@ MINUTES ?= 10
 fuzz: setup ## Ask a service what its OpenAPI allows, and what not, for MINUTES (10)
 	@exec "$(BIN)/python" scripts/fuzz.py --minutes $(MINUTES) $(ARGS)
 
+docs: setup ## Build the documentation into site/, without the net; SITE=… for another folder
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/python" -m mkdocs build --quiet --clean --site-dir "$(or $(SITE),site)"
+	@echo "$(or $(SITE),site)/index.html"
+
+docs-serve: setup ## Show the documentation while you write it
+	@NO_MKDOCS_2_WARNING=1 exec "$(BIN)/python" -m mkdocs serve
+
 format: setup ## Let ruff mend what it can
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
@@ -85,7 +92,7 @@ bench: setup setup-ray ## Run the benchmarks, one line of JSON each
 		"$(BIN)/python" -m "bench.$$(basename "$$file" .py)" --json || exit 1; done
 
 clean: ## Remove the environments and everything that was built
-	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build htmlcov sim-failures .coverage \
+	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build site htmlcov sim-failures .coverage \
 		tests/javascript/node_modules tests/javascript/.lock \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

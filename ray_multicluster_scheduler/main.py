@@ -33,9 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: SchedulerError) -> None:
+    from ray_multicluster_scheduler.cli.troubleshooting import said_of
+
     print(f"rmcs: error: {error.message}", file=sys.stderr)
     if error.next_step:
         print(f"What to do: {error.next_step}", file=sys.stderr)
+    if said_of(error.code) is not None:
+        print(f"More: rmcs explain {error.code}", file=sys.stderr)
 
 
 if __name__ == "__main__":

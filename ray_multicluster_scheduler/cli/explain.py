@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.troubleshooting import said_of
+
 _LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
 
 
@@ -18,19 +20,27 @@ class Output(StrEnum):
 
 
 def explain(
-    item_id: Annotated[str | None, typer.Argument(metavar="ID", help="The id of a task, an actor or a job.")] = None,
+    item_id: Annotated[
+        str | None, typer.Argument(metavar="ID|CODE", help="The id of a task, an actor or a job; or a reason's code.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--list", help="List the items of all programs instead.")] = False,
     output: Annotated[Output, typer.Option("-o", "--output", help="Text for people, JSON for programs.")] = (
         Output.table
     ),
 ) -> None:
-    """Explain an item of one of your programs that run now: its state, why, its place in the queue, the candidates."""
+    """Explain an item of one of your programs that run now: its state, why, its place in the queue, the candidates.
+
+    With a code such as NO_CAPACITY, it says what that means and what to do.
+    """
     from ray_multicluster_scheduler.cli import running_programs
 
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")
     if item_id is None:
         _list_all(output)
+        return
+    if (said := said_of(item_id)) is not None:  # all capitals: no id of ours is
+        typer.echo(_json({"code": item_id, "text": said}) if output is Output.json else said)
         return
     asked: list[str] = []
     for pid, answer in running_programs.ask_all({"explain": item_id}):

@@ -27,9 +27,23 @@ A user's own exception is not in this tree: it comes back as itself, with
 
 from __future__ import annotations
 
+import re
+
+
+def code_of(error: str) -> str:
+    """UnknownItemError is UNKNOWN_ITEM to programs that are not written in Python."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
+
 
 class SchedulerError(Exception):
-    """Base of all. ``task_id`` and ``cluster`` say what it happened to, ``next_step`` what to do."""
+    """Base of all. ``task_id`` and ``cluster`` say what it happened to, ``next_step`` what to do, and ``code`` what
+    `rmcs explain CODE` tells more of."""
+
+    code = "SCHEDULER"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.code = code_of(cls.__name__)
 
     def __init__(
         self,

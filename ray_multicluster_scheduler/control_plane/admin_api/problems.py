@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from http import HTTPStatus
 from typing import Any
 
@@ -37,7 +35,7 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
 def document(error: errors.SchedulerError) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
     said = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
-    said.update(wire.problem_to_wire(error), code=code_of(type(error).__name__))
+    said.update(wire.problem_to_wire(error), code=error.code)
     if isinstance(error, MissingBlobs):
         said.update(error="TaskSubmissionError", missing=error.missing)
     elif isinstance(error, NotLetInError):
@@ -45,12 +43,6 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
     elif isinstance(error, TooLarge):
         said["error"] = "TaskSubmissionError"
     return said
-
-
-@functools.cache
-def code_of(error: str) -> str:
-    """UnknownItemError is UNKNOWN_ITEM to programs that are not written in Python."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.removesuffix("Error")).upper()
 
 
 async def of_http(request: Request, error: Exception) -> Answer:

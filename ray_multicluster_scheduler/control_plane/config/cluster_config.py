@@ -31,22 +31,39 @@ class ClusterConfig(Strict):
     """All that an operator says of one cluster. At least one of ``head_address`` and ``dashboard`` is needed."""
 
     name: str
+    """How it is called everywhere; letters, digits, ``_``, ``-`` and ``.``."""
     head_address: str | None = None
+    """Ray Client, ``host:port``."""
     dashboard: str | None = None
+    """The Jobs API, used exactly as written."""
     prefer: bool = False
+    """Its load score counts 1.2 times."""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """How much a free CPU there is worth; its speed, say."""
     tags: tuple[str, ...] = ()
+    """What items can prefer (``tags``) or require (``require_tags``)."""
     home_dir: str | None = None
+    """Paths below the submitter's home, or any cluster's, become paths below this one there."""
     python: Annotated[str, Field(min_length=1)] = "python"
+    """The interpreter there that has ray, for our agent."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray's, for all that runs there; what an item brings is laid over it."""
     auth_token: SecretStr | None = None
+    """The cluster's token; ``${NAME}`` is read from the environment when used, and never stored."""
     auth_token_path: str | None = None
+    """Or a file that has it."""
     tls: Tls = Tls()
+    """How an https dashboard is trusted."""
     max_running_jobs: Annotated[int, Field(ge=1)] = 20
+    """At most so many Ray jobs of ours: each costs the head 60 to 100 MB."""
     max_in_flight: Annotated[int, Field(ge=1)] = 1000
+    """At most so many items of ours."""
     carrier: Literal["auto", "agent", "ray_client"] = "auto"
+    """How tasks reach it: by an agent that dials back, or by Ray Client."""
     autoscaling: bool = False
+    """It can grow: it gets work that nothing is free for."""
     max_node: dict[str, float] | None = None
+    """The largest node that may still appear, ``{CPU: , GPU: , memory: }``."""
 
     @field_validator("name")
     @classmethod

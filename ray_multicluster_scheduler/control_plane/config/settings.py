@@ -79,46 +79,87 @@ class Settings(Strict):
     """All optional; each also as the environment variable ``RMCS_<NAME>``."""
 
     resource_threshold: Threshold = Threshold()
+    """Above this share in use, a cluster takes no new top-level work. One number, or ``{cpu: , gpu: , memory: }``."""
     threshold_on: Literal["reserved", "observed", "max"] = "reserved"
+    """What counts as in use: what Ray has given away (``reserved``), what is measured (``observed``), or the larger."""
     submission_interval_s: MaybeSeconds = 40.0
+    """So long pass between two top-level submissions to one cluster …"""
     submission_interval_kinds: frozenset[Literal["job", "task", "actor"]] = frozenset({"job"})
+    """… of these kinds. Retries, and what comes back, do not wait."""
     execution_mode: Literal["parallel", "serial"] = "parallel"
+    """``serial``: at most one top-level item runs on a cluster (an actor counts until it is ready)."""
     max_queue: Annotated[int, Field(ge=1)] = 100_000
+    """More items that wait are refused with QueueFullError."""
     dedup: Literal["none", "content"] = "none"
+    """``content``: who submits what is equal to an unfinished item is joined to it."""
     retries: Count = 0
+    """So often an item is repeated after an exception of its own code."""
     crash_retries: Count = 3
+    """So often after its worker or node died."""
     lost_retries: Count = 3
+    """So often after its cluster was lost; tasks and actors."""
     retry_backoff: RetryBackoff = RetryBackoff()
+    """How long to wait before a repetition."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """After so many failures of a cluster in a row, it gets no work."""
     breaker_recovery_s: Seconds = 60.0
+    """Then so long passes before it is probed."""
     heartbeat_s: Seconds = 5.0
+    """A cluster that missed three of these is suspect, and gets nothing new."""
     lease_s: Seconds = 45.0
+    """What runs in a cluster ends itself after so long without contact to us."""
     lost_after_s: Seconds = 60.0
+    """After so long a silent cluster is lost; at least 10 s more than ``lease_s``."""
     node_grace_s: MaybeSeconds = 60.0
+    """A cluster of several nodes that was started again may have nodes that go on for so long."""
     start_grace_s: Seconds = 60.0
+    """What was sent and did not start within this is taken back."""
     snapshot_interval_s: Seconds = 5.0
+    """How often a cluster without an agent is asked what is free, while something waits or runs."""
     health_check_interval_s: Seconds = 30.0
+    """How often clusters are checked, while something waits or runs, or somebody looks."""
     prefetch_ms: Milliseconds = 50.0
+    """So much work of a kind that is known to be short is sent ahead of time; 0 for none."""
     reserve_after_s: MaybeSeconds = 300.0
+    """A wide item that has waited so long gets room kept for it."""
     ageing_s: Seconds = 3600.0
+    """To have waited so long is worth one step of priority."""
     order: Literal["fair", "fifo"] = "fair"
+    """At equal priority: by turns between owners, or first come, first served."""
     owners: dict[str, OwnerLimits] = {}
+    """Weights and limits by owner."""
     combine: Literal["weighted", "chain"] = "weighted"
+    """Scores are added up by their weights, or compared one after another."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}
+    """Which scores choose among the clusters that can take an item; ``{}`` is round robin."""
     policies: dict[str, AttributePath] = {}
+    """Policies of your own: a name, and where it is, as ``package.module:Class``."""
     agent_listen: str = "auto"
+    """Where agents dial in, ``host:port``; ``auto`` is a free port, on loopback if all clusters are local."""
     agent_advertise: str = "auto"
+    """What agents are told to dial, if it is another address than they can see."""
     agent_idle_s: Seconds = 300.0
+    """An agent without work ends after this."""
     program_lease_s: Seconds = 60.0
+    """A program may be silent for so long before its actors end (service)."""
     keep_history_s: Seconds = 30 * 86_400.0
+    """So long a service keeps what is over …"""
     keep_history_items: Count = 1_000_000
+    """… and so many of those."""
     keep_payloads_s: Seconds = 7 * 86_400.0
+    """So long a service keeps code, arguments, values and output of what is over."""
     max_payload_bytes: Annotated[int, Field(ge=1)] = 2**30
+    """A larger payload is refused."""
     payload_quota_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
+    """All payloads that a service keeps; more is refused at submission."""
     auth: Literal["token", "none"] = "token"
+    """``none`` asks nobody for a token; on loopback only."""
     service_tls: ServiceTls | None = None
+    """Serve https with these files."""
     cors_origins: tuple[Origin, ...] = ()
+    """Places whose pages may use the API, with a token of their own."""
     max_connections: Annotated[int, Field(ge=1)] = 2_000
+    """More than these are answered 503."""
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

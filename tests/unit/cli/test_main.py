@@ -36,13 +36,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     ],
     indirect=["failing"],
 )
-def test_an_error_is_a_message_and_a_next_step(failing: None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_a_message_a_next_step_and_where_to_read_on(
+    failing: None, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["boom"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
-    first, second = captured.err.splitlines()
+    first, second, third = captured.err.splitlines()
     assert first.startswith("rmcs: error: ")
     assert second.startswith("What to do: ")
+    assert third.startswith("More: rmcs explain C")
 
 
 @pytest.mark.parametrize("failing", [KeyboardInterrupt()], indirect=True)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-DOCUMENT = ROOT / "docs" / "api.md"
+from tests.support.documented import DOCS, ROOT, Block, blocks
+
+DOCUMENT = DOCS / "api.md"
 LANGUAGES = ("sh", "python", "javascript")
 SUFFIXES = {"sh": ".sh", "python": ".py", "javascript": ".mjs"}
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Example:
-    """A block of code. ``shown`` is what the block of text after it says that it prints, if there is one."""
-
-    line: int
-    language: str
-    code: str
-    shown: str = ""
+class Example(Block):
+    """A block of code that can be run."""
 
     def command(self, folder: Path) -> list[str]:
         """Written to a file, and what runs it."""
@@ -47,23 +41,10 @@ class Example:
 
 def examples() -> list[Example]:
     """In their order. A block in a language that nobody runs fails."""
-    return list(_read(DOCUMENT.read_text()))
-
-
-def _read(text: str) -> Iterator[Example]:
-    blocks = [(text.count("\n", 0, one.start()) + 1, one[1], one[2]) for one in _FENCE.finditer(text)]
-    for at, (line, language, code) in enumerate(blocks):
-        if language == "text":
-            continue
-        assert language in LANGUAGES, f"docs/api.md:{line}: nothing runs {language!r}"
-        following = blocks[at + 1] if at + 1 < len(blocks) else (0, "", "")
-        yield Example(line, language, code, following[2] if following[1] == "text" else "")
-
-
-def prints(shown: str, printed: str) -> bool:
-    """Is it what is shown, where … stands for anything and what comes after the last line does not count?"""
-    wanted = ".*".join(re.escape(part) for part in shown.strip().split("…"))
-    return re.match(wanted, printed.strip(), re.DOTALL) is not None
+    found = list(blocks(DOCUMENT))
+    for one in found:
+        assert one.language in LANGUAGES, f"{one.page}:{one.line}: nothing runs {one.language!r}"
+    return [Example(**vars(one)) for one in found]
 
 
 def check_tools() -> None:

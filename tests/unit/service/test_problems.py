@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ray_multicluster_scheduler.control_plane.admin_api.problems import code_of
+from ray_multicluster_scheduler.common.exception import code_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes import asking
 from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
 from tests.unit.service.http_service import HttpService, body

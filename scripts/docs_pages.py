@@ -1,0 +1,177 @@
+"""The pages of docs/ that are written from the code, so that they cannot say anything else: a hook of MkDocs.
+
+commands.md from the commands themselves, configuration.md from the models and their docstrings, rest.md from the
+OpenAPI document, python.md from what the package exports. troubleshooting.md lies in the package: `rmcs explain CODE`
+reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+import typer.cli
+import typer.main
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import ray_multicluster_scheduler as package
+from ray_multicluster_scheduler.cli.app import app as commands
+from ray_multicluster_scheduler.control_plane.admin_api.create_app import ROUTERS
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
+from ray_multicluster_scheduler.control_plane.config import cluster_config, settings
+
+CONFIG = "ray_multicluster_scheduler.control_plane.config"
+TROUBLESHOOTING = Path(package.__file__).parent / "cli" / "troubleshooting.md"
+
+_ABOUT_CONFIGURATION = """\
+`clusters.yaml` has two parts, `settings` (all optional) and `clusters` (a list). Unknown keys are refused. Each setting
+is also an environment variable, `RMCS_<NAME>`; what has parts is given as JSON there."""
+
+GROUPS = {
+    "Submit": r"submit_\w+|member|GangMember|remote|method|put",
+    "Wait, and steer": r"get|wait\w*|cancel|kill|hold|release|set_priority|stop_job|get_job_\w+|list_jobs",
+    "Look": r"explain|plan|events|on_event|current|list_\w+|get_actor|nodes|cluster_info|\w+_resources|get_runtime_\w+",
+    "Clusters and queues": r"cordon|uncordon|drain|declare_dead|pause_queue|resume_queue|register_policy|Rejection",
+    "A scheduler": r"\w+Scheduler|get_unified_scheduler|init\w*|is_initialized|shutdown|graceful_\w+",
+    "Handles": r"\w+Handle|TaskState|FleetExecutor|ActorPool|ClusterContextManager",
+    "Configuration": r"FleetConfig|ClusterConfig|Settings|LocalFleet|LocalCluster",
+    "Errors": r"\w+Error|RemoteTraceback",
+    "More": r".*",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """MkDocs calls this when it has found what lies in docs/."""
+    for path, text in pages():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    yield "reference/commands.md", commands_page()
+    yield "reference/configuration.md", configuration_page()
+    yield "reference/rest.md", rest_page()
+    yield "reference/python.md", python_page()
+    yield "troubleshooting.md", TROUBLESHOOTING.read_text(encoding="utf-8")
+
+
+# ---- commands
+
+
+def commands_page() -> str:
+    root = typer.main.get_command(commands)
+    context = typer.Context(root, info_name="rmcs")
+    return typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")
+
+
+# ---- configuration
+
+
+def configuration_page() -> str:
+    """Every key of clusters.yaml: its type, its default, what it does."""
+    parts = [
+        "# Configuration",
+        _ABOUT_CONFIGURATION,
+        "## settings",
+        _table(settings.Settings, "settings"),
+        *_with_heading(settings, settings.Threshold, settings.RetryBackoff, settings.OwnerLimits, settings.ServiceTls),
+        "## clusters",
+        "At least one of `head_address` and `dashboard` is needed.",
+        _table(cluster_config.ClusterConfig, "cluster_config"),
+        *_with_heading(cluster_config, cluster_config.Tls),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _with_heading(module: Any, *models: type[BaseModel]) -> Iterator[str]:
+    where = module.__name__.rsplit(".", 1)[1]
+    for model in models:
+        yield f"### {model.__name__}"
+        yield _plain(model.__doc__ or "")
+        yield _table(model, where)
+
+
+def _table(model: type[BaseModel], module: str) -> str:
+    told = griffe.load(f"{CONFIG}.{module}")[model.__name__]
+    rows = ["| key | type | default | |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        said = told.members[name].docstring
+        cells = (f"`{name}`", _type(field), _default(field), _plain(said.value if said else ""))
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _type(field: FieldInfo) -> str:
+    text = str(field.annotation) if not isinstance(field.annotation, type) else field.annotation.__name__
+    text = re.sub(r"Annotated\[([\w.]+), \w+\((?:[^()]|\([^()]*\))*\)\]", r"\1", text)
+    text = re.sub(r"typing\.|pydantic\.\w+\.|ray_multicluster_scheduler(\.\w+)*\.", "", text)
+    literal = re.findall(r"'([^']*)'", text)
+    if "Literal[" in text and literal:
+        return ("several of: " if "set[" in text else "") + ", ".join(f"`{word}`" for word in literal)
+    return f"`{text}`"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, frozenset):
+        value = sorted(value)
+    return f"`{value:g}`" if isinstance(value, float) and value < 1e6 else f"`{value}`"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("``", "`")).strip()
+
+
+# ---- REST
+
+
+def rest_page() -> str:
+    """Every route, who may use it, and what it takes."""
+    app = DocumentedApp(title=package.__name__, version=package.__version__)
+    for router in ROUTERS:
+        app.include_router(router)
+    document = app.openapi()
+    parts = ["# REST", document["info"]["description"], "[The API by example](../api.md) shows how it is used."]
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            parts += [f"## {method.upper()} {path}", *_route(route)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _route(route: dict[str, Any]) -> Iterator[str]:
+    yield f"**{route.get('summary', '')}** Rule: `{route.get('x-rule', 'open')}`."
+    if route.get("description"):
+        yield str(route["description"])
+    parameters = [
+        f"| `{one['name']}` | {one['in']} | {_plain(one.get('description', '')).replace('|', chr(92) + '|')} |"
+        for one in route.get("parameters", ())
+    ]
+    if parameters:
+        yield "\n".join(["| parameter | in | |", "|---|---|---|", *parameters])
+    yield "Answers: " + ", ".join(f"`{status}`" for status in route.get("responses", {})) + "."
+
+
+# ---- Python
+
+
+def python_page() -> str:
+    """All that the package exports, by what it is for."""
+    left = [name for name in package.__all__ if not name.startswith("__")]
+    parts = ["# Python", "`import ray_multicluster_scheduler`; nothing else is meant to be imported."]
+    for title, pattern in GROUPS.items():
+        chosen = [name for name in left if re.fullmatch(pattern, name)]
+        left = [name for name in left if name not in chosen]
+        if chosen:
+            parts.append(f"## {title}")
+            parts += [f"::: {package.__name__}.{name}" for name in chosen]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,36 @@
+"""`rmcs explain CODE`, and errors that say which code to ask for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ray_multicluster_scheduler.main import main
+
+
+def test_a_code_is_explained_without_any_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "NO_CAPACITY"]) == 0
+    said = capsys.readouterr().out
+    assert "one* node" in said
+    assert "###" not in said
+
+
+def test_links_are_told_by_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "STORE", "-o", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == "STORE"
+    assert "](" not in said["text"]
+
+
+def test_what_is_no_code_is_looked_for_as_an_id(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+    assert main(["explain", "NO_SUCH_CODE"]) == 102
+    assert "No program of yours" in capsys.readouterr().err
+
+
+def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
+    assert main(["clusters", "--config", f"{tmp_path}/none.yaml"]) == 2
+    assert "More: rmcs explain CONFIGURATION" in capsys.readouterr().err

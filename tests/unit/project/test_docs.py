@@ -1,0 +1,93 @@
+"""The documentation: the site builds without the net and without a warning, its settings load, its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import typer.main
+import yaml
+
+from ray_multicluster_scheduler import FleetConfig
+from ray_multicluster_scheduler.cli.app import app
+from ray_multicluster_scheduler.control_plane.config import load_config
+from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
+from tests.support.documented import DOCS, ROOT, Block, blocks
+
+PAGES = [page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"]
+BLOCKS = [one for page in [ROOT / "README.md", *sorted(PAGES)] for one in blocks(page)]
+LANGUAGES = {"", "sh", "python", "yaml", "javascript", "json", "csv"}
+
+
+def name(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Each line that calls us, as words."""
+    lines = block.code.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("rmcs ")]
+    return [one[1:] for one in words]
+
+
+COMMANDS = [(block, words) for block in BLOCKS if block.language == "sh" for words in commands(block)]
+
+
+def test_every_block_is_in_a_language_that_is_looked_at() -> None:
+    assert {one.language for one in BLOCKS} <= LANGUAGES
+
+
+@pytest.mark.parametrize("block", [one for one in BLOCKS if one.language == "yaml"], ids=name)
+def test_a_configuration_loads(block: Block, tmp_path: Path) -> None:
+    if block.page == "docs/simulation.md":
+        (tmp_path / "fleet.yaml").write_text(block.code, encoding="utf-8")
+        assert len(load_fleet(load_config(ROOT / "examples" / "clusters.yaml"), tmp_path / "fleet.yaml").clusters) == 2
+        return
+    found = yaml.safe_load(block.code)
+    found.setdefault("clusters", [{"name": "mac", "dashboard": "http://127.0.0.1:8265"}])
+    FleetConfig.model_validate(found)
+
+
+@pytest.mark.parametrize(("block", "words"), COMMANDS, ids=[f"{name(one)}-{' '.join(w[:2])}" for one, w in COMMANDS])
+def test_a_command_exists_and_takes_these_options(block: Block, words: list[str]) -> None:
+    command: typer.core.TyperGroup | typer.core.TyperCommand = typer.main.get_command(app)  # type: ignore[assignment]  # one of the two
+    context = typer.Context(command, info_name="rmcs")
+    rest = list(words)
+    while isinstance(command, typer.core.TyperGroup) and rest and not rest[0].startswith("-"):
+        said = rest.pop(0)
+        found = command.get_command(context, said)
+        assert found is not None, f"{name(block)}: there is no `rmcs {said}`"
+        command = found
+        context = typer.Context(command, parent=context, info_name=said)
+    command.make_context("rmcs", rest, parent=context.parent, resilient_parsing=True)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_out_of_the_site_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert targets
+    assert [one for one in targets if not (ROOT / one).exists() and not one.startswith("docs/reference/")] == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links, anchors and the reference are MkDocs's to judge; `strict` makes each warning an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "https_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    python = (tmp_path / "site" / "reference" / "python.html").read_text(encoding="utf-8")
+    assert "submit_task" in python
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', front)
+    assert loaded == [], "a page loads something from elsewhere"

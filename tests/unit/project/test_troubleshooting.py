@@ -1,0 +1,57 @@
+"""Every code that a person can meet is explained, and nothing is explained that nobody can meet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ray_multicluster_scheduler
+from ray_multicluster_scheduler.common import exception
+from ray_multicluster_scheduler.common.exception import code_of
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.policy import reasons
+
+PACKAGE = Path(ray_multicluster_scheduler.__file__).parent
+TEXT = (PACKAGE / "cli" / "troubleshooting.md").read_text(encoding="utf-8")
+EXPLAINED = re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)
+GOOD_NEWS = {"PLACED", "STARTED", "FINISHED", "READY", "BEGUN", "CANCEL_REQUESTED", "CONTACT_AGAIN"}
+"""Codes of steps that nobody has to mend."""
+
+
+def constants(module: object) -> set[str]:
+    return {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+
+
+def of_links() -> set[str]:
+    """What a cluster that cannot be joined is refused with, and what becomes of what was there."""
+    sources = [
+        path for part in ("connection", "scheduler_core") for path in (PACKAGE / "scheduler" / part).rglob("*.py")
+    ]
+    found = {code for path in sources for code in re.findall(r'\bcode="([A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    return found - {"JOB_STOPPED", "RECALLED"}  # between our own parts; people see CANCELLED_THERE and TAKEN_BACK
+
+
+def of_errors() -> set[str]:
+    kinds = [one for one in vars(exception).values() if isinstance(one, type)]
+    return {code_of(one.__name__) for one in kinds if issubclass(one, exception.SchedulerError)} - {"SCHEDULER"}
+
+
+MET = (constants(reasons) | constants(codes) | set(codes.FAILED.values()) | of_links() | of_errors()) - GOOD_NEWS
+
+
+@pytest.mark.parametrize("code", sorted(MET))
+def test_a_code_is_explained(code: str) -> None:
+    assert code in EXPLAINED
+
+
+def test_nothing_else_is_explained_and_nothing_twice() -> None:
+    assert sorted(EXPLAINED) == sorted(set(EXPLAINED))
+    assert set(EXPLAINED) <= MET
+
+
+def test_each_is_in_the_words_of_a_person() -> None:
+    for section in re.split(r"^### ", TEXT, flags=re.MULTILINE)[1:]:
+        code, _, rest = section.partition("\n")
+        assert len(rest.split("\n## ")[0].split()) >= 2, code
