@@ -38,7 +38,7 @@ def script(page: list[Block]) -> str:
     return f"\nprint({NEXT!r}, flush=True)\n".join(one.code for one in page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_examples_print_what_is_shown(
     page: Path, config_path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

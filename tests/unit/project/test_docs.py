@@ -68,7 +68,20 @@ def test_a_command_exists_and_takes_these_options(block: Block, words: list[str]
     command.make_context("rmcs", rest, parent=context.parent, resilient_parsing=True)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def shape(page: str) -> list[object]:
+    """Levels of headings, code without its comments, and where links lead: all that does not depend on the language."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    levels = re.findall(r"^(#+) ", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    code = [re.sub(r"\s+#.*", "", one.code) for one in blocks(ROOT / page)]
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("README")]
+    return [levels, code, links, text.count("\n|")]
+
+
+def test_the_chinese_readme_is_in_step() -> None:
+    assert shape("README.zh-CN.md") == shape("README.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_out_of_the_site_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
     assert targets
