@@ -16,12 +16,12 @@ from tests.support.running_service import RunningService
 from tests.support.shipped import all_idle
 
 FOLDERS = ("start", "tutorials", "concepts", "how-to")
-PAGES = sorted(
+PAGES = [ROOT / "README.md"] + [
     page
     for folder in FOLDERS
-    for page in (DOCS / folder).glob("*.md")
-    if any(b.language == "python" for b in blocks(page))
-)
+    for page in sorted((DOCS / folder).glob("*.md"))
+    if any(one.language == "python" for one in blocks(page))
+]
 NEEDS_A_SERVICE = {"service.md"}
 NEXT = "----- next example -----"
 
