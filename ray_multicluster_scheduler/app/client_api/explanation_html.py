@@ -22,6 +22,7 @@ def _tables(story: Mapping[str, Any]) -> Iterator[str]:
     queue, estimate, decision = story.get("queue") or {}, story.get("estimate") or {}, story.get("decision")
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, story.get(name)) for name in kinds]
+    facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
     facts += [("goes on when", story.get("unblocked_by")), ("place in the queue", queue.get("position"))]
     yield html_tables.facts("", [*facts, ("may start", estimate.get("text"))])
     if decision and decision["candidates"]:

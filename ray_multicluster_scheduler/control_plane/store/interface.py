@@ -67,6 +67,9 @@ class Store(Protocol):
     def by_key(self, owner: str, key: str) -> str | None:
         """The id of the item that its owner calls so."""
 
+    def repetitions(self, item_id: str, most: int) -> list[str]:
+        """The ids of the newest items that repeat this one, at most so many, oldest first."""
+
     def items(self, wanted: Wanted) -> Page:
         """Newest first."""
 

@@ -113,11 +113,11 @@ class Reader:
         return FleetNow(*said)
 
     def _item(self, row: Any) -> StoredItem:
-        number, item_id, *accepted = row[:8]
+        number, item_id, *accepted = row[:9]
         blobs = tuple(digest for (digest,) in self.rows("payloads", (number,)))
-        *now, owed, rest = row[9:]
+        *now, owed, rest = row[10:]
         new = NewItem._make((item_id, number, *accepted, blobs))
-        return StoredItem(new, ItemNow._make((item_id, TaskState(row[8]), *now, bool(owed), rest)))
+        return StoredItem(new, ItemNow._make((item_id, TaskState(row[9]), *now, bool(owed), rest)))
 
     def _ask(self, question: str, values: Any) -> list[Any]:
         with self._lease() as connection:

@@ -12,8 +12,9 @@ from ray_multicluster_scheduler.common.model import TaskState
 class NewItem(NamedTuple):
     """An item as it was accepted; nothing of this ever changes. ``number`` is that of its submission.
 
-    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``blobs`` are the
-    digests of its code, its arguments and the values shared with it, in their order.
+    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``repeats`` is the id
+    of the item that it is a retry of. ``blobs`` are the digests of its code, its arguments and the values shared with
+    it, in their order.
     """
 
     id: str
@@ -24,6 +25,7 @@ class NewItem(NamedTuple):
     submitted_at: float
     description: bytes
     key: str | None = None
+    repeats: str | None = None
     blobs: tuple[str, ...] = ()
 
 

@@ -140,6 +140,10 @@ class SqliteStore:
             found: str | None = self._reader.one("by_key", owner, key)
             return found
 
+    def repetitions(self, item_id: str, most: int) -> list[str]:
+        with sentences(self.path):
+            return [one for (one,) in self._reader.rows("repetitions", (item_id, most))][::-1]
+
     def items(self, wanted: Wanted) -> Page:
         with sentences(self.path):
             return self._reader.items(wanted)

@@ -61,6 +61,18 @@ def test_a_handle_shows_what_is_known_here() -> None:
     assert repr(one) == "<TaskHandle t1 FAILED on 'mac'>"
 
 
+def test_a_handle_and_an_explanation_of_a_retry_name_what_it_repeats() -> None:
+    again = TaskHandle(Item(task("again", repeats=EVIL)), NOBODY)
+    assert "repeats" in Page(again._repr_html_()).text
+    assert EVIL in Page(again._repr_html_()).text
+    assert f", repeats {EVIL}>" in repr(again)
+    assert ", repeats" not in repr(TaskHandle(Item(task("first")), NOBODY))
+    story = Explanation(id="again", state="QUEUED", code="NEW", sentence="waits", repeats=EVIL, repeated_by=["x", "y"])
+    assert {"repeats", EVIL, "repeated by", "x, y"} <= set(Page(story._repr_html_()).text)
+    assert f"repeats: {EVIL}" in str(story)
+    assert "repeated by: x, y" in str(story)
+
+
 def test_handles_of_values_and_what_succeeded() -> None:
     kept = ObjectHandle(pickling.dumps("kept"), set(), (), NOBODY)
     assert shown(kept)[0] == "ObjectHandle"

@@ -36,6 +36,17 @@ class QuestionContract:
             Unfinished("task", "bob", PENDING, None, 1),
         ]
 
+    def test_repetitions_are_found_the_newest_ones_in_their_order(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        for number in (2, 3, 4):
+            store.write(accepted(number, repeats="t1")).result()
+        store = open_store()
+        found = store.item("t2")
+        assert found is not None
+        assert (found.new.repeats, store.repetitions("t1", 10)) == ("t1", ["t2", "t3", "t4"])
+        assert (store.repetitions("t1", 2), store.repetitions("t2", 10)) == (["t3", "t4"], [])
+
     def test_a_large_blob_comes_in_pieces(self, open_store: Open) -> None:
         store = open_store()
         data = bytes(range(256)) * 10_000

@@ -432,6 +432,9 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
         (5, Decided, "ann"),
     ]
     assert [one.attempt for one in store.decisions("t1")] == [1, 2]
+    before = store.item("t1")
+    assert before is not None
+    assert before.new.repeats is None
     assert (store.last_told, store.next_fence, store.next_number) == (5, 8, 2)
     assert (tmp_path / "rmcs.db.before-0002").exists()
     assert store.write(Change(told=[Note("action", "x", 9.0, None, b"{}")])).result() == 6

@@ -17,6 +17,7 @@ def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None)
         ("state", str(item.state)),
         ("cluster", item.cluster),
         ("attempt", item.attempt or None),
+        ("repeats", item.task.repeats if isinstance(item, Item) else None),
         ("why", why),
     ]
     return html_tables.facts(kind, facts)

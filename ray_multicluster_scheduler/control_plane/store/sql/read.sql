@@ -2,7 +2,7 @@
 SELECT next_fence, last_number, last_told FROM leader
 
 -- name: owed
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE owed AND number > ?
@@ -10,7 +10,7 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
  LIMIT ?
 
 -- name: item
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE id = ?
@@ -33,11 +33,14 @@ UNION ALL
 SELECT 1 FROM outputs JOIN items ON items.number = outputs.item WHERE outputs.digest = ?1 AND items.owner = ?2
 LIMIT 1
 
+-- name: repetitions
+SELECT id FROM items WHERE repeats = ? ORDER BY number DESC LIMIT ?
+
 -- name: by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
 
 -- name: items
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE number < :before
