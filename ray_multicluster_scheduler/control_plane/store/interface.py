@@ -71,7 +71,10 @@ class Store(Protocol):
         """The ids of the newest items that repeat this one, at most so many, oldest first."""
 
     def items(self, wanted: Wanted) -> Page:
-        """Newest first."""
+        """Newest first, unless they are wanted the other way round."""
+
+    def first_run(self, owner: str | None) -> float | None:
+        """When the first of all that is over and was seen to run was submitted; of one owner, if one is given."""
 
     def unfinished(self) -> list[Unfinished]:
         """How many items are not over, by what they have in common."""

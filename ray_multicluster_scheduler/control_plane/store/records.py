@@ -164,7 +164,8 @@ class StoredItem:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen, ``begins``
-    how its id does; ``since`` and ``until`` (not included) are when it was submitted."""
+    how its id does; ``since`` and ``until`` (not included) are when it was submitted. They come newest first, or
+    ``oldest_first``."""
 
     states: Sequence[TaskState] = ()
     kind: str | None = None
@@ -176,6 +177,7 @@ class Wanted:
     begins: str | None = None
     since: float | None = None
     until: float | None = None
+    oldest_first: bool = False
 
 
 class Unfinished(NamedTuple):
@@ -190,7 +192,7 @@ class Unfinished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Newest first. ``after`` is what to ask with for more; None at the end."""
+    """In the order that was asked for. ``after`` is what to ask with for more; None at the end."""
 
     items: tuple[StoredItem, ...]
     after: int | None = None

@@ -148,6 +148,11 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.items(wanted)
 
+    def first_run(self, owner: str | None) -> float | None:
+        with sentences(self.path):
+            found: float | None = self._reader.one("first_run", owner)
+            return found
+
     def unfinished(self) -> list[Unfinished]:
         with sentences(self.path):
             return self._reader.unfinished()

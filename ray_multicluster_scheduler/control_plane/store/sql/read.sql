@@ -43,7 +43,12 @@ SELECT id FROM items WHERE owner = ? AND key = ?
 SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
- WHERE number < :before
+
+-- name: items_before
+ WHERE number < :after
+
+-- name: items_behind
+ WHERE number > :after
 
 -- name: items_kind
    AND kind = :kind
@@ -75,6 +80,16 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
 -- name: items_end
  ORDER BY number DESC
  LIMIT :limit
+
+-- name: items_end_oldest_first
+ ORDER BY number
+ LIMIT :limit
+
+-- name: first_run
+SELECT min(submitted_at)
+  FROM items
+ WHERE finished_at IS NOT NULL AND (?1 IS NULL OR owner = ?1)
+   AND EXISTS (SELECT 1 FROM steps WHERE steps.item = items.number AND steps.state = 'RUNNING')
 
 -- name: unfinished
 SELECT kind, owner, state, cluster, count(*)
