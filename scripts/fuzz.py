@@ -3,8 +3,8 @@ WebSocket in every wrong way.
 
 python scripts/fuzz.py [--minutes 10] [--seed N] [--examples 10]
 
-Ends with 1 if there was a defect (500, or a traceback in the log), a hang, an answer that breaks its schema, or something
-that the service still holds after everybody has gone: files, tasks, readers of events, memory.
+Ends with 1 if there was a defect (500, or a traceback in the log), a hang, an answer that breaks its schema, or
+something that the service still holds after everybody has gone: files, tasks, readers of events, memory.
 """
 
 from __future__ import annotations

@@ -137,9 +137,10 @@ class Store(Protocol):
     def hold(self, digests: Iterable[str]) -> list[str]:
         """Let nobody drop these before the change that names them is written. Returns those that are not here."""
 
-    def put_blob(self, data: bytes, *, owed: bool = False) -> str:
-        """Keep it, durable when this returns, for a change that will name it. Returns its digest. A small one may as
-        well be written with that change. Raises as :meth:`reserve` does, and at once while there is trouble."""
+    def put_blob(self, data: bytes, *, owed: bool = False, user: str | None = None) -> str:
+        """Keep it, durable when this returns, for a change that will name it; and that this ``user`` has put it, until
+        it is dropped. Returns its digest. A small one may as well be written with that change. Raises as
+        :meth:`reserve` does, and at once while there is trouble."""
 
     def blob(self, digest: str) -> bytes | None:
         """Raises StoreError for one that is not what it was."""
@@ -149,7 +150,7 @@ class Store(Protocol):
         may raise StoreError before the end, for one that is not what it was."""
 
     def names_blob(self, owner: str, digest: str) -> bool:
-        """Is it a payload, a value or output of an item of this owner?"""
+        """Is it a payload, a value or output of an item of this owner, or has he put it?"""
 
     def drop_blobs(self) -> int:
         """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.

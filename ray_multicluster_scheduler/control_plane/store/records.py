@@ -118,7 +118,8 @@ class FleetNow:
 
 @dataclass(slots=True)
 class Change:
-    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests. ``settings`` are what the
+    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests, ``putters`` digests with users
+    who put them. ``settings`` are what the
     control plane keeps for itself; None removes one. ``next_fence`` only grows."""
 
     new: list[NewItem] = field(default_factory=list)
@@ -127,6 +128,7 @@ class Change:
     outcomes: list[Outcome] = field(default_factory=list)
     printed: list[Printed] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    putters: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, bytes | None] = field(default_factory=dict)
     fleet: FleetNow | None = None
     next_fence: int = 0
@@ -142,6 +144,7 @@ class Change:
         self.outcomes += later.outcomes
         self.printed += later.printed
         self.blobs.update(later.blobs)
+        self.putters += later.putters
         self.settings.update(later.settings)
         self.fleet = later.fleet or self.fleet
         self.next_fence = max(self.next_fence, later.next_fence)
@@ -149,7 +152,7 @@ class Change:
     def __len__(self) -> int:
         """About how many rows it writes."""
         rows = len(self.new) + len(self.now) + len(self.told) + len(self.outcomes)
-        rows += len(self.printed) + len(self.blobs) + len(self.settings)
+        rows += len(self.printed) + len(self.blobs) + len(self.putters) + len(self.settings)
         return rows + (self.fleet is not None)
 
 

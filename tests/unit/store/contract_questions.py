@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, Step, Unfinished, Wanted
 from tests.unit.store.contract import PENDING, Open, accepted, ended
@@ -49,6 +51,27 @@ class QuestionContract:
         for number in (1, 2, 3):  # 3 never ran
             store.write(ended(number, 300.0, step=3)).result()
         assert (store.first_run(None), store.first_run("ann"), store.first_run("eve")) == (198.0, 199.0, None)
+
+    @pytest.mark.parametrize("size", [10, 100_000])
+    def test_whose_a_blob_is_is_known_as_long_as_it_is_here(self, open_store: Open, size: int) -> None:
+        store = open_store()
+        for user in ("ann", "bob", "ann"):
+            digest = store.put_blob(bytes(size), user=user)
+        store.put_blob(bytes(size))
+        store = open_store()
+        assert [store.names_blob(user, digest) for user in ("ann", "bob", "eve")] == [True, True, False]
+        store.write(accepted(1, owner="eve", blobs=(digest,))).result()
+        assert store.names_blob("eve", digest)
+        for _ in range(3):
+            store.drop_blobs()
+        assert [store.names_blob(user, digest) for user in ("ann", "eve")] == [True, True], "an item has it"
+        store.write(ended(1, 105.0)).result()
+        store.strip(200.0)
+        for _ in range(3):
+            store.drop_blobs()
+        store.put_blob(bytes(size), user="joe")
+        users = ("ann", "bob", "eve", "joe")
+        assert [store.names_blob(user, digest) for user in users] == [False, False, False, True]
 
     def test_repetitions_are_found_the_newest_ones_in_their_order(self, open_store: Open) -> None:
         store = open_store()

@@ -26,6 +26,8 @@ UNION ALL
 SELECT 1 FROM expired WHERE hash = ?
 
 -- name: names_blob
+SELECT 1 FROM putters WHERE digest = ?1 AND user = ?2
+UNION ALL
 SELECT 1 FROM payloads JOIN items ON items.number = payloads.item WHERE payloads.digest = ?1 AND items.owner = ?2
 UNION ALL
 SELECT 1 FROM outcomes JOIN items ON items.number = outcomes.item WHERE outcomes.digest = ?1 AND items.owner = ?2

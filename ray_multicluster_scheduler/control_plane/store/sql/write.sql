@@ -43,6 +43,9 @@ INSERT INTO payloads (item, position, digest) VALUES (?, ?, ?)
 -- name: blob
 INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, ?)
 
+-- name: putter
+INSERT OR IGNORE INTO putters (digest, user) VALUES (?, ?)
+
 -- name: forget_fleet
 DELETE FROM fleet
 
