@@ -1,9 +1,10 @@
-"""Ask a service what its OpenAPI document allows, and what not, with each role; look at every answer.
+"""Ask a service what its OpenAPI document allows, and what not, with each role; look at every answer. Then talk to its
+WebSocket in every wrong way.
 
 python scripts/fuzz.py [--minutes 10] [--seed N] [--examples 10]
 
-Ends with 1 if there was a defect (500), a hang, an answer that breaks its schema, or something that the service still
-holds after everybody has gone: files, tasks, readers of events, memory.
+Ends with 1 if there was a defect (500, or a traceback in the log), a hang, an answer that breaks its schema, or
+something that the service still holds after everybody has gone: files, tasks, readers of events, memory.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ sys.path.insert(0, str(ROOT))
 from tests.unit.service.fuzzed_service import FuzzedService  # noqa: E402 - only now it can be found
 from tests.unit.service.fuzzing import Fuzzer  # noqa: E402 - the same
 from tests.unit.service.leaks import leaks  # noqa: E402 - the same
+from tests.unit.service.socket_fuzzing import SocketFuzzer  # noqa: E402 - the same
 
 EVERY_S = 60.0
+_HTTP = 0.75
+"""The share of HTTP; the WebSocket has the rest."""
 
 
 def main() -> int:
@@ -35,22 +39,29 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rmcs-fuzz-") as folder:
         service = FuzzedService(Path(folder))
         fuzzer = Fuzzer(service, seed)
+        sockets = SocketFuzzer(service, seed)
         fuzzer.run(10.0, examples=1)  # what is made once for all is no leak
+        sockets.run(2.0)
         before, end = service.holds(), time.monotonic() + 60 * given.minutes
         print(f"fuzz: holds {before}", flush=True)
         while (left := end - time.monotonic()) > 0:
-            fuzzer.run(min(left, EVERY_S), given.examples)
-            print(f"fuzz: {sum(fuzzer.answers.values())} answers, holds {service.holds()}", flush=True)
+            fuzzer.run(min(left, EVERY_S) * _HTTP, given.examples)
+            sockets.run(min(left, EVERY_S) * (1 - _HTTP))
+            heard = sum(fuzzer.answers.values()), sum(sockets.answers.values())
+            print(f"fuzz: {heard[0]} answers, {heard[1]} of the WebSocket, holds {service.holds()}", flush=True)
         fuzzer.close()
+        sockets.close()
         held = leaks(service, before)
         service.end()
     print(f"fuzz: answers by status: {dict(fuzzer.answers.most_common())}")
-    for text in fuzzer.problems.values():
+    print(f"fuzz: of the WebSocket: {dict(sockets.answers.most_common())}")
+    problems = [*fuzzer.problems.values(), *sockets.problems.values()]
+    for text in problems:
         print(f"\n{text}")
     if held:
         print(f"fuzz: it still holds, before and after: {held}")
-    print(f"fuzz: {len(fuzzer.problems)} kinds of wrong answers, {len(held)} leaks")
-    return 1 if fuzzer.problems or held else 0
+    print(f"fuzz: {len(problems)} kinds of wrong answers, {len(held)} leaks")
+    return 1 if problems or held else 0
 
 
 if __name__ == "__main__":

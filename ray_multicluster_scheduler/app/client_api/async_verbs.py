@@ -1,15 +1,14 @@
-"""The part of an AsyncScheduler that asks and steers: items, jobs, queues, clusters, events."""
+"""The part of an AsyncScheduler that asks and steers: items, queues, clusters, events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.async_jobs import AsyncJobs
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.app.client_api.events.event_iterator import (
         EventCallback,
         EventIterator,
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 
-class AsyncVerbs:
+class AsyncVerbs(AsyncJobs):
     """Each is the verb of the same name of a UnifiedScheduler, with its arguments and errors."""
-
-    _scheduler: UnifiedScheduler
-    _threads: BackThreads
 
     # Items ----------------------------------------------------------------------------------------------
 
@@ -62,7 +58,7 @@ class AsyncVerbs:
         """From now on it waits with this priority."""
         await self._threads.call(self._scheduler.set_priority, item, priority)
 
-    # Actors and jobs ------------------------------------------------------------------------------------
+    # Actors ---------------------------------------------------------------------------------------------
 
     async def get_actor(self, name: str, namespace: str | None = None) -> ActorHandle:
         """A living actor by its name."""
@@ -75,28 +71,6 @@ class AsyncVerbs:
     async def list_actors(self) -> list[dict[str, Any]]:
         """Every actor of this program that was not forgotten, oldest first."""
         return await self._threads.call(self._scheduler.list_actors)
-
-    async def job_info(self, job_id: str) -> dict[str, Any]:
-        """What is known of a job."""
-        return await self._threads.call(self._scheduler.job_info, job_id)
-
-    async def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
-        """Every job of this control plane, oldest first."""
-        return await self._threads.call(self._scheduler.list_jobs, status)
-
-    async def job_logs(self, job_id: str) -> str:
-        """Output of a job's newest attempt."""
-        return await self._threads.call(self._scheduler.job_logs, job_id)
-
-    async def follow_job_logs(self, job_id: str) -> AsyncIterator[str]:
-        """A job's output as it comes, to be iterated with `async for`."""
-        pieces: Iterator[str] = await self._threads.call(self._scheduler.follow_job_logs, job_id)
-        while (piece := await self._threads.alone(next, pieces, None)) is not None:
-            yield piece
-
-    async def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
-        """Wait until one of these is over, or the time is."""
-        await self._threads.alone(self._scheduler.wait_for_a_job, job_ids, timeout)
 
     # Queues and clusters --------------------------------------------------------------------------------
 
@@ -135,6 +109,14 @@ class AsyncVerbs:
     async def fleet_resources(self) -> dict[str, dict[str, float]]:
         """Total and free over all clusters that answer now."""
         return await self._threads.call(self._scheduler.fleet_resources)
+
+    async def cluster_resources(self) -> dict[str, float]:
+        """What all clusters that answer now have together."""
+        return (await self.fleet_resources())["total"]
+
+    async def available_resources(self) -> dict[str, float]:
+        """What is free of it."""
+        return (await self.fleet_resources())["free"]
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Every node of the clusters that answer now, in Ray's words."""

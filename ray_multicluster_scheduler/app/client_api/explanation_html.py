@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api import html_tables
-from ray_multicluster_scheduler.common.decision_table import TITLES, decision_lines
+from ray_multicluster_scheduler.common import html_tables
+from ray_multicluster_scheduler.common.decision_html import candidates_html
 
 _ATTEMPTS = ("attempt", "cluster", "sent", "started", "ended", "how", "why")
 _STEPS = ("at", "state", "reason")
@@ -22,10 +22,11 @@ def _tables(story: Mapping[str, Any]) -> Iterator[str]:
     queue, estimate, decision = story.get("queue") or {}, story.get("estimate") or {}, story.get("decision")
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, story.get(name)) for name in kinds]
+    facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
     facts += [("goes on when", story.get("unblocked_by")), ("place in the queue", queue.get("position"))]
     yield html_tables.facts("", [*facts, ("may start", estimate.get("text"))])
-    if decision and decision["candidates"]:
-        yield html_tables.table("Clusters", [one.lower() for one in TITLES], decision_lines(decision))
+    if decision:
+        yield candidates_html(decision)
     if story.get("attempts"):
         yield html_tables.table("Attempts", _ATTEMPTS, [_attempt(one) for one in story["attempts"]])
     if story.get("history"):

@@ -37,6 +37,10 @@ def _head(story: Mapping[str, Any]) -> str:
     if member:
         what = f", {member['name']}" if member["name"] else ""
         lines.append(f"  {member['id']} is its member {member['index']}{what}; all of them have one fate")
+    if story.get("repeats"):
+        lines.append(f"  repeats: {story['repeats']}")
+    if story.get("repeated_by"):
+        lines.append(f"  repeated by: {', '.join(story['repeated_by'])}")
     if story.get("unblocked_by"):
         lines.append(f"  goes on when: {story['unblocked_by']}")
     estimate = story.get("estimate")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from ray_multicluster_scheduler.app.client_api.awaited_jobs import AwaitedJobs
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
 from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.app.client_api.where import side
-from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle
@@ -77,38 +76,22 @@ def wait_for_all_jobs(
     Every ``check_interval`` seconds it says on stderr what it still waits for. One failed job does not stop the
     others, unless ``stop_on_failure``. Raises TaskTimeoutError. Ctrl+C stops what this program submitted.
     """
-    if isinstance(ids, str):
-        raise ConfigurationError(f"ids is the text {ids!r}.", next_step="pass a list of job ids")
+    awaited = AwaitedJobs(ids, check_interval, timeout, stop_on_failure=stop_on_failure)
     try:
-        return _wait(list(ids), check_interval, timeout, stop_on_failure)
+        return _wait(awaited)
     except KeyboardInterrupt:
         say("interrupted")
         stop_everything()
         raise
 
 
-def _wait(ids: list[str], check_interval: float, timeout: float | None, stop_on_failure: bool) -> dict[str, str]:
+def _wait(awaited: AwaitedJobs) -> dict[str, str]:
     scheduler = side()
-    deadline = None if timeout is None else time.monotonic() + timeout
-    next_word = time.monotonic() + check_interval
     while True:
-        statuses = {job_id: get_job_status(job_id) for job_id in ids}
-        left = [job_id for job_id, status in statuses.items() if status not in ENDED]
+        statuses = {job_id: get_job_status(job_id) for job_id in awaited.ids}
+        left = awaited.left(statuses)
         if not left:
             return statuses
-        if stop_on_failure and "FAILED" in statuses.values():
-            for job_id in left:
-                scheduler.cancel(job_id)
-            stop_on_failure = False
-        now = time.monotonic()
-        if deadline is not None and now >= deadline:
-            raise TaskTimeoutError(
-                f"{len(left)} of {len(ids)} jobs are not over after {timeout:g} s: "
-                + ", ".join(f"{job_id} ({statuses[job_id]})" for job_id in left),
-                next_step="wait longer, or stop them with stop_job",
-            )
-        if now >= next_word:
-            say("waiting for " + ", ".join(f"{job_id} ({statuses[job_id]})" for job_id in left))
-            next_word = now + check_interval
-        until = next_word if deadline is None else min(next_word, deadline)
-        scheduler.wait_for_a_job(left, max(0.0, until - now))
+        for job_id in awaited.to_stop(statuses):
+            scheduler.cancel(job_id)
+        scheduler.wait_for_a_job(left, awaited.pause_s(statuses))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, overload
 
+from ray_multicluster_scheduler.common.decision_html import decision_html
 from ray_multicluster_scheduler.common.decision_table import decision_text
 
 
@@ -99,6 +100,10 @@ class SchedulingDecision:
     def __str__(self) -> str:
         """For people: the sentence, and a table of all clusters."""
         return decision_text(self)
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        return decision_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(replace(self, candidates=tuple(self.candidates)))

@@ -30,6 +30,7 @@ class TaskDescription:
     ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
     Of items with one ``content_key``, one at a time is run. ``program`` is whose end is its end, where that is another
     process than the control plane's. ``keep="cluster"``: a large value stays in the cluster until it is asked for.
+    ``repeats`` is the item that this one is a retry of, if somebody asked for one.
     """
 
     id: str
@@ -67,6 +68,7 @@ class TaskDescription:
     submitted_at: float = 0.0
     program: str | None = None
     keep: Keep | None = None
+    repeats: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:

@@ -86,7 +86,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
-    app.state.put_blobs, app.state.called_actors = Lately(), Lately()
+    app.state.called_actors = Lately()
     app.state.fleet_changes = FleetChanges(runtime)
     app.state.simulated_runs = SimulatedRuns()
     app.state.series = LoadSeries(runtime)

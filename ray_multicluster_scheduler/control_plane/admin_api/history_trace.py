@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
@@ -10,31 +10,28 @@ from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 from ray_multicluster_scheduler.simulation.workload import Item
 
+PAGE = 500
+"""So many items are in memory at once, whatever there is in all."""
 _OVER = tuple(state for state in TaskState if state.terminal)
-_PAGE = 1000
 
 
-def history_trace(store: Store, owner: str | None = None) -> list[Item]:
-    """Everything of everybody, or of this owner, that is over and was seen to run, oldest first; times count from the
-    first of them.
+def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]]:
+    """Everything of everybody, or of this owner, that is over and was seen to run, page by page in the order in which
+    it was accepted; times count from the first of them.
 
     How long something ran is taken from its last attempt, on the cluster that it ran on: speeds are not known here.
     """
-    rows: list[StoredItem] = []
+    first = store.first_run(owner) or 0.0
     after: int | None = None
     while True:
-        page = store.items(Query(states=_OVER, owner=owner, after=after, limit=_PAGE))
-        rows += page.items
+        page = store.items(Query(states=_OVER, owner=owner, after=after, limit=PAGE, oldest_first=True))
+        yield [item for row in page.items if (item := _item(store, row, first)) is not None]
         after = page.after
         if after is None:
-            break
-    found = [item for row in reversed(rows) if (item := _item(store, row)) is not None]
-    found.sort(key=lambda one: one[0])
-    first = found[0][0] if found else 0.0
-    return [replace(item, submit_s=submitted - first) for submitted, item in found]
+            return
 
 
-def _item(store: Store, row: StoredItem) -> tuple[float, Item] | None:
+def _item(store: Store, row: StoredItem, first: float) -> Item | None:
     task, _ = task_of(row)
     steps = store.steps(task.id)
     began = next((one.at for one in reversed(steps) if one.state is TaskState.RUNNING), None)
@@ -44,8 +41,8 @@ def _item(store: Store, row: StoredItem) -> tuple[float, Item] | None:
     gang = task.gang
     needs = task.placement if gang is None else gang.members[0].requirements
     fails = sum(one.state is TaskState.RETRYING and one.code == "USER_ERROR" for one in steps)
-    return row.new.submitted_at, Item(
-        submit_s=0.0,
+    return Item(
+        submit_s=max(0.0, row.new.submitted_at - first),  # one that was submitted before may have ended only now
         needs=dict(needs),
         run_s=max(0.0, ended - began),
         owner=task.owner,

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import BoundedHttp, Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.listening import shown
+from ray_multicluster_scheduler.control_plane.admin_api.quiet_websocket import QuietWebSocket
 
 _log = get_logger(__name__)
 CLOSE_PATIENCE_S = 2
@@ -35,6 +36,7 @@ def http_server(
         uvicorn.Config(
             app,
             http=functools.partial(BoundedHttp, bounds=bounds or Bounds()),  # type: ignore[arg-type] # it makes one
+            ws=QuietWebSocket,
             ws_max_size=MESSAGE_BYTES,
             log_config=None,
             access_log=False,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class WantedCall(NamedTuple):
-    """A call as its program sent it, ``first`` or again. ``fresh``: nobody can have passed it on before."""
+    """A call as its program sent it, ``first`` or again. ``fresh``: nobody can have passed it on before. ``user`` is
+    whose payloads it may name; None: everybody's."""
 
     id: str
     actor: str
@@ -28,6 +29,7 @@ class WantedCall(NamedTuple):
     paths: bool
     first: bool
     fresh: bool
+    user: str | None
 
 
 class ServiceCalls:
@@ -63,10 +65,10 @@ class ServiceCalls:
             queue.adopt(call)
             return call
         values = self._runtime.values
-        data = await values.blob(wanted.arguments or "", blobs, wanted.id)
+        data = await values.blob(wanted.arguments or "", blobs, wanted.id, wanted.user)
         arguments = Arguments(b"")
         if wanted.objects:
-            arguments = await values.arguments(wanted.objects, blobs, wanted.id, check)
+            arguments = await values.arguments(wanted.objects, blobs, wanted.id, check, wanted.user)
         before = known()
         if before is not None:
             return before

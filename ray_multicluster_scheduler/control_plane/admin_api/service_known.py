@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
+_MOST_REPETITIONS = 20
 
 
 Check = Callable[[str, str], object]
@@ -110,11 +111,20 @@ class ServiceKnown(Runtime):
             raise explanation.unknown_item(item_id)
         if check is not None:
             check(named.owner, item_id)
+        again = await self.repetitions(named.id)
         if named.stored is None:
-            return explanation.story(self, item_id)
+            return {**explanation.story(self, item_id), **again}
         if named.at is None:
-            return await asyncio.to_thread(self.history.story, named.stored)
-        return await asyncio.to_thread(self.history.story_of_member, named.stored, item_id)
+            return {**await asyncio.to_thread(self.history.story, named.stored), **again}
+        return {**await asyncio.to_thread(self.history.story_of_member, named.stored, item_id), **again}
+
+    async def repetitions(self, item_id: str) -> dict[str, list[str]]:
+        """The newest retries of an item, if there are any; one that goes on has none."""
+        item = self.item(item_id)
+        if item is not None and not item.done():
+            return {}
+        found = await asyncio.to_thread(self.store.repetitions, item_id, _MOST_REPETITIONS)
+        return {"repeated_by": found} if found else {}
 
     async def job(self, job_id: str, check: Check | None = None) -> dict[str, Any]:
         """A job's face. Raises UnknownItemError, and as ``check`` does."""

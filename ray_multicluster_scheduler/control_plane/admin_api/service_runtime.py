@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
+from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check, ServiceKnown
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
@@ -49,12 +50,13 @@ _AT_ONCE = 100
 class Wanted(NamedTuple):
     """An item to be taken. ``objects`` name the values that stand among its arguments, in their order, and behind them
     the actors. ``get_if_exists``: a living actor of the same name will do. ``check`` is asked of everything of others
-    that it would use, or be."""
+    that it would use, or be. ``user`` is whose payloads it may name; None: everybody's."""
 
     task: TaskDescription
     objects: Sequence[str] = ()
     get_if_exists: bool = False
     check: Check | None = None
+    user: str | None = None
 
 
 class ServiceRuntime(ServiceKnown):
@@ -64,6 +66,7 @@ class ServiceRuntime(ServiceKnown):
         self.store = store
         self._stored = StoreKeeping(store)
         self.history = StoredHistory(store)
+        self.payloads = OwnPayloads(store)
         self.values = StoredArguments(self)
         self.names = ActorNames(self)
         self.calls = ServiceCalls(self)
@@ -223,12 +226,12 @@ class ServiceRuntime(ServiceKnown):
             self.check_that_no_member_is_called_so(task)
         own = {name: blobs[name] for name in (*task.payloads, *wanted.objects) if name is not None and name in blobs}
         named = (*task.payloads, *filter(is_put, wanted.objects), *packages_in(task.runtime_env))
-        missing = self.store.hold([one for one in named if one is not None and one not in own])
+        missing = await self.payloads.missing(wanted.user, [one for one in named if one is not None and one not in own])
         if missing:
             raise MissingBlobs(missing, task.id)
         arguments = None
         if wanted.objects:
-            arguments = await self.values.arguments(wanted.objects, own, task.id, wanted.check)
+            arguments = await self.values.arguments(wanted.objects, own, task.id, wanted.check, wanted.user)
         # From here on nothing is awaited: what it runs after is what was looked at.
         task = self._without_what_is_over(task, wanted.check)
         again = self.item(task.id)
@@ -236,6 +239,7 @@ class ServiceRuntime(ServiceKnown):
             return again
         log = self._stored.durable_log
         log.accept(task, own, wanted.objects)
+        self.payloads.note(wanted.user, own)
         for digest, data in own.items():
             self.shelf.hold(digest, data)
         item: Item | None = None

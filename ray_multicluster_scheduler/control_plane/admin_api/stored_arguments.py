@@ -46,10 +46,16 @@ class StoredArguments:
         self._needs: dict[str, tuple[str, ...]] = {}
 
     async def arguments(
-        self, names: Sequence[str], blobs: Mapping[str, bytes], task_id: str, check: Check | None = None
+        self,
+        names: Sequence[str],
+        blobs: Mapping[str, bytes],
+        task_id: str,
+        check: Check | None = None,
+        user: str | None = None,
     ) -> Arguments:
         """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
-        was forgotten, and as ``check`` does for one whose owner it does not like."""
+        was forgotten, and as ``check`` does for one whose owner it does not like. ``user`` is whose payloads may be
+        named; None: everybody's."""
         sources: list[Handle] = []
         actors: list[_Actor] = []
         for name in names:
@@ -58,7 +64,7 @@ class StoredArguments:
             elif name.startswith(RESULT):
                 sources.append(await self._result(name.removeprefix(RESULT), task_id, check))
             else:
-                sources.append(_Put(name, await self.blob(name, blobs, task_id), self._runtime))
+                sources.append(_Put(name, await self.blob(name, blobs, task_id, user), self._runtime))
         return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
 
     def keep_for(self, item: Item, names: Sequence[str]) -> None:
@@ -100,10 +106,10 @@ class StoredArguments:
             member.watch(lambda one: self._members.pop(one.id, None))
         return member
 
-    async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str) -> bytes:
-        """Raises MissingBlobs."""
+    async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str, user: str | None = None) -> bytes:
+        """Raises MissingBlobs for one that is not here, or that this user may not name."""
         data = blobs.get(digest)
-        if data is None:
+        if data is None and await self._runtime.payloads.is_his(user, digest):
             data = await asyncio.to_thread(self._runtime.store.blob, digest)
         if data is None:
             raise MissingBlobs([digest], task_id)

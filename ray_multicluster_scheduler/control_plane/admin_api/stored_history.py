@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import member_face
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import member_face, repeats_of
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import JOB_STATUS
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
@@ -59,6 +59,7 @@ class StoredHistory:
             "name": stored.new.name,
             "owner": stored.new.owner,
             "priority": row.priority,
+            **repeats_of(row.task),
             "state": str(row.state),
             "cluster": row.cluster,
             "attempt": row.attempt,

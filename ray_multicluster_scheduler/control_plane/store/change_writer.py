@@ -61,7 +61,8 @@ class ChangeWriter:
             rows[type(one)].append((at, *one, epoch))
         with self.transaction(change.next_fence, last_number, len(change.told)) as connection:
             connection.executemany(said["blob"], [(digest, len(data), data) for digest, data in change.blobs.items()])
-            connection.executemany(said["new_item"], [(*one[:8], epoch) for one in change.new])
+            connection.executemany(said["putter"], change.putters)
+            connection.executemany(said["new_item"], [(*one[:9], epoch) for one in change.new])
             payloads = [(one.number, at, digest) for one in change.new for at, digest in enumerate(one.blobs)]
             connection.executemany(said["payload"], payloads)
             connection.executemany(said["item_now"], [(*one[1:], epoch, one.id) for one in change.now.values()])

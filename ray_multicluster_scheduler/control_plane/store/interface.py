@@ -67,8 +67,14 @@ class Store(Protocol):
     def by_key(self, owner: str, key: str) -> str | None:
         """The id of the item that its owner calls so."""
 
+    def repetitions(self, item_id: str, most: int) -> list[str]:
+        """The ids of the newest items that repeat this one, at most so many, oldest first."""
+
     def items(self, wanted: Wanted) -> Page:
-        """Newest first."""
+        """Newest first, unless they are wanted the other way round."""
+
+    def first_run(self, owner: str | None) -> float | None:
+        """When the first of all that is over and was seen to run was submitted; of one owner, if one is given."""
 
     def unfinished(self) -> list[Unfinished]:
         """How many items are not over, by what they have in common."""
@@ -131,9 +137,10 @@ class Store(Protocol):
     def hold(self, digests: Iterable[str]) -> list[str]:
         """Let nobody drop these before the change that names them is written. Returns those that are not here."""
 
-    def put_blob(self, data: bytes, *, owed: bool = False) -> str:
-        """Keep it, durable when this returns, for a change that will name it. Returns its digest. A small one may as
-        well be written with that change. Raises as :meth:`reserve` does, and at once while there is trouble."""
+    def put_blob(self, data: bytes, *, owed: bool = False, user: str | None = None) -> str:
+        """Keep it, durable when this returns, for a change that will name it; and that this ``user`` has put it, until
+        it is dropped. Returns its digest. A small one may as well be written with that change. Raises as
+        :meth:`reserve` does, and at once while there is trouble."""
 
     def blob(self, digest: str) -> bytes | None:
         """Raises StoreError for one that is not what it was."""
@@ -143,7 +150,7 @@ class Store(Protocol):
         may raise StoreError before the end, for one that is not what it was."""
 
     def names_blob(self, owner: str, digest: str) -> bool:
-        """Is it a payload, a value or output of an item of this owner?"""
+        """Is it a payload, a value or output of an item of this owner, or has he put it?"""
 
     def drop_blobs(self) -> int:
         """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.

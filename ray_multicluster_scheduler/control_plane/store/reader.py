@@ -71,8 +71,9 @@ class Reader:
 
     def items(self, wanted: Wanted) -> Page:
         """Only the conditions that are asked for are in the question, so that an index can answer it."""
-        asked: dict[str, Any] = {"before": _BEYOND if wanted.after is None else wanted.after, "limit": wanted.limit}
-        parts = ["items"]
+        beginning = 0 if wanted.oldest_first else _BEYOND
+        asked: dict[str, Any] = {"after": beginning if wanted.after is None else wanted.after, "limit": wanted.limit}
+        parts = ["items", "items_behind" if wanted.oldest_first else "items_before"]
         for name in ("kind", "owner", "cluster", "name", "begins", "since", "until"):
             value = getattr(wanted, name)
             if value is not None:
@@ -83,7 +84,8 @@ class Reader:
             asked["states"] = json.dumps([str(state) for state in wanted.states])
             if not any(state.terminal for state in wanted.states):
                 parts.append("items_unfinished")
-        question = "\n".join(self._said[part] for part in [*parts, "items_end"])
+        parts.append("items_end_oldest_first" if wanted.oldest_first else "items_end")
+        question = "\n".join(self._said[part] for part in parts)
         items = tuple(map(self._item, self._ask(question, asked)))
         return Page(items, items[-1].new.number if len(items) == wanted.limit else None)
 
@@ -113,11 +115,11 @@ class Reader:
         return FleetNow(*said)
 
     def _item(self, row: Any) -> StoredItem:
-        number, item_id, *accepted = row[:8]
+        number, item_id, *accepted = row[:9]
         blobs = tuple(digest for (digest,) in self.rows("payloads", (number,)))
-        *now, owed, rest = row[9:]
+        *now, owed, rest = row[10:]
         new = NewItem._make((item_id, number, *accepted, blobs))
-        return StoredItem(new, ItemNow._make((item_id, TaskState(row[8]), *now, bool(owed), rest)))
+        return StoredItem(new, ItemNow._make((item_id, TaskState(row[9]), *now, bool(owed), rest)))
 
     def _ask(self, question: str, values: Any) -> list[Any]:
         with self._lease() as connection:

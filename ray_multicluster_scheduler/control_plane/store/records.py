@@ -12,8 +12,9 @@ from ray_multicluster_scheduler.common.model import TaskState
 class NewItem(NamedTuple):
     """An item as it was accepted; nothing of this ever changes. ``number`` is that of its submission.
 
-    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``blobs`` are the
-    digests of its code, its arguments and the values shared with it, in their order.
+    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``repeats`` is the id
+    of the item that it is a retry of. ``blobs`` are the digests of its code, its arguments and the values shared with
+    it, in their order.
     """
 
     id: str
@@ -24,6 +25,7 @@ class NewItem(NamedTuple):
     submitted_at: float
     description: bytes
     key: str | None = None
+    repeats: str | None = None
     blobs: tuple[str, ...] = ()
 
 
@@ -116,7 +118,8 @@ class FleetNow:
 
 @dataclass(slots=True)
 class Change:
-    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests. ``settings`` are what the
+    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests, ``putters`` digests with users
+    who put them. ``settings`` are what the
     control plane keeps for itself; None removes one. ``next_fence`` only grows."""
 
     new: list[NewItem] = field(default_factory=list)
@@ -125,6 +128,7 @@ class Change:
     outcomes: list[Outcome] = field(default_factory=list)
     printed: list[Printed] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    putters: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, bytes | None] = field(default_factory=dict)
     fleet: FleetNow | None = None
     next_fence: int = 0
@@ -140,6 +144,7 @@ class Change:
         self.outcomes += later.outcomes
         self.printed += later.printed
         self.blobs.update(later.blobs)
+        self.putters += later.putters
         self.settings.update(later.settings)
         self.fleet = later.fleet or self.fleet
         self.next_fence = max(self.next_fence, later.next_fence)
@@ -147,7 +152,7 @@ class Change:
     def __len__(self) -> int:
         """About how many rows it writes."""
         rows = len(self.new) + len(self.now) + len(self.told) + len(self.outcomes)
-        rows += len(self.printed) + len(self.blobs) + len(self.settings)
+        rows += len(self.printed) + len(self.blobs) + len(self.putters) + len(self.settings)
         return rows + (self.fleet is not None)
 
 
@@ -162,7 +167,8 @@ class StoredItem:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen, ``begins``
-    how its id does; ``since`` and ``until`` (not included) are when it was submitted."""
+    how its id does; ``since`` and ``until`` (not included) are when it was submitted. They come newest first, or
+    ``oldest_first``."""
 
     states: Sequence[TaskState] = ()
     kind: str | None = None
@@ -174,6 +180,7 @@ class Wanted:
     begins: str | None = None
     since: float | None = None
     until: float | None = None
+    oldest_first: bool = False
 
 
 class Unfinished(NamedTuple):
@@ -188,7 +195,7 @@ class Unfinished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Newest first. ``after`` is what to ask with for more; None at the end."""
+    """In the order that was asked for. ``after`` is what to ask with for more; None at the end."""
 
     items: tuple[StoredItem, ...]
     after: int | None = None

@@ -140,9 +140,18 @@ class SqliteStore:
             found: str | None = self._reader.one("by_key", owner, key)
             return found
 
+    def repetitions(self, item_id: str, most: int) -> list[str]:
+        with sentences(self.path):
+            return [one for (one,) in self._reader.rows("repetitions", (item_id, most))][::-1]
+
     def items(self, wanted: Wanted) -> Page:
         with sentences(self.path):
             return self._reader.items(wanted)
+
+    def first_run(self, owner: str | None) -> float | None:
+        with sentences(self.path):
+            found: float | None = self._reader.one("first_run", owner)
+            return found
 
     def unfinished(self) -> list[Unfinished]:
         with sentences(self.path):
@@ -240,18 +249,21 @@ class SqliteStore:
     def hold(self, digests: Iterable[str]) -> list[str]:
         return self._room.hold(digests)
 
-    def put_blob(self, data: bytes, *, owed: bool = False) -> str:
+    def put_blob(self, data: bytes, *, owed: bool = False, user: str | None = None) -> str:
         if self.trouble is not None:
             raise StoreFullError(f"A payload cannot be written now. {self.trouble}", next_step="submit it again later")
         digest = digest_of(data)
+        putters = [] if user is None else [(digest, user)]
         self._room.reserve({digest: len(data)}, owed=owed)
         if len(data) <= SMALL_BYTES:
-            self.write(Change(blobs={digest: data})).result()
+            self.write(Change(blobs={digest: data}, putters=putters)).result()
             return digest
         written = False
         try:
             self._files.write(digest, data)
             self._writer.put(lambda: self._note_file(digest, len(data))).result()
+            if putters:
+                self.write(Change(putters=putters)).result()
             written = True
         finally:
             self._room.settle([digest], written=written)
@@ -299,6 +311,7 @@ class SqliteStore:
                 for digest in doomed:
                     for freed in connection.execute(self._retention["forget_blob"], (digest,)):
                         gone[digest] = freed
+                connection.executemany(self._retention["forget_putters"], [(digest,) for digest in gone])
         except BaseException:
             gone.clear()
             raise

@@ -95,6 +95,7 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
         submitted_at=task.submitted_at,
         description=description,
         key=task.idempotency_key,
+        repeats=task.repeats,
         blobs=tuple(dict.fromkeys(one for one in (*task.payloads, *objects, *packages) if one is not None)),
     )
 

@@ -51,7 +51,7 @@ def test_shares_are_of_the_busy_time_of_each_thread_the_busiest_first() -> None:
 @pytest.mark.parametrize(
     ("leaf", "busy"),
     [
-        ("_Countdown.wait (/x/ray_multicluster_scheduler/app/item.py:1)", 0.0),
+        ("_Gate.wait (/x/ray_multicluster_scheduler/app/item.py:1)", 0.0),
         ("_worker (/v/lib/concurrent/futures/thread.py:81)", 0.0),
         ("wait_for_all (/x/y/z.py:1)", 50.0),
         ("_worker (/x/y/z.py:1)", 50.0),

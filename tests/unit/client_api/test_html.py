@@ -17,6 +17,8 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision
+from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.test_collecting import NOBODY, fail, handle, succeed
 from tests.unit.lifecycle.driver import task
@@ -61,6 +63,18 @@ def test_a_handle_shows_what_is_known_here() -> None:
     assert repr(one) == "<TaskHandle t1 FAILED on 'mac'>"
 
 
+def test_a_handle_and_an_explanation_of_a_retry_name_what_it_repeats() -> None:
+    again = TaskHandle(Item(task("again", repeats=EVIL)), NOBODY)
+    assert "repeats" in Page(again._repr_html_()).text
+    assert EVIL in Page(again._repr_html_()).text
+    assert f", repeats {EVIL}>" in repr(again)
+    assert ", repeats" not in repr(TaskHandle(Item(task("first")), NOBODY))
+    story = Explanation(id="again", state="QUEUED", code="NEW", sentence="waits", repeats=EVIL, repeated_by=["x", "y"])
+    assert {"repeats", EVIL, "repeated by", "x, y"} <= set(Page(story._repr_html_()).text)
+    assert f"repeats: {EVIL}" in str(story)
+    assert "repeated by: x, y" in str(story)
+
+
 def test_handles_of_values_and_what_succeeded() -> None:
     kept = ObjectHandle(pickling.dumps("kept"), set(), (), NOBODY)
     assert shown(kept)[0] == "ObjectHandle"
@@ -97,9 +111,26 @@ def test_an_explanation_shows_its_tables(tmp_path: Path) -> None:
         assert "cluster mac" in shown(scheduler.cluster_info("mac"))
 
 
+def test_a_plan_shows_its_table(tmp_path: Path) -> None:
+    with HttpService(tmp_path) as service, UnifiedScheduler(address=service.address) as scheduler:
+        fits, never = scheduler.plan({"CPU": 1}), scheduler.plan({"CPU": 1, EVIL: 5})
+        assert shown(fits)[:3] == ["Decision", "cluster", "mac"]
+        assert {"Clusters", "verdict", "chosen", "passes every filter"} <= set(shown(fits))
+        assert {"never", never.code} <= set(shown(never))
+        assert any(EVIL in text for text in shown(never))
+
+
 def test_what_is_short_is_shown_short() -> None:
     story = Explanation(id=EVIL, state="EXPIRED", code="GONE", sentence=EVIL)
     assert shown(story) == ["id", EVIL, "state", "EXPIRED", "code", "GONE", "sentence", EVIL]
+
+
+def test_a_decision_that_waits_says_for_what_and_escapes_all_of_it() -> None:
+    rows = (CandidateReport(EVIL, (Rejection(EVIL, EVIL),), ranks={EVIL: 1}, scores={EVIL: 0.5}),)
+    waits = SchedulingDecision(EVIL, 1.0, None, EVIL, EVIL, rows, EVIL)
+    assert shown(waits)[:7] == ["Decision", "code", EVIL, "sentence", EVIL, "goes on when", EVIL]
+    assert shown(waits)[-5:] == [EVIL, "waits", f"{EVIL} 1", f"{EVIL} 0.500", f"{EVIL}: {EVIL}"]
+    assert "Clusters" not in shown(SchedulingDecision("t", 1.0, None, "X", "nothing is there"))
 
 
 def test_a_waiting_one_says_when() -> None:

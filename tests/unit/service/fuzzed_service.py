@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -72,6 +73,7 @@ class FuzzedService:
 
 
 def _serve(folder: Path) -> None:
+    logging.basicConfig(level=logging.WARNING)  # what it has to say of defects is read afterwards
     with HttpService(folder, auth="token", submission_interval_s=0, breaker_failures=1000) as service:
         tokens = {"admin": service.token, "submitter": service.token_for("sam", Role.SUBMITTER)}
         for role, user in USERS.items():

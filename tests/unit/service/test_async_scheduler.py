@@ -17,7 +17,6 @@ from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncSched
 from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import (
@@ -26,50 +25,18 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
     UnknownItemError,
 )
-from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
-from tests.unit.client_api.actor_plane import ActorPlane
+from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.client_api.control_plane import until
+from tests.unit.service.async_world import World, async_world
 from tests.unit.service.http_service import HttpService
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
 
-class World:
-    """A scheduler, and the hands of a cluster."""
-
-    def __init__(self, plain: UnifiedScheduler, runtime: Any) -> None:
-        self.plain, self._runtime = plain, runtime
-        self.scheduler = AsyncScheduler(scheduler=plain)
-
-    def finish(self, handle: Handle, value: object) -> None:
-        self._end(handle, CallResult(handle.id, 1, "succeeded", pickling.dumps(value)))
-
-    def fail(self, handle: Handle, error: Exception) -> None:
-        said = {"error_type": type(error).__name__, "message": str(error)}
-        self._end(handle, CallResult(handle.id, 1, "failed", pickling.dumps(error), FailureClass.USER, **said))
-
-    def _end(self, handle: Handle, result: CallResult) -> None:
-        until(lambda: handle.state is TaskState.RUNNING)
-        self._runtime.ask(lambda: self._runtime.collector.finished("mac", result))
-
-
 @pytest.fixture(params=["its own", "a service"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param == "a service":
-        with HttpService(tmp_path, auth="token") as service:
-            plain = UnifiedScheduler(address=service.address, token=service.token)
-            made = World(plain, service.plane.runtime)
-            yield made
-            plain.shutdown()
-            made.scheduler._threads.close()
-        return
-    with ActorPlane() as plane:
-        plain = UnifiedScheduler(plane.runtime.config)
-        plain._runtime, plain._submission = plane.runtime, plane.submission
-        made = World(plain, plane.runtime)
+    with async_world(tmp_path if request.param == "a service" else None) as made:
         yield made
-        made.scheduler._threads.close()
 
 
 def test_every_verb_is_there_and_takes_the_same() -> None:

@@ -14,8 +14,10 @@ import pytest
 from tests.unit.service.fuzzed_service import FuzzedService
 from tests.unit.service.fuzzing import Fuzzer
 from tests.unit.service.leaks import leaks
+from tests.unit.service.socket_fuzzing import SocketFuzzer
 
-SECONDS = 50.0
+SECONDS = 40.0
+SOCKET_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -35,4 +37,17 @@ def test_it_answers_whatever_it_is_asked(fuzzed: FuzzedService) -> None:
     assert time.monotonic() - begun < SECONDS + 60
     assert not fuzzer.problems, "\n\n".join(fuzzer.problems.values())
     assert fuzzer.answers["200"] > 50
+    assert not leaks(fuzzed, before), fuzzer.answers
+
+
+def test_its_websocket_hears_anything(fuzzed: FuzzedService) -> None:
+    fuzzer = SocketFuzzer(fuzzed)
+    fuzzer.run(2.0)  # what is made once for all is no leak
+    fuzzer.close()
+    before = fuzzed.holds()
+    fuzzer.run(SOCKET_SECONDS)
+    fuzzer.close()
+    assert not fuzzer.problems, "\n\n".join(fuzzer.problems.values())
+    assert fuzzer.answers["well"] > 5, fuzzer.answers
+    assert fuzzer.answers["handshake 101"] > 50, fuzzer.answers
     assert not leaks(fuzzed, before), fuzzer.answers

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import getpass
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler.control_plane.admin_api import history_trace as history_trace_module
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.admin_api.routes import fleet
+from ray_multicluster_scheduler.control_plane.store import Page, Wanted
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.simulation.trace import read_trace, trace_text
 from tests.unit.service.http_service import HttpService
@@ -23,7 +25,7 @@ def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path, monkey
             item = service.plane.runtime.item(name)
             assert item is not None
             service.plane.finish(item, b"v")
-        items = history_trace(service.plane.store)
+        items = list(chain(*history_trace(service.plane.store)))
         assert [(one.needs, one.owner, one.priority, one.tags) for one in items] == [
             ({"CPU": 2.0}, "ann", 3, ("x",)),
             ({"CPU": 1.0}, getpass.getuser(), 0, ()),  # whose the token is
@@ -33,8 +35,34 @@ def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path, monkey
         path.write_bytes(service.get("/api/v1/trace"))
         assert list(read_trace(path)) == items
         assert path.read_text() == trace_text(items)
-        monkeypatch.setattr(fleet, "AT_ONCE", 1)  # piece by piece it is the same
+        monkeypatch.setattr(history_trace_module, "PAGE", 1)  # piece by piece it is the same
         assert service.get("/api/v1/trace").decode() == trace_text(items)
+
+
+def test_however_much_there_is_only_a_page_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_trace_module, "PAGE", 2)
+    with HttpService(tmp_path / "state") as service:
+        store = service.plane.store
+        for number, submitted_at in enumerate([50.0, 20.0, 30.0, 10.0, 40.0]):  # as clocks of programs may say
+            service.submit(f"t{number}", submitted_at=submitted_at)
+            item = service.plane.runtime.item(f"t{number}")
+            assert item is not None
+            service.plane.finish(item, b"v")
+        service.submit("waits", cpus=0, start_after=5e9, submitted_at=1.0)
+        asked: list[int] = []
+
+        def items(wanted: Wanted) -> Page:
+            page = type(store).items(store, wanted)
+            asked.append(len(page.items))
+            return page
+
+        monkeypatch.setattr(store, "items", items)
+        pages = history_trace(store)
+        assert [one.submit_s for one in next(pages)] == [40.0, 10.0]
+        assert asked == [2], "the next one is read when it is wanted"
+        assert [one.submit_s for page in pages for one in page] == [20.0, 0.0, 30.0]
+        lines = service.get("/api/v1/trace").decode().splitlines()
+        assert [line.split(",")[0] for line in lines] == ["submit", "40.0", "10.0", "20.0", "0.0", "30.0"]
 
 
 def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

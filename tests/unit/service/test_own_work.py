@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, NotA
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
@@ -282,7 +283,7 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert (
         service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
     )
-    service.app.state.put_blobs = Lately()  # as after a restart
+    service.plane.runtime.payloads = OwnPayloads(service.plane.store)  # as after a restart
     assert service.ask("GET", path, token=service.bob)[0] == 200, "an item of his names it"
     assert service.ask("GET", path, token=service.alice)[0] == 404
     item = service.plane.look("coded")

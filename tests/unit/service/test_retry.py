@@ -55,6 +55,28 @@ def test_what_failed_runs_again_as_another_item(service: HttpService) -> None:
     assert service.get("/api/v1/items/t")["state"] == "FAILED"
 
 
+def test_both_name_each_other_also_after_a_restart(service: HttpService) -> None:
+    failed(service, "t")
+    assert "repeated_by" not in service.get("/api/v1/items/t")
+    again, third = (service.post("/api/v1/items/t/retry", {"id": name})["id"] for name in ("again", "third"))
+    service.plane.finish(running(item(service, third)), b"value")
+    for _ in range(2):
+        for path in ("", "/explain"):
+            for name in (again, third):  # one in progress, one over
+                assert service.get(f"/api/v1/items/{name}{path}")["repeats"] == "t"
+                assert "repeated_by" not in service.get(f"/api/v1/items/{name}{path}")
+            before = service.get(f"/api/v1/items/t{path}")
+            assert ("repeats" in before, before["repeated_by"]) == (False, [again, third])
+        service.restart()
+
+
+def test_only_a_retry_says_what_it_repeats(service: HttpService) -> None:
+    failed(service, "t")
+    said = {**a_task("other").to_dict(), "repeats": "t"}
+    status, answer = service.ask("POST", "/api/v1/items", {**body(a_task("other")), "task": said})
+    assert (status, "repeats" in answer["message"]) == (422, True)
+
+
 def test_it_may_have_an_id_and_is_the_same_again(service: HttpService) -> None:
     failed(service, "t")
     for _ in range(2):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, Unfinished, Wanted
+from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, Step, Unfinished, Wanted
 from tests.unit.store.contract import PENDING, Open, accepted, ended
 
 
@@ -22,6 +24,8 @@ class QuestionContract:
         assert found(Wanted(begins="t")) == ["t3", "t2", "t1"]
         assert found(Wanted(begins="%")) == []
         assert found(Wanted(since=102.0)) == ["t3", "t2"]
+        assert found(Wanted(since=102.0, oldest_first=True)) == ["t2", "t3"]
+        assert found(Wanted(after=1, limit=1, oldest_first=True)) == ["t2"]
         assert found(Wanted(since=101.0, until=103.0, owner="bob")) == ["t2"]
 
     def test_what_is_not_over_is_counted_by_what_it_has_in_common(self, open_store: Open) -> None:
@@ -35,6 +39,50 @@ class QuestionContract:
             Unfinished("task", "ann", TaskState.RUNNING, "a", 1),
             Unfinished("task", "bob", PENDING, None, 1),
         ]
+
+    def test_when_the_first_of_what_ran_and_is_over_was_submitted(self, open_store: Open) -> None:
+        store = open_store()
+        assert store.first_run(None) is None
+        for number, owner in enumerate(["ann", "bob", "ann", "ann"], start=1):
+            store.write(accepted(number, owner=owner, submitted_at=200.0 - number)).result()
+        for number in (1, 2, 4):  # 4 goes on
+            ran = Step(f"t{number}", 2, TaskState.RUNNING, 1, 201.0, "X", "runs", "a")
+            store.write(Change([], {}, [ran])).result()
+        for number in (1, 2, 3):  # 3 never ran
+            store.write(ended(number, 300.0, step=3)).result()
+        assert (store.first_run(None), store.first_run("ann"), store.first_run("eve")) == (198.0, 199.0, None)
+
+    @pytest.mark.parametrize("size", [10, 100_000])
+    def test_whose_a_blob_is_is_known_as_long_as_it_is_here(self, open_store: Open, size: int) -> None:
+        store = open_store()
+        for user in ("ann", "bob", "ann"):
+            digest = store.put_blob(bytes(size), user=user)
+        store.put_blob(bytes(size))
+        store = open_store()
+        assert [store.names_blob(user, digest) for user in ("ann", "bob", "eve")] == [True, True, False]
+        store.write(accepted(1, owner="eve", blobs=(digest,))).result()
+        assert store.names_blob("eve", digest)
+        for _ in range(3):
+            store.drop_blobs()
+        assert [store.names_blob(user, digest) for user in ("ann", "eve")] == [True, True], "an item has it"
+        store.write(ended(1, 105.0)).result()
+        store.strip(200.0)
+        for _ in range(3):
+            store.drop_blobs()
+        store.put_blob(bytes(size), user="joe")
+        users = ("ann", "bob", "eve", "joe")
+        assert [store.names_blob(user, digest) for user in users] == [False, False, False, True]
+
+    def test_repetitions_are_found_the_newest_ones_in_their_order(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        for number in (2, 3, 4):
+            store.write(accepted(number, repeats="t1")).result()
+        store = open_store()
+        found = store.item("t2")
+        assert found is not None
+        assert (found.new.repeats, store.repetitions("t1", 10)) == ("t1", ["t2", "t3", "t4"])
+        assert (store.repetitions("t1", 2), store.repetitions("t2", 10)) == (["t3", "t4"], [])
 
     def test_a_large_blob_comes_in_pieces(self, open_store: Open) -> None:
         store = open_store()

@@ -20,6 +20,7 @@ from typing import Any
 import apsw
 import pytest
 
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.store import Change, Decided, Note, SqliteStore, Step, Store
 from ray_multicluster_scheduler.control_plane.store import database as database_module
@@ -432,9 +433,34 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
         (5, Decided, "ann"),
     ]
     assert [one.attempt for one in store.decisions("t1")] == [1, 2]
+    before = store.item("t1")
+    assert before is not None
+    assert before.new.repeats is None
     assert (store.last_told, store.next_fence, store.next_number) == (5, 8, 2)
     assert (tmp_path / "rmcs.db.before-0002").exists()
     assert store.write(Change(told=[Note("action", "x", 9.0, None, b"{}")])).result() == 6
+    store.close()
+
+
+def test_payloads_of_before_anybody_was_asked_who_put_them_are_those_of_whose_items_have_them(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "migrations", lambda: migrations()[:4])
+        folder.mkdir()
+        old = database_module.connect(folder / "rmcs.db", writes=True)
+        database_module.bring_up_to_date(old, folder / "rmcs.db")
+    digest = digest_of(b"code")
+    old.execute("INSERT INTO blobs (digest, bytes, data) VALUES (?, 4, 'code')", (digest,))
+    old.execute(
+        "INSERT INTO items VALUES (1, 't1', 'task', 'n1', 'ann', NULL, 1.0, '{}', 'QUEUED', 1, 'a', 7, 0, NULL, 1,"
+        " '{}', 3, NULL)"
+    )
+    old.execute("INSERT INTO payloads VALUES (1, 0, ?)", (digest,))
+    old.close()
+    store = SqliteStore(folder)
+    assert (folder / "rmcs.db.before-0005").exists()
+    assert [store.names_blob(user, digest) for user in ("ann", "bob")] == [True, False]
+    assert store.put_blob(b"code", user="bob") == digest
+    assert store.names_blob("bob", digest)
     store.close()
 
 

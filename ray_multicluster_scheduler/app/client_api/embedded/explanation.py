@@ -57,6 +57,7 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         name=record.task.name,
         owner=record.task.owner,
         priority=record.wanted.priority,
+        **repeats_of(record.task),
         state=str(abandoned.state if abandoned else record.state),
         cluster=record.cluster,
         attempt=record.attempt,
@@ -68,6 +69,11 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
         history=[step.to_dict() for step in history],
     )
+
+
+def repeats_of(task: TaskDescription) -> dict[str, Any]:
+    """The item that it is a retry of, if it is one."""
+    return {} if task.repeats is None else {"repeats": task.repeats}
 
 
 def member_face(task_id: str, names: Sequence[str]) -> dict[str, Any]:

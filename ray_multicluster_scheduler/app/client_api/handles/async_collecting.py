@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.handles.item import Promise
+from ray_multicluster_scheduler.app.client_api.handles.item import Countdown, Promise
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
 
 H = TypeVar("H", bound=Handle)
@@ -30,7 +29,7 @@ async def get(
     if missing is not None:
         missing._check_process()
     with counted(progress, "get", items, see_it_drawn=False):
-        await _some(items, len(items), timeout, or_failure=True)
+        await some(items, len(items), timeout, or_failure=True)
     failed = any(one.outcome is not None and not one.outcome.succeeded for one in items)
     late = None if failed else next((one for one in many if not one.done()), None)
     if late is not None:
@@ -50,42 +49,28 @@ async def wait(
         return over, rest
     items = [one._item for one in dict.fromkeys(many)]
     with counted(progress, "wait", items, num_returns, see_it_drawn=False):
-        await _some(items, num_returns, timeout)
+        await some(items, num_returns, timeout)
     return collecting.wait(many, num_returns, 0.0)
 
 
-async def _some(promises: Sequence[Promise], enough: int, timeout: float | None, *, or_failure: bool = False) -> None:
+async def some(promises: Sequence[Promise], enough: int, timeout: float | None, *, or_failure: bool = False) -> None:
     """Until so many are over, or with ``or_failure`` one of them failed, or the time is over."""
-    countdown = _Countdown(enough, or_failure)
+    if enough <= 0:
+        return
+    loop, gate = asyncio.get_running_loop(), asyncio.Event()
+
+    def open_gate() -> None:
+        with suppress(RuntimeError):  # whoever awaited it is gone with his loop
+            loop.call_soon_threadsafe(gate.set)
+
+    countdown = Countdown(enough, or_failure, open_gate)
     for promise in promises:
         promise.watch(countdown)  # tells at once of one that is over
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await countdown.gate.wait()
+                await gate.wait()
     finally:
         for promise in promises:
             if promise.outcome is None:
                 promise.unwatch(countdown)
-
-
-class _Countdown:
-    """Opens a gate of this loop when it was called often enough, from whatever threads."""
-
-    def __init__(self, enough: int, or_failure: bool) -> None:
-        self._left, self._or_failure = enough, or_failure
-        self._lock, self._loop = threading.Lock(), asyncio.get_running_loop()
-        self.gate = asyncio.Event()
-        if enough <= 0:
-            self.gate.set()
-
-    def __call__(self, promise: Promise) -> None:
-        with self._lock:
-            if self._left <= 0:
-                return
-            failed = self._or_failure and promise.outcome is not None and not promise.outcome.succeeded
-            self._left = 0 if failed else self._left - 1
-            if self._left > 0:
-                return
-        with suppress(RuntimeError):  # whoever awaited it is gone with his loop
-            self._loop.call_soon_threadsafe(self.gate.set)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
+from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
@@ -167,7 +167,9 @@ class Handle:
 
     def __repr__(self) -> str:
         where = f" on {self.cluster!r}" if self.cluster else ""
-        return f"<{type(self).__name__} {self.id} {self.state}{where}>"
+        repeats = self._item.task.repeats if isinstance(self._item, Item) else None
+        again = f", repeats {repeats}" if repeats else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{where}{again}>"
 
     def _repr_html_(self) -> str:
         return handle_html(type(self).__name__, self.id, self._item)

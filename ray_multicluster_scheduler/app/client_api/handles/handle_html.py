@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.app.client_api import html_tables
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
+from ray_multicluster_scheduler.common import html_tables
 
 
 def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None) -> str:
@@ -17,6 +17,7 @@ def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None)
         ("state", str(item.state)),
         ("cluster", item.cluster),
         ("attempt", item.attempt or None),
+        ("repeats", item.task.repeats if isinstance(item, Item) else None),
         ("why", why),
     ]
     return html_tables.facts(kind, facts)

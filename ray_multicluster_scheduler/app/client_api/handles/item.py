@@ -204,24 +204,25 @@ def wait_for(
     enough = min(enough, len(missing))
     if enough <= 0:
         return True
-    countdown = _Countdown(enough, or_failure)
+    gate = _Gate()
+    countdown = Countdown(enough, or_failure, gate.open)
     try:
         for promise in missing:
             promise.watch(countdown)
-        return countdown.wait(timeout)
+        return gate.wait(timeout)
     finally:
         for promise in missing:
             if promise.outcome is None:
                 promise.unwatch(countdown)
 
 
-class _Countdown:
-    """Opens a gate when it was called often enough."""
+class Countdown:
+    """Watches promises from whatever threads, and calls ``then`` once: when so many have ended, or with ``or_failure``
+    when one of them failed. ``enough`` is at least 1."""
 
-    def __init__(self, enough: int, or_failure: bool) -> None:
-        self._left, self._or_failure = enough, or_failure
-        self._lock, self._gate = threading.Lock(), threading.Lock()
-        self._gate.acquire()
+    def __init__(self, enough: int, or_failure: bool, then: Callable[[], object]) -> None:
+        self._left, self._or_failure, self._then = enough, or_failure, then
+        self._lock = threading.Lock()
 
     def __call__(self, promise: Promise) -> None:
         with self._lock:
@@ -229,11 +230,23 @@ class _Countdown:
                 return
             failed = self._or_failure and promise.outcome is not None and not promise.outcome.succeeded
             self._left = 0 if failed else self._left - 1
-            if self._left == 0:
-                self._gate.release()
+            if self._left > 0:
+                return
+        self._then()
+
+
+class _Gate:
+    """Opened once, for the one thread that waits. Profiles know by the name of its method who waits."""
+
+    __slots__ = ("_lock", "open")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.open = self._lock.release
 
     def wait(self, timeout: float | None) -> bool:
-        return self._gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        return self._lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 def _without(

@@ -215,7 +215,8 @@ class RemoteRuntime(RemoteKnown):
         job = JobDescription(entrypoint=name) if kind == "job" else None
         actor = ActorDescription.from_dict(status["actor"]) if kind == "actor" else None
         seen: Kind = "job" if job else "actor" if actor else "task"
-        fresh = Item(TaskDescription(id=status["id"], kind=seen, name=name, job=job, actor=actor))
+        repeats = status.get("repeats")
+        fresh = Item(TaskDescription(id=status["id"], kind=seen, name=name, job=job, actor=actor, repeats=repeats))
         fresh.transition = wire.step_from_wire(status)
         with self._lock:
             item = self._live.get(fresh.id) or self._ended.get(fresh.id)

@@ -86,7 +86,7 @@ def own_only(caller: Caller, wanted: Wanted) -> Wanted:
             task_id=task.id,
             next_step="use a token with the role operator as well",
         )
-    return wanted._replace(task=task, check=partial(_check_steered, caller))
+    return wanted._replace(task=task, check=partial(_check_steered, caller), user=caller.user)
 
 
 def steered_by(caller: Caller) -> Check | None:

@@ -23,7 +23,7 @@ _MOST = 2**53
 MOST_DIGITS = 1_000
 """Of a number that a text has; Python itself reads no more than some thousands."""
 _AT_ONCE = 100
-_GOING_AWAY, _NOT_LET_IN = 1001, 1008
+_GOING_AWAY, _NO_CODE, _NOT_LET_IN = 1001, 1005, 1008
 _FLAGS = ("snapshot", "batch")
 
 
@@ -84,7 +84,12 @@ class EventSocket:
 
     async def _hear(self) -> None:
         while True:
-            text = await self._socket.receive_text()
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message.get("code", _NO_CODE))
+            text = message.get("text")
+            if text is None:
+                text = f"{len(message.get('bytes') or b'')} bytes that are no text"
             if text.strip() in ("ping", '{"type":"ping"}'):
                 await self._socket.send_text('{"type":"pong"}')
                 continue

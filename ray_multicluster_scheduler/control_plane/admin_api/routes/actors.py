@@ -100,7 +100,7 @@ async def _take(
     """``late`` has the actors with a call that comes again when its arguments are there: no other one may overtake."""
     runtime, caller = runtime_of(request), caller_of(request)
     try:
-        wanted = _wanted(entry, box)
+        wanted = _wanted(entry, box, None if caller.steers_all else caller.user)
         known = box.find(wanted.id)
         if known is None:
             if wanted.actor in late:
@@ -142,7 +142,7 @@ def _taken(call_id: str) -> ConfigurationError:
     )
 
 
-def _wanted(entry: object, box: Mailbox) -> WantedCall:
+def _wanted(entry: object, box: Mailbox, user: str | None) -> WantedCall:
     """Raises ConfigurationError."""
     if not isinstance(entry, Mapping):
         raise ConfigurationError("A call is no JSON object.", next_step='send {"id": …, "actor": …, "method": …}')
@@ -157,9 +157,8 @@ def _wanted(entry: object, box: Mailbox) -> WantedCall:
             f"The call {entry['id']} has no arguments.", next_step="name the digest of the pickled (args, kwargs)"
         )
     objects = tuple(texts(dict(entry), "objects"))
-    return WantedCall(
-        entry["id"], entry["actor"], entry["method"], arguments, objects, entry.get("paths") is True, first, fresh
-    )
+    named = entry["id"], entry["actor"], entry["method"], arguments, objects
+    return WantedCall(*named, entry.get("paths") is True, first, fresh, user)
 
 
 @router.post("/calls/{call_id}/cancel", **described(Rule.STEER, docs.CANCEL_CALL))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
-from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_blob
@@ -27,18 +27,18 @@ async def put(request: Request, digest: str) -> dict[str, Any]:
     found = await asyncio.to_thread(digest_of, data)
     if found != digest:
         raise ConfigurationError(f"The payload is called {digest}, and is {found}.", next_step="send it again")
-    await asyncio.to_thread(runtime.store.put_blob, data)
-    _put_blobs(request).note(caller_of(request).user, digest)
+    user = caller_of(request).user
+    await asyncio.to_thread(partial(runtime.store.put_blob, data, user=user))
+    runtime.payloads.note(user, [digest])
     return {"digest": digest, "bytes": len(data)}
 
 
 @router.get("/{digest}", **described(Rule.SUBMIT, docs.GET))
 async def get(request: Request, digest: str) -> Response:
-    """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token
-    since the service started, and what an item of that user has."""
+    """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
+    and what an item of that user has."""
     runtime, caller = runtime_of(request), caller_of(request)
-    his = caller.steers_all or _put_blobs(request).has(caller.user, digest)
-    if not his and not await asyncio.to_thread(runtime.store.names_blob, caller.user, digest):
+    if not await runtime.payloads.is_his(None if caller.steers_all else caller.user, digest):
         raise _not_here(digest)  # in the same words, whether somebody else has it or nobody
     large = await large_blob(runtime, digest)
     if large is not None:
@@ -51,11 +51,6 @@ async def get(request: Request, digest: str) -> Response:
 
 def _not_here(digest: str) -> UnknownItemError:
     return UnknownItemError(f"There is no payload {digest} here (any more).")
-
-
-def _put_blobs(request: Request) -> Lately:
-    put: Lately = request.app.state.put_blobs
-    return put
 
 
 def result_lost(item_id: str) -> ResultLostError:

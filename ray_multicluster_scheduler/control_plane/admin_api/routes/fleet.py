@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,7 +16,12 @@ from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, only_owner_of
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
+    Rule,
+    caller_of,
+    only_owner_of,
+    still_let_in,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
@@ -29,8 +35,6 @@ from ray_multicluster_scheduler.simulation.trace import trace_text
 from ray_multicluster_scheduler.simulation.workload import Item
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
-AT_ONCE = 1000
-"""Lines of a trace that are written together."""
 
 
 @router.get("/fleet", **described(Rule.KNOWN, docs.FLEET))
@@ -150,15 +154,17 @@ async def plan(request: Request) -> Response:
 @router.get("/trace", **described(Rule.SEE, docs.TRACE))
 async def trace(request: Request) -> Response:
     """What has run, as a CSV trace for `rmcs simulate`."""
-    items = await asyncio.to_thread(history_trace, runtime_of(request).store, only_owner_of(request))
-    return StreamingResponse(_pieces(items), media_type="text/csv")
+    pages = history_trace(runtime_of(request).store, only_owner_of(request))
+    return StreamingResponse(_lines(pages, partial(still_let_in, request)), media_type="text/csv")
 
 
-def _pieces(items: Sequence[Item]) -> Iterator[bytes]:
-    """In a thread, piece by piece; only the first one has the names of the columns."""
-    yield trace_text(items[:AT_ONCE]).encode()
-    for begin in range(AT_ONCE, len(items), AT_ONCE):
-        yield trace_text(items[begin : begin + AT_ONCE]).partition("\n")[2].encode()
+async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Page by page, as fast as they are read; only the first one has the names of the columns."""
+    head = True
+    while still() and (page := await asyncio.to_thread(next, pages, None)) is not None:
+        text = trace_text(page)
+        yield (text if head else text.partition("\n")[2]).encode()
+        head = False
 
 
 @router.get("/jobs", **described(Rule.SEE, docs.JOBS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import repeats_of
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
@@ -18,7 +19,7 @@ from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
-from ray_multicluster_scheduler.control_plane.admin_api import problems
+from ray_multicluster_scheduler.control_plane.admin_api import followed_output, problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
@@ -47,7 +48,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields impor
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
@@ -55,8 +56,6 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested,
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
-LOOK_AGAIN_S = 0.2
-"""Output is looked for so often while somebody follows it."""
 
 
 @router.post("/items", **described(Rule.SUBMIT, docs.SUBMIT))
@@ -157,7 +156,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
     item = await runtime_of(request).look(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return face(request, item)
+    return {**face(request, item), **await runtime_of(request).repetitions(item_id)}
 
 
 def face(request: Request, item: Item) -> dict[str, Any]:
@@ -168,6 +167,7 @@ def face(request: Request, item: Item) -> dict[str, Any]:
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
+        **repeats_of(item.task),
     }
     return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
 
@@ -357,43 +357,8 @@ async def logs(
             text = await job_logs.read(runtime, item_id, item.cluster or "", item.attempt) if known else ""
             return PlainTextResponse(text)
         if follow:
-            return StreamingResponse(_job_output(runtime, item, still), media_type="text/plain")
+            return StreamingResponse(followed_output.of_job(runtime, item, still), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow and not item.done():
-        return StreamingResponse(_output(runtime, item, still), media_type="text/plain")
+        return StreamingResponse(followed_output.of_task(runtime, item, still), media_type="text/plain")
     return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))
-
-
-async def _output(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """From the newest attempt on, until it is over. No thread waits for it: many may follow."""
-    attempt, told = max(item.attempt, 1), 0
-    while still():
-        over, newest = item.done() or runtime.closed, max(item.attempt, 1)
-        text = runtime.output.text(item.id, attempt)
-        if len(text) > told:
-            yield text[told:].encode()
-            told = len(text)
-        elif newest > attempt:
-            attempt, told = attempt + 1, 0
-        elif over:
-            return
-        else:
-            await asyncio.sleep(LOOK_AGAIN_S)
-
-
-async def _job_output(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Attempt after attempt, as the cluster tells it."""
-    seen = 0
-    while still():
-        over = item.done() or runtime.closed
-        attempt = job_logs.started_attempt(runtime, item.id)
-        if attempt is not None and attempt.number > seen:
-            seen = attempt.number
-            async for piece in job_logs.tail(runtime, item.id, attempt):
-                if not still():
-                    return
-                yield piece.encode()
-        elif over:
-            return
-        else:
-            await asyncio.sleep(LOOK_AGAIN_S)

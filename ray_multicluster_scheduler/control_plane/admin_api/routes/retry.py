@@ -100,4 +100,4 @@ def _again(task: TaskDescription, item_id: str, key: str | None) -> TaskDescript
     actor = task.actor
     if actor is not None and actor.ray_name == task.id:
         actor = replace(actor, ray_name=item_id)
-    return replace(task, id=item_id, actor=actor, idempotency_key=key, submitted_at=0.0, program=None)
+    return replace(task, id=item_id, actor=actor, idempotency_key=key, submitted_at=0.0, program=None, repeats=task.id)

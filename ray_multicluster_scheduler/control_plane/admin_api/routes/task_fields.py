@@ -227,6 +227,7 @@ _TASK = {
     "submitted_at": _TIME,
     "program": _maybe(_TEXT),
     "keep": _maybe(_one_of("cluster")),
+    "repeats": _Field(lambda value: value is None, "null; the route retry makes repetitions", {"type": "null"}),
 }
 
 PARTS: Mapping[str, Mapping[str, _Field]] = {

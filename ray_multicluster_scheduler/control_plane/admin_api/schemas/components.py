@@ -91,6 +91,8 @@ STATUS = thing(
         "sentence": text("The same for people."),
         "outcome": {**ANYTHING, "description": "How it ended, if it is over."},
         "actor": ANYTHING,
+        "repeats": text("The item that it is a retry of."),
+        "repeated_by": many(text(), "Its newest retries, oldest first."),
     },
 )
 

@@ -2,7 +2,7 @@
 SELECT next_fence, last_number, last_told FROM leader
 
 -- name: owed
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE owed AND number > ?
@@ -10,7 +10,7 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
  LIMIT ?
 
 -- name: item
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
  WHERE id = ?
@@ -26,6 +26,8 @@ UNION ALL
 SELECT 1 FROM expired WHERE hash = ?
 
 -- name: names_blob
+SELECT 1 FROM putters WHERE digest = ?1 AND user = ?2
+UNION ALL
 SELECT 1 FROM payloads JOIN items ON items.number = payloads.item WHERE payloads.digest = ?1 AND items.owner = ?2
 UNION ALL
 SELECT 1 FROM outcomes JOIN items ON items.number = outcomes.item WHERE outcomes.digest = ?1 AND items.owner = ?2
@@ -33,14 +35,22 @@ UNION ALL
 SELECT 1 FROM outputs JOIN items ON items.number = outputs.item WHERE outputs.digest = ?1 AND items.owner = ?2
 LIMIT 1
 
+-- name: repetitions
+SELECT id FROM items WHERE repeats = ? ORDER BY number DESC LIMIT ?
+
 -- name: by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
 
 -- name: items
-SELECT number, id, kind, name, owner, submitted_at, description, key,
+SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
- WHERE number < :before
+
+-- name: items_before
+ WHERE number < :after
+
+-- name: items_behind
+ WHERE number > :after
 
 -- name: items_kind
    AND kind = :kind
@@ -72,6 +82,16 @@ SELECT number, id, kind, name, owner, submitted_at, description, key,
 -- name: items_end
  ORDER BY number DESC
  LIMIT :limit
+
+-- name: items_end_oldest_first
+ ORDER BY number
+ LIMIT :limit
+
+-- name: first_run
+SELECT min(submitted_at)
+  FROM items
+ WHERE finished_at IS NOT NULL AND (?1 IS NULL OR owner = ?1)
+   AND EXISTS (SELECT 1 FROM steps WHERE steps.item = items.number AND steps.state = 'RUNNING')
 
 -- name: unfinished
 SELECT kind, owner, state, cluster, count(*)

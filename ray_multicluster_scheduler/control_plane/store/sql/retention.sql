@@ -46,6 +46,9 @@ DELETE FROM blobs
    AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = ?1)
 RETURNING bytes, data IS NULL
 
+-- name: forget_putters
+DELETE FROM putters WHERE digest = ?
+
 -- name: forget_payloads_before
 DELETE FROM payloads
  WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)

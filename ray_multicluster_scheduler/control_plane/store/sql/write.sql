@@ -9,9 +9,9 @@ UPDATE leader
  WHERE epoch = :epoch
 
 -- name: new_item
-INSERT INTO items (id, number, kind, name, owner, submitted_at, description, key,
+INSERT INTO items (id, number, kind, name, owner, submitted_at, description, key, repeats,
                    state, attempt, cluster, fence, priority, finished_at, owed, rest, epoch)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'PENDING', 0, NULL, NULL, 0, NULL, 1, x'7b7d', ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'PENDING', 0, NULL, NULL, 0, NULL, 1, x'7b7d', ?)
 
 -- name: item_now
 UPDATE items
@@ -42,6 +42,9 @@ INSERT INTO payloads (item, position, digest) VALUES (?, ?, ?)
 
 -- name: blob
 INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, ?)
+
+-- name: putter
+INSERT OR IGNORE INTO putters (digest, user) VALUES (?, ?)
 
 -- name: forget_fleet
 DELETE FROM fleet

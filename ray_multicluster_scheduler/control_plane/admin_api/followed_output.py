@@ -1,0 +1,48 @@
+"""What items print, as it comes, for whoever follows it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from ray_multicluster_scheduler.app.client_api.embedded import job_logs
+from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+
+LOOK_AGAIN_S = 0.2
+"""Output is looked for so often."""
+
+
+async def of_task(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """From the newest attempt on, until it is over. No thread waits for it: many may follow."""
+    attempt, told = max(item.attempt, 1), 0
+    while still():
+        over, newest = item.done() or runtime.closed, max(item.attempt, 1)
+        text = runtime.output.text(item.id, attempt)
+        if len(text) > told:
+            yield text[told:].encode()
+            told = len(text)
+        elif newest > attempt:
+            attempt, told = attempt + 1, 0
+        elif over:
+            return
+        else:
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def of_job(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Attempt after attempt, as the cluster tells it."""
+    seen = 0
+    while still():
+        over = item.done() or runtime.closed
+        attempt = job_logs.started_attempt(runtime, item.id)
+        if attempt is not None and attempt.number > seen:
+            seen = attempt.number
+            async for piece in job_logs.tail(runtime, item.id, attempt):
+                if not still():
+                    return
+                yield piece.encode()
+        elif over:
+            return
+        else:
+            await asyncio.sleep(LOOK_AGAIN_S)
