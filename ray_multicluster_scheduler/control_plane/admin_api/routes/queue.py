@@ -56,5 +56,5 @@ async def one_owner(request: Request, owner: str) -> Response:
 
 async def _owners(runtime: ServiceRuntime) -> list[dict[str, Any]]:
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    paused = {row.name: row.paused for row in runtime.machine.owner_rows()}
+    paused = {row.name: row.paused for row in runtime.machine.owner_rows() if row.paused is not None}
     return waiting.owner_rows(counts, runtime.config.settings.owners, paused)
