@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
+from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
@@ -24,8 +24,6 @@ from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount, holding_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
-
-NO_LIMITS = OwnerLimits()
 
 
 class Core:

@@ -165,9 +165,13 @@ class SchedulerMachine:
         """And of owners: those whose queue is paused, or who have other limits than in the settings."""
         return self._restore.owners()
 
-    def owner_limits(self, owner: str) -> OwnerLimits:
+    def limits_of(self, owner: str) -> OwnerLimits:
         """What this owner may have now."""
         return self._core.limits_of(owner)
+
+    def limits(self) -> dict[str, OwnerLimits]:
+        """The same of all owners of whom anything was said, in the settings or since."""
+        return {**self._core.settings.owners, **self._core.owner_limits}
 
     def records(self) -> Iterable[TaskRecord]:
         """All items that were not forgotten, in order of submission."""

@@ -189,8 +189,8 @@ class TestWhatHolds:
     def test_these_limits_and_none_of_those_in_the_settings(self) -> None:
         driver = ready(1, owners={"x": {"max_running": 1, "weight": 2, "max_priority": 5}})
         limit(driver, "x", max_gpus=2)
-        assert driver.machine.owner_limits("x") == OwnerLimits(max_gpus=2)
-        assert driver.machine.owner_limits("nobody") == OwnerLimits()
+        assert driver.machine.limits_of("x") == OwnerLimits(max_gpus=2)
+        assert driver.machine.limits_of("nobody") == OwnerLimits()
 
     def test_those_in_the_settings_again(self) -> None:
         driver = ready(8, owners={"x": {"max_running": 2}})
@@ -238,4 +238,4 @@ class TestAfterARestart:
         after.succeed("x0")
         assert list(after.sent_to(ever=False)) == ["x1"]
         after.send(events.OwnerLimitsChanged("x", None))
-        assert after.machine.owner_limits("x") == OwnerLimits(max_running=9)
+        assert after.machine.limits_of("x") == OwnerLimits(max_running=9)
