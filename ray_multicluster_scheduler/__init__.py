@@ -75,10 +75,13 @@ if TYPE_CHECKING:
         initialize_scheduler_environment,
         list_clusters,
         on_event,
+        owner_limits,
         pause_queue,
         plan,
         release,
+        reset_owner_limits,
         resume_queue,
+        set_owner_limits,
         set_priority,
         shutdown,
         uncordon,
@@ -184,13 +187,16 @@ __all__ = [
     "method",
     "nodes",
     "on_event",
+    "owner_limits",
     "pause_queue",
     "plan",
     "put",
     "register_policy",
     "release",
     "remote",
+    "reset_owner_limits",
     "resume_queue",
+    "set_owner_limits",
     "set_priority",
     "shutdown",
     "stop_job",
@@ -230,8 +236,8 @@ _HOMES = {
     "app.client_api.submit_task": "cancel get put submit_task submit_task_async wait",
     "app.client_api.unified_scheduler": (
         "UnifiedScheduler cluster_info cordon declare_dead drain events explain fleet_resources get_unified_scheduler "
-        "hold initialize_scheduler_environment list_clusters on_event pause_queue plan release resume_queue "
-        "set_priority shutdown uncordon"
+        "hold initialize_scheduler_environment list_clusters on_event owner_limits pause_queue plan release "
+        "reset_owner_limits resume_queue set_owner_limits set_priority shutdown uncordon"
     ),
     "common.context_manager": "ClusterContextManager",
     "common.exception": (

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import clusters, demo, explain, fleet, plan, replay, simulate, token, trace, up
+from ray_multicluster_scheduler.cli import (
+    clusters,
+    demo,
+    explain,
+    fleet,
+    owner,
+    plan,
+    replay,
+    simulate,
+    token,
+    trace,
+    up,
+)
 
 app = typer.Typer(
     name="rmcs",
@@ -28,6 +40,7 @@ app.command("trace")(trace.trace)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(token.app, name="token")
+app.add_typer(owner.app, name="owner")
 
 
 @app.callback()

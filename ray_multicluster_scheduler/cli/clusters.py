@@ -1,6 +1,6 @@
 """`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why.
 
-Its subcommands are for operators: they tell the programs that run now.
+Its subcommands are for operators: they tell the programs that run now, and `apply` a service.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.apply import apply
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -22,6 +24,7 @@ TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "T
 
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.command()(apply)
 
 
 class Output(StrEnum):

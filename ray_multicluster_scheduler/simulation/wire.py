@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
@@ -63,11 +64,17 @@ def _cluster_row(data: Mapping[str, Any]) -> ClusterRow:
     return ClusterRow(**{**data, "dead": None if dead is None else Trouble(**dead)})
 
 
+def _owner_row(data: Mapping[str, Any]) -> OwnerRow:
+    limits = data.get("limits")  # not in what was written before there were any
+    return OwnerRow(data["name"], data["paused"], None if limits is None else OwnerLimits.model_validate(limits))
+
+
 # How a field comes back; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
     "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
-    "owners": lambda rows: tuple(OwnerRow(**row) for row in rows),
+    "owners": lambda rows: tuple(_owner_row(row) for row in rows),
+    "limits": OwnerLimits.model_validate,
     "task": TaskDescription.from_dict,
     "snapshot": ResourceSnapshot.from_dict,
     "metadata": ClusterMetadata.from_dict,
@@ -88,6 +95,8 @@ def _names(kind: Any) -> tuple[str, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple) and value and isinstance(value[0], ItemRow | ClusterRow | OwnerRow):
         return [_plain_row(row) for row in value]
+    if isinstance(value, OwnerLimits):
+        return value.model_dump()
     made = getattr(value, "to_dict", None)
     return value if made is None else made()
 

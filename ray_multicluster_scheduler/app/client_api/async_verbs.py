@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.async_jobs import AsyncJobs
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.handles.item import Item
+    from ray_multicluster_scheduler.app.client_api.options import LimitOptions
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 
@@ -81,6 +82,18 @@ class AsyncVerbs(AsyncJobs):
     async def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         """The end of :meth:`pause_queue`."""
         await self._threads.call(self._scheduler.resume_queue, cluster, owner)
+
+    async def owner_limits(self, owner: str) -> dict[str, Any]:
+        """What an owner may have now."""
+        return await self._threads.call(self._scheduler.owner_limits, owner)
+
+    async def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
+        """From now on these limits hold for an owner, all of them."""
+        await self._threads.call(self._scheduler.set_owner_limits, owner, **limits)
+
+    async def reset_owner_limits(self, owner: str) -> None:
+        """The end of :meth:`set_owner_limits`."""
+        await self._threads.call(self._scheduler.reset_owner_limits, owner)
 
     async def cordon(self, cluster: str) -> None:
         """Close a cluster for new work."""

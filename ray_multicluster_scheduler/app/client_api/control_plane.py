@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
 
@@ -148,6 +149,10 @@ class ControlPlane(ABC):
         """What happens, and what is known of what happened after the event with this number."""
 
     # ---- the fleet
+
+    @abstractmethod
+    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+        """What this owner may have, as far as is known here; ``anew``: as it is now."""
 
     @property
     @abstractmethod

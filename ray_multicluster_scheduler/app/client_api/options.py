@@ -20,6 +20,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Task
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+    from ray_multicluster_scheduler.common.model import TaskDescription
     from ray_multicluster_scheduler.control_plane.config import Settings
 
 _LONGEST_S = 100 * 365 * 86400.0
@@ -87,6 +89,16 @@ class JobOptions(ItemOptions, total=False):
     retry_lost: bool
 
 
+class LimitOptions(TypedDict, total=False):
+    """What an owner may have. ``weight`` is its share at equal priority; of the others, None is no limit."""
+
+    weight: float
+    max_queued: int | None
+    max_running: int | None
+    max_gpus: float | None
+    max_priority: int | None
+
+
 def common_fields(options: Mapping[str, Any], known: type, settings: Settings, tags: object) -> dict[str, Any]:
     """Fields of the TaskDescription that all verbs fill alike. Raises ConfigurationError."""
     refuse_unknown(options, names_of(known))
@@ -94,13 +106,6 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
     begins_at(options.get("start_after"), 0.0)
     _text(options.get("name"), "name")
     given = {key: value for key, value in options.items() if value is not None}
-    owner, priority = _text(given.get("owner"), "owner") or default_owner(), priority_of(given.get("priority", 0))
-    limits = settings.owners.get(owner)
-    if limits is not None and limits.max_priority is not None and priority > limits.max_priority:
-        raise ConfigurationError(
-            f"priority is {priority}, and {owner} may ask for {limits.max_priority} at the most.",
-            next_step="ask for less, or change max_priority of that owner",
-        )
     return {
         "tags": _texts(tags, "tags"),
         "require_tags": _texts(given.get("require_tags"), "require_tags"),
@@ -108,8 +113,8 @@ def common_fields(options: Mapping[str, Any], known: type, settings: Settings, t
         "fallback": given.get("fallback", "any"),
         "allow_clusters": _texts(given["allow_clusters"], "allow_clusters") if "allow_clusters" in given else None,
         "deny_clusters": _texts(given.get("deny_clusters"), "deny_clusters"),
-        "priority": priority,
-        "owner": owner,
+        "priority": priority_of(given.get("priority", 0)),
+        "owner": _text(given.get("owner"), "owner") or default_owner(),
         "retries": whole(given.get("retries", settings.retries), "retries"),
         "crash_retries": whole(given.get("crash_retries", settings.crash_retries), "crash_retries"),
         "lost_retries": whole(given.get("lost_retries", settings.lost_retries), "lost_retries"),
@@ -288,6 +293,20 @@ def priority_of(value: object) -> int:
             f"priority is {priority}.", next_step=f"give a whole number between {-MOST_PRIORITY} and {MOST_PRIORITY}"
         )
     return priority
+
+
+def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
+    """Raises ConfigurationError above the ceiling of its owner. What is known of that may be old: nobody is refused
+    before it was asked for anew."""
+    for anew in (False, True):
+        most = runtime.limits_of(task.owner, anew=anew).max_priority
+        if most is None or task.priority <= most:
+            return
+    raise ConfigurationError(
+        f"priority is {task.priority}, and {task.owner} may ask for {most} at the most.",
+        task_id=task.id,
+        next_step="ask for less, or change max_priority of that owner",
+    )
 
 
 def explained_by(reason: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api import where
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         EventListener,
     )
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+    from ray_multicluster_scheduler.app.client_api.options import LimitOptions
     from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 __all__ = [
@@ -37,10 +38,13 @@ __all__ = [
     "initialize_scheduler_environment",
     "list_clusters",
     "on_event",
+    "owner_limits",
     "pause_queue",
     "plan",
     "release",
+    "reset_owner_limits",
     "resume_queue",
+    "set_owner_limits",
     "set_priority",
     "shutdown",
     "uncordon",
@@ -130,6 +134,26 @@ def pause_queue(cluster: str | None = None, owner: str | None = None, reason: st
 def resume_queue(cluster: str | None = None, owner: str | None = None) -> None:
     """The end of `pause_queue`."""
     where.side().resume_queue(cluster, owner)
+
+
+def owner_limits(owner: str) -> dict[str, Any]:
+    """What an owner may have now, by the names that `set_owner_limits` takes."""
+    return where.side().owner_limits(owner)
+
+
+def set_owner_limits(owner: str, **limits: Unpack[LimitOptions]) -> None:
+    """From now on these limits hold for an owner instead of those in the settings: ``weight``, ``max_queued``,
+    ``max_running``, ``max_gpus``, ``max_priority``. They are all that it has: what is not named is as it is by default.
+    What runs goes on. With a service it is for admins, and outlives restarts.
+
+    Raises ConfigurationError for what are no limits.
+    """
+    where.side().set_owner_limits(owner, **limits)
+
+
+def reset_owner_limits(owner: str) -> None:
+    """The end of `set_owner_limits`: the limits in the settings hold again."""
+    where.side().reset_owner_limits(owner)
 
 
 def cordon(cluster: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ _PLACE = ("dashboard", "head_address", "carrier")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What came of a new configuration, by the names of clusters. ``not_applied`` are settings that are others there:
-    they hold from the next start on."""
+    """What came of a new configuration, or would, by the names of clusters. ``not_applied`` are settings that are
+    others there: they hold from the next start on. ``not_empty``: what keeps it from being applied."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     not_applied: tuple[str, ...] = ()
+    not_empty: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {name: list(value) for name, value in asdict(self).items()}
@@ -64,39 +65,60 @@ class FleetChanges:
 
     async def reload(self) -> Changes:
         """Read the file again that it came from. Raises ConfigurationError, and as :meth:`apply`."""
+        return await self.apply(await self.read_again())
+
+    def compare(self, wanted: FleetConfig) -> Changes:
+        """What :meth:`apply` would do as it is now."""
+        now, new = self._entries(), {one.name: one for one in wanted.clusters}
+        changed = tuple(name for name in new if name in now and new[name] != now[name])
+        return Changes(
+            tuple(name for name in new if name not in now),
+            changed,
+            tuple(name for name in now if name not in new),
+            tuple(name for name in new if name in now and name not in changed),
+            _other_settings(self._runtime.config, wanted),
+            tuple(name for name in self._must_be_empty(now, new) if fleet_control.items_on(self._runtime, name)),
+        )
+
+    async def read_again(self) -> FleetConfig:
+        """The file that the configuration came from. Raises ConfigurationError."""
         path = Path(self._runtime.config.source)
         if not path.is_absolute() or not await asyncio.to_thread(path.is_file):
             raise ConfigurationError(
                 f"The configuration came from {self._runtime.config.source}, which cannot be read again.",
                 next_step="send the clusters themselves, or start the service with --config FILE",
             )
-        return await self.apply(await asyncio.to_thread(load_config, path))
+        return await asyncio.to_thread(load_config, path)
 
     async def apply(self, wanted: FleetConfig) -> Changes:
         """From now on these are the clusters. All of it, or nothing: one that goes, or is another from now on, must be
         empty. Raises SchedulerError if it is not."""
         async with self._one_at_a_time:
-            now = {one.name: one for one in self._runtime.config.clusters}
-            new = {one.name: one for one in wanted.clusters}
-            added = tuple(name for name in new if name not in now)
-            changed = tuple(name for name in new if name in now and new[name] != now[name])
-            removed = tuple(name for name in now if name not in new)
-            moved = [name for name in changed if any(_differ(now[name], new[name], key) for key in _PLACE)]
-            closed = await self._close([*removed, *moved])
+            now, new = self._entries(), {one.name: one for one in wanted.clusters}
+            changes = self.compare(wanted)
+            closed = await self._close(self._must_be_empty(now, new))
             await self._use({**now, **new})
             self._runtime.config = self._runtime.config.model_copy(update={"clusters": wanted.clusters})
             post = self._runtime.manager.post
-            for name in (*added, *changed):
+            for name in (*changes.added, *changes.changed):
                 post(ClusterChanged(name, new[name].metadata(), False if name in closed else None))
-            for name in removed:
+            for name in changes.removed:
                 post(ClusterChanged(name, None))
             await self._runtime.durable()
-            for name in (*changed, *removed):
-                if name in removed or not fleet_control.items_on(self._runtime, name):
+            for name in (*changes.changed, *changes.removed):
+                if name in changes.removed or not fleet_control.items_on(self._runtime, name):
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
-        unchanged = tuple(name for name in new if name not in added and name not in changed)
-        return Changes(added, changed, removed, unchanged, _other_settings(self._runtime.config, wanted))
+        return replace(changes, not_empty=())
+
+    def _entries(self) -> dict[str, ClusterConfig]:
+        return {one.name: one for one in self._runtime.config.clusters}
+
+    @staticmethod
+    def _must_be_empty(now: dict[str, ClusterConfig], new: dict[str, ClusterConfig]) -> list[str]:
+        """Those that go, and those that are others by the same name from then on."""
+        moved = [name for name in new if name in now and any(_differ(now[name], new[name], key) for key in _PLACE)]
+        return [*(name for name in now if name not in new), *moved]
 
     async def _use(self, clusters: dict[str, ClusterConfig]) -> None:
         """Tell all hands; first also of those that go, since the brain may still name them."""

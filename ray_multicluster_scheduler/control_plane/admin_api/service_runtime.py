@@ -33,7 +33,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import 
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.admin_api.stored_kept_values import StoredKeptValues
 from ray_multicluster_scheduler.control_plane.admin_api.until_written import until_written
-from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
@@ -75,6 +75,10 @@ class ServiceRuntime(ServiceKnown):
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
+
+    def settings_now(self) -> Settings:
+        """Those that hold: with what was said of owners since."""
+        return self.settings.model_copy(update={"owners": self.machine.limits()})
 
     # ---- going on where the process before stopped
 

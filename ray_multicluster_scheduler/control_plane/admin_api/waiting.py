@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
 
 WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
@@ -48,21 +47,24 @@ def waiting_row(stored: StoredItem, runtime: ServiceRuntime) -> dict[str, Any]:
     }
 
 
-def owner_rows(counts: Iterable[Unfinished], limits: Mapping[str, OwnerLimits], paused: Mapping[str, str]) -> list[Any]:
-    """Everybody who has something here, or of whom something was said, by name."""
-    counts = list(counts)
+def owner_rows(
+    counts: Iterable[Unfinished], runtime: ServiceRuntime, also: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """On the loop: everybody who has something here, or of whom something was said, by name; and these."""
+    counts, said = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
     waiting = _sums((one for one in counts if one.state in WAITING), "owner")
     running = _sums((one for one in counts if one.state in ON_A_CLUSTER), "owner")
-    return [
-        {
+    return {
+        name: {
             "owner": name,
             "waiting": waiting.get(name, 0),
             "running": running.get(name, 0),
-            "limits": limits.get(name, OwnerLimits()).model_dump(mode="json"),
-            "paused": paused.get(name),
+            "limits": runtime.machine.limits_of(name).model_dump(mode="json"),
+            "changed": name in said and said[name].limits is not None,
+            "paused": said[name].paused if name in said else None,
         }
-        for name in sorted({*waiting, *running, *limits, *paused})
-    ]
+        for name in sorted({*waiting, *running, *runtime.machine.limits(), *said, *also})
+    }
 
 
 def _sums(counts: Iterable[Unfinished], key: str) -> dict[str, int]:

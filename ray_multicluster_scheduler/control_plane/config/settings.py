@@ -30,6 +30,13 @@ def _origin(value: str) -> str:
     raise ValueError(f"expected the place of a page, such as https://fleet.example:3000, got {value!r}")
 
 
+def _weighable(value: float) -> float:
+    if 1e-6 <= value <= 1e6:
+        return value
+    raise ValueError(f"expected a weight between 0.000001 and 1000000, got {value!r}")
+
+
+Weight = Annotated[float, Field(gt=0), AfterValidator(_weighable)]
 AttributePath = Annotated[str, AfterValidator(_attribute_path)]
 Origin = Annotated[str, AfterValidator(_origin)]
 
@@ -61,11 +68,14 @@ class OwnerLimits(Strict):
     """What one owner gets at equal priority, the most that may wait or run of it, and the highest priority that it may
     ask for. None: no limit."""
 
-    weight: Annotated[float, Field(gt=0)] = 1.0
+    weight: Weight = 1.0
     max_queued: Count | None = None
     max_running: Count | None = None
-    max_gpus: Annotated[float, Field(ge=0)] | None = None
+    max_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     max_priority: int | None = None
+
+
+NO_LIMITS = OwnerLimits()
 
 
 class ServiceTls(Strict):

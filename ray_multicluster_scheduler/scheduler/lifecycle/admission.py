@@ -293,9 +293,9 @@ class Admission:
         task = record.task
         waiting, limit = self._waiting(), self._core.settings.max_queue
         of_all, name = "", "max_queue"
-        owner = self._core.settings.owners.get(task.owner)
-        if waiting < limit and owner is not None and owner.max_queued is not None:
-            waiting, limit = self._waiting_of(task.owner), owner.max_queued
+        most = self._core.limits_of(task.owner).max_queued
+        if waiting < limit and most is not None:
+            waiting, limit = self._waiting_of(task.owner), most
             of_all, name = f" of {task.owner}", f"owners: {task.owner}: max_queued"
         if waiting < limit:
             return False

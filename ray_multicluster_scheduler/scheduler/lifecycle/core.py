@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
@@ -36,6 +36,8 @@ class Core:
         self.registry = ClusterRegistry(settings, clusters)
         self.engine = engine
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
+        self.owner_limits: dict[str, OwnerLimits] = {}
+        """What people have said since of owners; of all others the settings hold."""
         self.held: set[str] = set()
         self.freed: set[str] = set()
         """Clusters with more room than when those that wait were last looked at."""
@@ -210,8 +212,10 @@ class Core:
         """The fleet with every sentence as of now, for people."""
         return tuple(state.fresh_view(now, self.submissions.next_at(state.name)) for state in self.registry)
 
+    def limits_of(self, owner: str) -> OwnerLimits:
+        """What this owner may have now."""
+        return self.owner_limits.get(owner) or self.settings.owners.get(owner) or NO_LIMITS
+
     def _new_account(self, owner: str) -> OwnerAccount:
-        limits = self.settings.owners.get(owner)
-        if limits is None:
-            return OwnerAccount()
-        return OwnerAccount(limits.weight, limits.max_queued, limits.max_running, limits.max_gpus)
+        limits = self.limits_of(owner)
+        return OwnerAccount(limits.weight, limits.max_running, limits.max_gpus)

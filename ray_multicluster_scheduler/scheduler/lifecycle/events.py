@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.common.model import (
     ResourceSnapshot,
     TaskDescription,
 )
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 
 
@@ -252,6 +253,15 @@ class QueueResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerLimitsChanged:
+    """From now on these limits hold for an owner, all of them; None: those in the settings. What it has on clusters
+    stays there."""
+
+    owner: str
+    limits: OwnerLimits | None
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """What another machine had when its process ended; for a machine that has no items yet.
 
@@ -297,6 +307,7 @@ Event: TypeAlias = (
     | PriorityChanged
     | QueuePaused
     | QueueResumed
+    | OwnerLimitsChanged
     | Restored
     | Continued
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskDescription
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
@@ -87,6 +87,7 @@ class SchedulerMachine:
             events.PriorityChanged: self._control.prioritise,
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
+            events.OwnerLimitsChanged: self._control.limit_owner,
             events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
             events.Continued: _nothing,  # the pass goes on, as after every event
@@ -161,8 +162,16 @@ class SchedulerMachine:
         return self._core.next_fence
 
     def owner_rows(self) -> tuple[OwnerRow, ...]:
-        """And of owners: those whose queue is paused."""
+        """And of owners: those whose queue is paused, or who have other limits than in the settings."""
         return self._restore.owners()
+
+    def limits_of(self, owner: str) -> OwnerLimits:
+        """What this owner may have now."""
+        return self._core.limits_of(owner)
+
+    def limits(self) -> dict[str, OwnerLimits]:
+        """The same of all owners of whom anything was said, in the settings or since."""
+        return {**self._core.settings.owners, **self._core.owner_limits}
 
     def records(self) -> Iterable[TaskRecord]:
         """All items that were not forgotten, in order of submission."""

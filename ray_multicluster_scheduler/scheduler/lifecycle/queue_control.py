@@ -6,6 +6,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
+    OwnerLimitsChanged,
     PriorityChanged,
     QueuePaused,
     QueueResumed,
@@ -74,6 +75,21 @@ class QueueControl:
             self._scheduling.owner_resumed(event.name, now)
         else:
             self._pause_cluster(event.name, None, now)
+
+    def limit_owner(self, event: OwnerLimitsChanged, now: float) -> None:
+        """What runs goes on, also if it is more than there may be; what only waits over there comes back then."""
+        core, owner = self._core, event.owner
+        if core.owner_limits.get(owner) == event.limits:
+            return
+        core.out.put(RememberFleet())
+        if event.limits is None:
+            del core.owner_limits[owner]
+        else:
+            core.owner_limits[owner] = event.limits
+        is_over = core.queue.limits_changed(owner, now)
+        self._scheduling.owner_limited(owner, now)
+        if is_over:
+            self._ahead.leave_owner(owner, "its owner may have less on clusters", now)
 
     def _pause_cluster(self, name: str, reason: str | None, now: float) -> None:
         state = self._core.registry.find(name)

@@ -84,7 +84,8 @@ class Restore:
         return tuple(ClusterRow(state.name, state.cordoned, state.paused, state.dead) for state in self._core.registry)
 
     def owners(self) -> tuple[OwnerRow, ...]:
-        return tuple(OwnerRow(owner, why) for owner, why in self._core.queue.paused_owners().items())
+        paused, limits = self._core.queue.paused_owners(), self._core.owner_limits
+        return tuple(OwnerRow(name, paused.get(name), limits.get(name)) for name in sorted({*paused, *limits}))
 
     # ---- and how it is taken up again
 
@@ -99,7 +100,10 @@ class Restore:
             if state is not None:
                 state.cordoned, state.paused, state.dead = cluster.cordoned, cluster.paused, cluster.dead
         for owner in event.owners:
-            self._core.queue.pause(owner.name, owner.paused)
+            if owner.limits is not None:
+                self._core.owner_limits[owner.name] = owner.limits
+            if owner.paused is not None:
+                self._core.queue.pause(owner.name, owner.paused)
         rows = sorted(event.items, key=lambda row: row.number)
         for row in rows:
             self._admission.know(_record(row))

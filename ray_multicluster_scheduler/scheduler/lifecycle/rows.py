@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -80,7 +81,9 @@ class ClusterRow:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """An owner whose queue is paused, and why."""
+    """What people said of an owner. ``paused`` is why its queue is; None if it is not. ``limits`` hold instead of those
+    in the settings; None if those do."""
 
     name: str
-    paused: str
+    paused: str | None = None
+    limits: OwnerLimits | None = None

@@ -91,6 +91,11 @@ class SchedulingPass:
                 self._wait_for_owner(group, now)
         self.look_at_owner(owner)
 
+    def owner_limited(self, owner: str, now: float) -> None:
+        """Its limits are others: each of its shapes is looked at anew, or says that it may not start."""
+        self._missed.add(owner)
+        self.owner_resumed(owner, now)
+
     def _wait_for_owner(self, group: ShapeGroup, now: float) -> None:
         refusal = self._core.queue.refusal(group)
         assert refusal is not None, "nothing of its owner's keeps it from starting"

@@ -31,12 +31,10 @@ class OwnerAccount:
     def __init__(
         self,
         weight: float = 1.0,
-        max_queued: int | None = None,
         max_running: int | None = None,
         max_gpus: float | None = None,
     ) -> None:
-        self.weight = weight
-        self.max_queued, self.max_running, self.max_gpus = max_queued, max_running, max_gpus
+        self.weight, self.max_running, self.max_gpus = weight, max_running, max_gpus
         self.has_limits = max_running is not None or max_gpus is not None
         self.paused: str | None = None
         self.queued = 0
@@ -51,6 +49,12 @@ class OwnerAccount:
     @property
     def idle(self) -> bool:
         return not self.queued and not self.running
+
+    @property
+    def over(self) -> bool:
+        """Does it have more on clusters than it may? A limit that is lowered takes nothing away."""
+        running = self.max_running is not None and self.running > self.max_running
+        return running or (self.max_gpus is not None and self.gpus > self.max_gpus + ROUNDING)
 
     @property
     def may_start(self) -> bool:
@@ -69,6 +73,13 @@ class OwnerAccount:
     def raise_to(self, used: float, now: float) -> None:
         """It counts as if it had used at least this much."""
         self._used, self._since = max(self.used(now), used), now
+
+    def limit_as(self, other: OwnerAccount, now: float) -> None:
+        """From now on it may have what the other may. By what it has used for its weight, it stands among the owners
+        where it stood: another weight is neither a debt nor a credit."""
+        self._used, self._since = self.used(now) * other.weight / self.weight, now
+        self.weight, self.max_running, self.max_gpus = other.weight, other.max_running, other.max_gpus
+        self.has_limits = other.has_limits
 
     def take(self, holding: Holding, now: float) -> None:
         """One more item is on a cluster."""

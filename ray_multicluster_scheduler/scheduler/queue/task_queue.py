@@ -224,6 +224,15 @@ class TaskQueue:
         self.account(owner).paused = None
         self._maybe_idle.add(owner)
 
+    def limits_changed(self, owner: str, now: float) -> bool:
+        """It may have what a new account of it may. What it has stays; returns whether that is more than it may."""
+        account = self._accounts.get(owner)
+        if account is None:
+            return False
+        account.limit_as(self._new_account(owner), now)
+        self._line_up(account)
+        return account.over
+
     def take(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items goes to a cluster: it had its turn."""
         account = self.account(owner)

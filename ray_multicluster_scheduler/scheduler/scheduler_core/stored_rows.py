@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.common.secret_words import has_secrets, line_has_secrets
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
@@ -230,7 +231,7 @@ def fleet_now(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent
     known = {name: _text({"v": _VERSION, **document}) for name, document in said.items() if document}
     return FleetNow(
         {**{name: text for name, text in absent.items() if name not in said}, **known},
-        {one.name: _text({"v": _VERSION, "paused": one.paused}) for one in owners},
+        {one.name: _text({"v": _VERSION, **_owner(one)}) for one in owners},
     )
 
 
@@ -240,7 +241,7 @@ def fleet_rows(stored: FleetNow) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow
         said = json.loads(text)
         dead = Trouble(**said["dead"]) if "dead" in said else None
         clusters.append(ClusterRow(name, bool(said.get("cordoned")), said.get("paused"), dead))
-    return tuple(clusters), tuple(OwnerRow(name, json.loads(text)["paused"]) for name, text in stored.owners.items())
+    return tuple(clusters), tuple(_owner_row(name, json.loads(text)) for name, text in stored.owners.items())
 
 
 def readable(text: str) -> str:
@@ -255,6 +256,19 @@ def _cluster(row: ClusterRow) -> dict[str, Any]:
     if row.dead is not None:
         said["dead"] = asdict(row.dead)
     return said
+
+
+def _owner(row: OwnerRow) -> dict[str, Any]:
+    said: dict[str, Any] = {"paused": row.paused}
+    return said if row.limits is None else {**said, "limits": row.limits.model_dump()}
+
+
+def _owner_row(name: str, said: Mapping[str, Any]) -> OwnerRow:
+    limits = said.get("limits")
+    if limits is None:
+        return OwnerRow(name, said["paused"])
+    known = {key: value for key, value in limits.items() if key in OwnerLimits.model_fields}
+    return OwnerRow(name, said["paused"], OwnerLimits.model_validate(known))
 
 
 def _text(document: Mapping[str, Any]) -> bytes:

@@ -29,6 +29,7 @@ class Book:
         self.items: dict[str, Item] = {}
         self.waiting: dict[str, Item] = {}
         self.paused_owners: set[str] = set()
+        self._limits = dict(settings.owners)
         self._of_owner: dict[str, dict[str, Item]] = {}
         self.calm_since = 0.0
         """Since then nothing went wrong, and nobody interfered."""
@@ -42,6 +43,7 @@ class Book:
             events.PriorityChanged: self._priority,
             events.QueuePaused: self._paused,
             events.QueueResumed: self._paused,
+            events.OwnerLimitsChanged: self._limited,
             events.ClusterChanged: self._changed,
             events.CordonChanged: self._cordoned,
             events.ClusterDeclaredDead: self._dead,
@@ -76,7 +78,7 @@ class Book:
         owner = item.task.owner
         if owner in self.paused_owners:
             return False
-        limits = self.settings.owners.get(owner)
+        limits = self._limits.get(owner)
         if limits is None:
             return True
         there = self.held_by(owner)
@@ -136,6 +138,14 @@ class Book:
             self.paused_owners.add(event.name)
         else:
             self.paused_owners.discard(event.name)
+
+    def _limited(self, at: float, event: events.OwnerLimitsChanged) -> None:
+        self.calm_since = at
+        limits = event.limits or self.settings.owners.get(event.owner)
+        if limits is None:
+            self._limits.pop(event.owner, None)
+        else:
+            self._limits[event.owner] = limits
 
     def _changed(self, at: float, event: events.ClusterChanged) -> None:
         self.calm_since = at

@@ -8,7 +8,7 @@ from random import Random
 from typing import Literal
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
@@ -52,6 +52,7 @@ class FaultyRun:
         self.hands = hands(self.desk, script.seed, script.items.__getitem__, self._plan)
         self.desk.on_death = self._die_and_come_back
         self._incomplete: set[str] = set()
+        self._limited: set[str] = set()
         self.desk.note(Setup(BEGIN, dict(script.settings), script.clusters))
         for metadata in script.clusters:
             far = FarCluster(metadata.name, script.nodes[metadata.name], self.hands)
@@ -90,6 +91,8 @@ class FaultyRun:
         self.desk.rate = 0.0
         for owner in OWNERS:
             self.desk.feed(events.QueueResumed("owner", owner))
+        for owner in sorted(self._limited):
+            self._limits_end(owner)
         for metadata in self.script.clusters:
             self._heal(metadata)
         for task_id in sorted(self._incomplete):
@@ -146,6 +149,16 @@ class FaultyRun:
     def pause(self, what: Literal["cluster", "owner"], name: str, seconds: float) -> None:
         self.desk.feed(events.QueuePaused(what, name, "for now"))
         self.desk.after(seconds, self.desk.feed, events.QueueResumed(what, name))
+
+    def limit(self, owner: str, weight: float, running: int | None, queued: int | None, seconds: float) -> None:
+        self._limited.add(owner)
+        limits = OwnerLimits(weight=weight, max_running=running, max_queued=queued)
+        self.desk.feed(events.OwnerLimitsChanged(owner, limits))
+        self.desk.after(seconds, self._limits_end, owner)
+
+    def _limits_end(self, owner: str) -> None:
+        self._limited.discard(owner)
+        self.desk.feed(events.OwnerLimitsChanged(owner, None))
 
     def cordon(self, name: str, seconds: float) -> None:
         metadata = self._metadata(name)

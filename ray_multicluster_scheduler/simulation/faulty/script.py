@@ -75,6 +75,7 @@ def make_script(seed: int, items: int = ITEMS, style: Style | None = None) -> Sc
         _fault(chance, names, nodes, BEGIN + chance.uniform(0.15, 1) * length) for _ in range(chance.randint(6, 16))
     ]
     deeds += [_order(chance, names, BEGIN + chance.random() * length) for _ in range(chance.randint(0, 6))]
+    deeds += _limits(Random(f"limits {seed}"), length)  # nosec B311 # as above; its own, so that old seeds stay what they are
     deeds += [Deed(BEGIN + (one + chance.random()) * length / 12, "look", (one % 6 == 5,)) for one in range(14)]
     deeds += [Deed(BEGIN + (0.1 + 0.9 * chance.random()) * length, "crash", (chance.random() < 0.6,), True)]
     if style.stream:
@@ -169,6 +170,18 @@ def _fault(chance: Random, names: list[str], nodes: Mapping[str, Mapping[str, Re
         case "no_links":
             return Deed(at, "no_links", (name, chance.uniform(1, 25)), True)
     return Deed(at, "refuse", (name, chance.uniform(0.5, 6)), True)
+
+
+def _limits(chance: Random, length: float) -> list[Deed]:
+    """Some owners may have more or less for a while."""
+    return [
+        Deed(BEGIN + chance.random() * length, "limit", (chance.choice(OWNERS), *_some_limits(chance), lasts))
+        for lasts in [chance.uniform(1, 15) for _ in range(chance.choice([0, 0, 1, 3]))]
+    ]
+
+
+def _some_limits(chance: Random) -> tuple[float, int | None, int | None]:
+    return chance.choice([1.0, 0.2, 5.0]), chance.choice([None, 0, 1, 4]), chance.choice([None, None, 20])
 
 
 def _order(chance: Random, names: list[str], at: float) -> Deed:

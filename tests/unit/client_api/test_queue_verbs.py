@@ -24,7 +24,8 @@ from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
 
-VERBS = ("hold", "release", "set_priority", "pause_queue", "resume_queue")
+VERBS = ("hold", "release", "set_priority", "pause_queue", "resume_queue", "owner_limits", "set_owner_limits")
+VERBS += ("reset_owner_limits",)
 
 
 @pytest.fixture
@@ -206,6 +207,47 @@ class TestQueues:
                 getattr(scheduler, verb)(**given)
 
 
+class TestLimits:
+    def test_an_owner_may_have_more_or_less_from_now_on(self, plane: ActorPlane, scheduler: UnifiedScheduler) -> None:
+        api.set_owner_limits("ada", max_running=1, weight=2)
+        running = plane.task("t1", owner="ada")
+        handle: TaskHandle = plane.submit(plane.with_payload(task("t2", owner="ada")))
+        settle(plane)
+        assert (running.state, handle.state) == (TaskState.RUNNING, TaskState.QUEUED)
+        assert "its max_running is 1" in handle.explain()["sentence"]
+        limits = {"weight": 2.0, "max_queued": None, "max_running": 1, "max_gpus": None, "max_priority": None}
+        assert api.owner_limits("ada") == limits
+        api.reset_owner_limits("ada")
+        until(lambda: handle.state is TaskState.RUNNING)
+        assert api.owner_limits("ada") == {**limits, "weight": 1.0, "max_running": None}
+
+    def test_the_highest_priority_is_the_one_of_now(self, scheduler: UnifiedScheduler) -> None:
+        api.set_owner_limits("ada", max_priority=3)
+        with pytest.raises(ConfigurationError, match="priority is 4, and ada may ask for 3 at the most"):
+            scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)
+        api.set_owner_limits("ada", max_priority=4)
+        scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)
+
+    @pytest.mark.parametrize(
+        ("owner", "limits", "said"),
+        [
+            ("", {}, "owner is ''"),
+            (5, {}, "owner is 5"),
+            ("ada", {"max_runing": 1}, "An owner has no limit 'max_runing' .did you mean 'max_running'"),
+            ("ada", {"max_running": -1}, "max_running is '-1': it should be greater than or equal to 0"),
+            ("ada", {"max_running": "many"}, "max_running is 'many'"),
+            ("ada", {"weight": 0}, "weight is '0'"),
+            ("ada", {"weight": float("inf")}, "weight is 'inf': expected a weight between"),
+            ("ada", {"max_gpus": float("nan")}, "max_gpus is 'nan'"),
+        ],
+    )
+    def test_what_are_no_limits(
+        self, scheduler: UnifiedScheduler, owner: Any, limits: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            scheduler.set_owner_limits(owner, **limits)
+
+
 class TestErrors:
     @pytest.mark.parametrize("verb", ["hold", "release", "set_priority"])
     def test_unknown_ids_and_what_is_no_item(self, plane: ActorPlane, scheduler: UnifiedScheduler, verb: str) -> None:
@@ -251,6 +293,9 @@ class TestInsideOfACluster:
             "set_priority": ("x", 1),
             "pause_queue": ("mac",),
             "resume_queue": ("mac",),
+            "owner_limits": ("ada",),
+            "set_owner_limits": ("ada",),
+            "reset_owner_limits": ("ada",),
         }
         for verb, arguments in calls.items():
             with pytest.raises(ConfigurationError, match=f"{verb} cannot be used inside of cluster 'mac'"):

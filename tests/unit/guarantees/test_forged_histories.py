@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskState
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
@@ -132,6 +133,13 @@ def into_a_paused_queue() -> Forge:
 
 def of_an_owner_at_its_limit() -> Forge:
     forge = Forge(owners={"ann": {"max_running": 1}}).healthy().submit(task("t1", owner="ann")).send("t1")
+    forge.submit(task("t2", owner="ann"), "OWNER_LIMIT").send("t2").later(1)
+    return forge.begin("t1").begin("t2").later(1).end("t1").end("t2")
+
+
+def of_an_owner_whose_limit_was_lowered() -> Forge:
+    forge = Forge(owners={"ann": {"max_running": 9}}).healthy().submit(task("t1", owner="ann")).send("t1")
+    forge.fed(events.OwnerLimitsChanged("ann", OwnerLimits(max_running=1)))
     forge.submit(task("t2", owner="ann"), "OWNER_LIMIT").send("t2").later(1)
     return forge.begin("t1").begin("t2").later(1).end("t1").end("t2")
 
@@ -291,6 +299,7 @@ FORGERIES: dict[str, list[Callable[[], Forge]]] = {
         too_many_jobs,
         into_a_paused_queue,
         of_an_owner_at_its_limit,
+        of_an_owner_whose_limit_was_lowered,
     ],
     "order": [last_come_first, low_priority_first, who_holds_more_first],
     "no_starvation": [

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.simulation.checker import judge
-from ray_multicluster_scheduler.simulation.faulty.items import STYLES, some_item
+from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, STYLES, some_item
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
 from ray_multicluster_scheduler.simulation.faulty.script import make_script
 
@@ -76,6 +76,10 @@ class Everybody(RuleBasedStateMachine):
     @rule(name=NAMES, seconds=A_WHILE)
     def pause(self, name: str, seconds: float) -> None:
         self.run.pause("cluster", name, seconds)
+
+    @rule(owner=st.sampled_from(OWNERS), most=st.sampled_from([None, 0, 1, 4]), seconds=A_WHILE)
+    def limit(self, owner: str, most: int | None, seconds: float) -> None:
+        self.run.limit(owner, 2.0, most, None, seconds)
 
     @rule(amid=st.booleans())
     def crash(self, amid: bool) -> None:

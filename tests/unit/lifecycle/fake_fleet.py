@@ -302,6 +302,7 @@ class FakeFleet:
         """All goes well from here on; returns when nothing is left to do."""
         for owner in ("", "ann", "bob"):
             self.feed(events.QueueResumed("owner", owner))
+            self.feed(events.OwnerLimitsChanged(owner, None))
         for task_id in list(self.tasks):
             self.feed(events.ReleaseRequested(task_id))
         for metadata in self.machine.registry.list():

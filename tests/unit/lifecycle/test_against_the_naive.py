@@ -13,7 +13,7 @@ import pytest
 
 from bench._naive import differences, evaluate
 from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskDescription, TaskState
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     ClearTimer,
@@ -64,6 +64,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = Random(seed)
+        self.other_chance = Random(f"limits {seed}")
         given = some_settings(chance)
         self.settings = Settings(**{**FREE, **given})
         self.driver = Driver(*fleet(), **given)
@@ -72,6 +73,7 @@ class Walk:
         self.others: dict[str, float] = {}
         self.silent: set[str] = set()
         self.cordoned: set[str] = set()
+        self.limits: dict[str, OwnerLimits] = {}
         self.paused: set[tuple[Literal["cluster", "owner"], str]] = set()
         self.checked = self.submitted = self.placed = 0
         for name in SIZES:
@@ -114,7 +116,7 @@ class Walk:
 
     def is_stopped(self, owner: str) -> bool:
         """May nothing of this owner's start, whatever is free?"""
-        limits = self.settings.owners.get(owner)
+        limits = self.limits.get(owner) or self.settings.owners.get(owner)
         running = sum(1 for one in self.driver.machine.records() if one.live and one.task.owner == owner)
         full = limits is not None and limits.max_running is not None and running >= limits.max_running
         return full or ("owner", owner) in self.paused
@@ -128,6 +130,8 @@ class Walk:
             [self.submit, self.end, self.others_change, self.start, self.link, self.cordon, self.pause, self.touch],
             [16, 12, 4, 4, 2, 2, 2, 3],
         )[0]()
+        if self.other_chance.random() < 0.05:
+            self.limit()
 
     # ---- what happens
 
@@ -229,6 +233,15 @@ class Walk:
         elif len(self.paused) < 2:
             self.paused.add((what, name))
             self.feed(events.QueuePaused(what, name, "a while"))
+
+    def limit(self) -> None:
+        """An owner may have more or less than before, or what the settings say."""
+        owner = self.other_chance.choice(["", "ann"])
+        self.limits.pop(owner, None)
+        if self.other_chance.random() < 0.7:
+            most = self.other_chance.choice([None, 0, 1, 6])
+            self.limits[owner] = OwnerLimits(max_running=most, weight=self.other_chance.choice([0.5, 1, 4]))
+        self.feed(events.OwnerLimitsChanged(owner, self.limits.get(owner)))
 
     def touch(self) -> None:
         """Somebody holds, releases, cancels or re-prioritises one that is not over."""

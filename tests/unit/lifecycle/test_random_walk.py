@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from tests.unit.lifecycle.fake_fleet import FakeFleet, fleet_of
@@ -122,6 +122,8 @@ def some_order(chance: Random, task_id: str, cluster: str) -> events.Event:
             events.QueuePaused("owner", owner),
             events.CordonChanged(cluster, cordoned=True),
             *2 * [events.CordonChanged(cluster, cordoned=False)],
+            events.OwnerLimitsChanged(owner, OwnerLimits(weight=3, max_running=chance.choice([None, 0, 1, 3]))),
+            events.OwnerLimitsChanged(owner, None),
         ]
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, TaskState
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     CancelAttempt,
@@ -151,6 +152,7 @@ class TestTheRest:
             events.QueueResumed("cluster", "a"),
             events.QueuePaused("owner", "ann"),
             events.QueueResumed("owner", "ann"),
+            events.OwnerLimitsChanged("ann", OwnerLimits(max_running=1)),
             events.ClusterDeclaredDead("a"),
         ],
         ids=lambda event: type(event).__name__,

@@ -84,8 +84,9 @@ def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -
 
 
 def test_clusters_come_change_and_go(service: HttpService) -> None:
+    none: dict[str, Any] = {"not_applied": [], "not_empty": []}
     answer = service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "weight": 2}, LINUX]})
-    assert answer == {"added": ["linux"], "changed": ["mac"], "removed": [], "unchanged": [], "not_applied": []}
+    assert answer == {"added": ["linux"], "changed": ["mac"], "removed": [], "unchanged": [], **none}
     rows = {row["name"]: row for row in service.get("/api/v1/clusters")["clusters"]}
     assert (rows["mac"]["weight"], rows["linux"]["tags"]) == (2, ["x86_64"])
     assert service.get("/api/v1/fleet")["clusters"] == ["mac", "linux"]
@@ -111,6 +112,27 @@ def test_what_is_there_keeps_its_cluster(service: HttpService) -> None:
     service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
     moved = service.get("/api/v1/clusters/mac")
     assert (moved["cordoned"], moved["dashboard"]) == (False, "http://127.0.0.1:10")
+
+
+def test_a_dry_run_changes_nothing(service: HttpService, tmp_path: Path) -> None:
+    path = "/api/v1/clusters/apply?dry_run=true"
+    service.submit("t")
+    running(item(service, "t"))
+    wanted = {"clusters": [{**LINUX, "name": "sun"}], "settings": {"max_queue": 5}}
+    answer = service.post(path, wanted)
+    assert (answer["added"], answer["removed"], answer["not_empty"]) == (["sun"], ["mac"], ["mac"])
+    assert "max_queue" in answer["not_applied"]
+    moved = service.post(path, {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
+    assert (moved["changed"], moved["not_empty"]) == (["mac"], ["mac"])
+    same = service.post(path, {"clusters": [{**MAC, "weight": 2}]})
+    assert (same["changed"], same["not_empty"]) == (["mac"], [])
+    file = tmp_path / "clusters.yaml"
+    file.write_text(json.dumps({"clusters": [MAC, LINUX]}))
+    runtime = service.plane.runtime
+    runtime.config = runtime.config.model_copy(update={"source": str(file)})
+    assert service.post(path, {})["added"] == ["linux"]
+    now = service.get("/api/v1/clusters/mac")
+    assert (service.get("/api/v1/fleet")["clusters"], now["cordoned"], now["weight"]) == (["mac"], False, 1)
 
 
 def test_one_that_is_closed_stays_closed(service: HttpService) -> None:

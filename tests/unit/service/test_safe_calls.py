@@ -101,6 +101,8 @@ SAFE: list[tuple[str, Callable[[UnifiedScheduler, str], object]]] = [
     ("/priority", lambda scheduler, task: scheduler.set_priority(task, 3)),
     ("/pause", lambda scheduler, _: scheduler.pause_queue(owner="alice")),
     ("/resume", lambda scheduler, _: scheduler.resume_queue(owner="alice")),
+    ("/owners/alice", lambda scheduler, _: scheduler.set_owner_limits("alice", weight=2)),
+    ("/owners/alice", lambda scheduler, _: scheduler.reset_owner_limits("alice")),
     ("/cordon", lambda scheduler, _: scheduler.cordon("mac")),
     ("/uncordon", lambda scheduler, _: scheduler.uncordon("mac")),
     ("/clusters", lambda scheduler, _: scheduler.list_clusters()),

@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
     TaskState,
 )
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
@@ -82,10 +83,12 @@ EVENTS: list[events.Event] = [
     events.PriorityChanged("t1", 4),
     events.QueuePaused("owner", "ann", "why not"),
     events.QueueResumed("cluster", "a"),
+    events.OwnerLimitsChanged("ann", OwnerLimits(max_running=3, max_gpus=0.5)),
+    events.OwnerLimitsChanged("ann", None),
     events.Restored(
         (ROW,),
         (CLUSTER,),
-        (OwnerRow("ann", "later"),),
+        (OwnerRow("ann", "later"), OwnerRow("bob", None, OwnerLimits(weight=2))),
         7,
     ),
     events.Continued(),

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api.events.event_iterator import Even
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import Then, not_in_time
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class Known(LoopThread, ControlPlane):
 
     def check_cluster(self, name: str) -> None:
         self._here.machine.registry.get(name)
+
+    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+        machine = self._here.machine
+        return self.ask(lambda: machine.limits_of(owner)) if anew else machine.limits_of(owner)
 
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
         if refresh is None:

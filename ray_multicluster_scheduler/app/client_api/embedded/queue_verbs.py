@@ -1,18 +1,20 @@
-"""The part of a UnifiedScheduler that is about what waits: hold, release, other priorities, paused queues."""
+"""The part of a UnifiedScheduler that is about what waits: hold, release, other priorities, paused queues, limits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal, Unpack
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
+from ray_multicluster_scheduler.app.client_api.options import LimitOptions, explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
+    OwnerLimitsChanged,
     PriorityChanged,
     QueuePaused,
     QueueResumed,
@@ -56,6 +58,26 @@ class QueueVerbs(ABC):
         runtime, what, name = self._queue(cluster, owner, "resume_queue")
         runtime.tell(QueueResumed(what, name))
 
+    def owner_limits(self, owner: str) -> dict[str, Any]:
+        """What an owner may have now, by the names that :meth:`set_owner_limits` takes."""
+        runtime, name = self._owner(owner)
+        return runtime.limits_of(name, anew=True).model_dump()
+
+    def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
+        """From now on these limits hold for an owner instead of those in the settings. They are all that it has: what
+        is not named is as it is by default. What runs goes on. With a service it is for admins, and outlives restarts.
+
+        Raises ConfigurationError for what are no limits.
+        """
+        wanted = owner_limits_from(limits)
+        runtime, name = self._owner(owner)
+        runtime.tell(OwnerLimitsChanged(name, wanted))
+
+    def reset_owner_limits(self, owner: str) -> None:
+        """The end of :meth:`set_owner_limits`: those in the settings hold again."""
+        runtime, name = self._owner(owner)
+        runtime.tell(OwnerLimitsChanged(name, None))
+
     @abstractmethod
     def _started(self) -> tuple[ControlPlane, Submission]:
         """The scheduler that these verbs are part of has it."""
@@ -81,6 +103,11 @@ class QueueVerbs(ABC):
         if runtime.settled(task_id) is None:
             runtime.check_known(task_id)
         return runtime, task_id
+
+    def _owner(self, owner: object) -> tuple[ControlPlane, str]:
+        if not isinstance(owner, str) or not owner:
+            raise ConfigurationError(f"owner is {owner!r}.", next_step="give the owner's name as text")
+        return self._started()[0], owner
 
     def _queue(
         self, cluster: str | None, owner: str | None, verb: str

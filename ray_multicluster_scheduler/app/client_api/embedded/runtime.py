@@ -16,11 +16,11 @@ from ray_multicluster_scheduler.app.client_api.arguments.arguments import Argume
 from ray_multicluster_scheduler.app.client_api.arguments.incomplete_items import IncompleteItems
 from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded.acceptable import check_acceptable
 from ray_multicluster_scheduler.app.client_api.embedded.keeping import Keeping, NothingKept
 from ray_multicluster_scheduler.app.client_api.embedded.known import Known
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
-from ray_multicluster_scheduler.app.client_api.embedded.waits_for_actors import refuse_to_wait_for_actors
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -100,7 +100,7 @@ class Runtime(Known):
         taken = False
         watch = None
         try:
-            refuse_to_wait_for_actors(self, task)
+            check_acceptable(self, task)
             with self._lock:
                 if self.refusal is not None:
                     raise shut_down(self.refusal)

@@ -61,6 +61,15 @@ class SchedulerWithoutQueue:
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:
         no_queue("pause_queue")
 
+    def owner_limits(self, owner: str) -> dict[str, Any]:
+        no_queue("owner_limits")
+
+    def set_owner_limits(self, owner: str, **limits: Any) -> None:
+        no_queue("set_owner_limits")
+
+    def reset_owner_limits(self, owner: str) -> None:
+        no_queue("reset_owner_limits")
+
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         no_queue("resume_queue")
 

@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 
 if TYPE_CHECKING:
@@ -162,6 +163,11 @@ class RemoteKnown(LoopThread, ControlPlane):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/pause", {"reason": reason})
             case brain.QueueResumed(what, name):
                 self._ask("POST", f"/api/v1/queue/{what}/{quote(name, safe='')}/resume", {})
+            case brain.OwnerLimitsChanged(owner, None):
+                self._ask("DELETE", f"/api/v1/owners/{quote(owner, safe='')}")
+            case brain.OwnerLimitsChanged(owner, limits):
+                assert limits is not None
+                self._ask("PUT", f"/api/v1/owners/{quote(owner, safe='')}", limits.model_dump())
             case brain.CordonChanged(cluster, cordoned):
                 verb = "cordon" if cordoned else "uncordon"
                 self._ask("POST", f"/api/v1/clusters/{quote(cluster, safe='')}/{verb}", {})
@@ -184,6 +190,12 @@ class RemoteKnown(LoopThread, ControlPlane):
             raise ConfigurationError(
                 f"There is no cluster {name!r}.", next_step=f"use one of {', '.join(known) or 'none'}"
             )
+
+    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+        if anew:
+            self._fleet = self._ask("GET", "/api/v1/fleet")
+        found = self._fleet["settings"]["owners"].get(owner)
+        return NO_LIMITS if found is None else OwnerLimits.model_validate(found)
 
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
         for name in refresh or ():

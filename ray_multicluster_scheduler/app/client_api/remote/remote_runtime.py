@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
-from ray_multicluster_scheduler.app.client_api.options import default_owner
+from ray_multicluster_scheduler.app.client_api.options import check_priority, default_owner
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
@@ -137,6 +137,7 @@ class RemoteRuntime(RemoteKnown):
         blobs = {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
         for digest in task.payloads:
             self.shelf.release(digest)
+        check_priority(self, task)
         item = Item(task)
         self.check_process()
         with self._lock:

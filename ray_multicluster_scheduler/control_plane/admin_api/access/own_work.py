@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
@@ -12,7 +13,10 @@ from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
-from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+
+LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
+"""What an owner may have now."""
 
 
 async def owner_of(runtime: ServiceRuntime, item_id: str) -> str | None:
@@ -43,7 +47,7 @@ def _bare(outcome: dict[str, Any]) -> dict[str, Any]:
 # ---- submitting
 
 
-def admitted(caller: Caller, settings: Settings, wanted: Wanted) -> Wanted:
+def admitted(caller: Caller, limits_of: LimitsOf, wanted: Wanted) -> Wanted:
     """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority."""
     task = wanted.task
     if not task.owner:
@@ -57,15 +61,13 @@ def admitted(caller: Caller, settings: Settings, wanted: Wanted) -> Wanted:
         )
     if task.job is not None and (shown := masked_line(task.name)) != task.name:  # a job is called by its command line
         wanted = wanted._replace(task=replace(task, name=shown))
-    if settings.owners:
-        check_priority(settings, task.owner, task.priority, task.id)
+    check_priority(limits_of(task.owner), task.owner, task.priority, task.id)
     return wanted
 
 
-def check_priority(settings: Settings, owner: str, priority: int, item_id: str) -> None:
+def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str) -> None:
     """Raises NotAllowedError above the ceiling of its owner."""
-    limits = settings.owners.get(owner)
-    if limits is not None and limits.max_priority is not None and priority > limits.max_priority:
+    if limits.max_priority is not None and priority > limits.max_priority:
         raise NotAllowedError(
             f"The priority of {item_id} would be {priority}; {owner} may ask for {limits.max_priority} at the most.",
             task_id=item_id,

@@ -22,10 +22,11 @@ async def openapi(request: Request) -> Response:
 @router.get("/settings", **described(Rule.KNOWN, docs.SETTINGS))
 async def settings(request: Request) -> Response:
     """What holds now, from the file, the environment and by default; secrets are covered."""
-    config = runtime_of(request).config
+    runtime = runtime_of(request)
+    config = runtime.config
     return Answer(
         {
-            "settings": settings_shown(config.settings, only_owner_of(request)),
+            "settings": settings_shown(runtime.settings_now(), only_owner_of(request)),
             "source": config.source,
             "clusters": [cluster_shown(one) for one in config.clusters],
         }

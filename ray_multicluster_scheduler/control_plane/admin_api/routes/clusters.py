@@ -84,10 +84,11 @@ async def _drained(runtime: ServiceRuntime, name: str, deadline: float) -> bool:
 
 
 @router.post("/apply", **described(Rule.ADMINISTER, docs.APPLY))
-async def apply(request: Request) -> Response:
+async def apply(request: Request, dry_run: bool = False) -> Response:
     """Other clusters from now on: ``{"clusters": […]}``, or ``{"text": "the YAML of a clusters.yaml"}``, or ``{}`` to
     read the file again, as SIGHUP does. Those that are not named go; one that goes, or moves to another address, must
-    be empty. It holds until the next start, which reads the file."""
+    be empty. It holds until the next start, which reads the file. With ``dry_run`` nothing is changed: the answer is
+    what would be, and ``not_empty`` names those that would have to be drained first."""
     said, changes = await json_of(request), _changes_of(request)
     if said:
         if not caller_of(request).submits:
@@ -96,9 +97,11 @@ async def apply(request: Request) -> Response:
                 next_step="use a token with the roles admin and submitter; or change the file, and send {}",
             )
         wanted = await asyncio.to_thread(_config, said, runtime_of(request))
-        done = (await changes.apply(wanted)).to_dict()
     else:
-        done = (await changes.reload()).to_dict()
+        wanted = await changes.read_again()
+    if dry_run:
+        return Answer(changes.compare(wanted).to_dict())
+    done = (await changes.apply(wanted)).to_dict()
     await record_action(request, "apply", "clusters", done)
     return Answer(done)
 

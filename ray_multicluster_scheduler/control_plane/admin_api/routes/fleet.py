@@ -41,7 +41,7 @@ router = APIRouter(prefix="/api/v1", tags=["fleet"])
 async def fleet(request: Request) -> Response:
     """What a client has to know to submit: settings, clusters, home directories."""
     runtime, caller = runtime_of(request), caller_of(request)
-    settings = runtime.config.settings
+    settings = runtime.settings_now()
     return Answer(
         {
             "version": __version__,

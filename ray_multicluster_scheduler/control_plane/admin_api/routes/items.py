@@ -86,7 +86,7 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     runtime, caller = runtime_of(request), caller_of(request)
     for number, entry in enumerate(entries):
         try:
-            new = own_work.admitted(caller, runtime.settings, _wanted(entry, caller.user))
+            new = own_work.admitted(caller, runtime.machine.limits_of, _wanted(entry, caller.user))
             new = new if key is None else _keyed(new, key, number if many else None)
             wanted.append(new if caller.steers_all else own_work.own_only(caller, new))
         except SchedulerError as error:
@@ -296,7 +296,8 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     item = await _there(request, item_id)
     if item is not None:
         if not caller_of(request).steers_all:
-            own_work.check_priority(runtime.settings, item.task.owner, priority, item_id)
+            limits = runtime.machine.limits_of(item.task.owner)
+            own_work.check_priority(limits, item.task.owner, priority, item_id)
         runtime.tell(PriorityChanged(item_id, priority))
         await runtime.durable()
         await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})

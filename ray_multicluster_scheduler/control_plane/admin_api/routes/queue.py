@@ -7,17 +7,22 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api import waiting
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
 
 router = APIRouter(prefix="/api/v1", tags=["queue"])
+LONGEST_OWNER = 256
 
 
 @router.get("/queue", **described(Rule.SEE, docs.QUEUE))
@@ -38,15 +43,15 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
 @router.get("/owners", **described(Rule.SEE, docs.OWNERS))
 async def owners(request: Request) -> Response:
     """Everybody who has something that is not over, or limits: how much, and how much they may have."""
-    caller = caller_of(request)
-    return Answer({"owners": [row for row in await _owners(runtime_of(request)) if caller.may_see(row["owner"])]})
+    caller, rows = caller_of(request), await _owners(runtime_of(request))
+    return Answer({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
 @router.get("/owners/{owner}", **described(Rule.SEE, docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
     """One of them."""
     check_seen(request, owner, f"what {owner} has")
-    row = next((row for row in await _owners(runtime_of(request)) if row["owner"] == owner), None)
+    row = (await _owners(runtime_of(request))).get(owner)
     if row is None:
         raise UnknownItemError(
             f"{owner!r} has nothing here, and no limits.", next_step="GET /api/v1/owners names those who have"
@@ -54,7 +59,34 @@ async def one_owner(request: Request, owner: str) -> Response:
     return Answer(row)
 
 
-async def _owners(runtime: ServiceRuntime) -> list[dict[str, Any]]:
+@router.put("/owners/{owner}", **described(Rule.ADMINISTER, docs.SET_LIMITS))
+async def set_limits(request: Request, owner: str) -> Response:
+    """From now on these limits hold for an owner, also after a restart. They are all that it has: one that is not named
+    is as it is by default. What runs goes on, whatever they are."""
+    limits = owner_limits_from(await json_of(request))
+    return await _limited(request, owner, limits)
+
+
+@router.delete("/owners/{owner}", **described(Rule.ADMINISTER, docs.RESET_LIMITS))
+async def reset_limits(request: Request, owner: str) -> Response:
+    """The limits in the settings hold again."""
+    return await _limited(request, owner, None)
+
+
+async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> Response:
+    runtime = runtime_of(request)
+    if len(owner) > LONGEST_OWNER:
+        raise ConfigurationError(
+            f"The name {owner[:50]!r}… has {len(owner)} characters.",
+            next_step=f"use the name of an owner, of at most {LONGEST_OWNER}",
+        )
+    runtime.tell(OwnerLimitsChanged(owner, limits))
+    await runtime.durable()
+    action = "reset limits" if limits is None else "set limits"
+    await record_action(request, action, f"owner {owner}", None if limits is None else limits.model_dump())
+    return Answer((await _owners(runtime, owner))[owner])
+
+
+async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, Any]]:
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    paused = {row.name: row.paused for row in runtime.machine.owner_rows()}
-    return waiting.owner_rows(counts, runtime.config.settings.owners, paused)
+    return waiting.owner_rows(counts, runtime, also)

@@ -46,7 +46,7 @@ async def retry(request: Request, item_id: str) -> Response:
             f"{item_id} is the id of what is to be repeated.", next_step="give another id, or none"
         )
     task = _again(before, made or new_id(before.kind), key)
-    wanted = own_work.admitted(caller, runtime.settings, Wanted(task, objects))
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, Wanted(task, objects))
     if not caller.steers_all:
         wanted = own_work.own_only(caller, wanted)
     (answer,) = await runtime.take([wanted], {})

@@ -87,7 +87,14 @@ APPLY = Described(
         },
     ),
     answer=one(
-        thing(added=_NAMES, changed=_NAMES, removed=_NAMES, unchanged=_NAMES, not_applied=_NAMES),
-        {"added": [], "changed": ["mac"], "removed": [], "unchanged": [], "not_applied": []},
+        thing(
+            added=_NAMES,
+            changed=_NAMES,
+            removed=_NAMES,
+            unchanged=_NAMES,
+            not_applied=many(text(), "Settings that are others there: they hold from the next start on."),
+            not_empty=many(text(), "In a dry run: those that have to be drained first."),
+        ),
+        {"added": [], "changed": ["mac"], "removed": [], "unchanged": [], "not_applied": [], "not_empty": []},
     ),
 )

@@ -32,6 +32,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "attempt": ("Of this attempt; the newest one by default.", 1),
     "stream": ("Only what was printed to stdout, or to stderr.", "stdout"),
     "follow": ("Go on as it comes, until the item is over.", False),
+    "dry_run": ("Change nothing: say what would be.", False),
     "token_id": ("The id of a token, which is no secret.", "k3v9x2ab"),
     "force": ("Also the last token of an admin.", False),
     "types": (
@@ -41,6 +42,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "id": ("Only what happens to these items, with commas between them.", "nightly-2026-11-15"),
     "snapshot": ("First how everything is now.", False),
     "ticket": ("For a page that cannot send a header; see POST /api/v1/ticket.", ""),
+    "/api/v1/owners/{owner} owner": ("Whose they are.", "ann"),
     "/api/v1/events since": ("First what was told after the event with this number.", 0),
     "client": ("The name that the client gave to its mailbox.", "me"),
 }

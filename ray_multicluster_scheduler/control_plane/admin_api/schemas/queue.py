@@ -15,17 +15,19 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     whole,
 )
 
+_LIMITS = {
+    "weight": number("Its share at equal priority.", minimum=1e-6, maximum=1e6),
+    "max_queued": or_null(whole("So many may wait; more are refused.", minimum=0)),
+    "max_running": or_null(whole("So many may be on clusters.", minimum=0)),
+    "max_gpus": or_null(number("So many it may hold on clusters.", minimum=0)),
+    "max_priority": or_null(whole("What may be asked for at the most.")),
+}
 _OWNER = thing(
     owner=text(),
     waiting=whole(),
     running=whole("On a cluster, or on the way there."),
-    limits=thing(
-        weight=number("Its share at equal priority."),
-        max_queued=or_null(whole()),
-        max_running=or_null(whole()),
-        max_gpus=or_null(number()),
-        max_priority=or_null(whole("What may be asked for at the most.")),
-    ),
+    limits=thing("null: no limit.", **_LIMITS),
+    changed=flag("They were said since, and hold instead of those in the settings."),
     paused=or_null(text("Why its queue is paused; null: it is not.")),
 )
 _ANN = {
@@ -33,6 +35,7 @@ _ANN = {
     "waiting": 1,
     "running": 2,
     "limits": {"weight": 1.0, "max_queued": None, "max_running": 10, "max_gpus": None, "max_priority": None},
+    "changed": False,
     "paused": None,
 }
 QUEUE = Described(
@@ -91,3 +94,12 @@ OWNERS = Described(
     summary="Owners: what they have, and may have", answer=one(thing(owners=many(_OWNER)), {"owners": [_ANN]})
 )
 OWNER = Described(summary="One owner", answer=one(_OWNER, _ANN))
+SET_LIMITS = Described(
+    summary="Other limits for an owner",
+    body=one(
+        thing("Those that are not named are as they are by default: no limit, and weight 1.", maybe=_LIMITS),
+        {"weight": 1, "max_running": 10},
+    ),
+    answer=one(_OWNER, {**_ANN, "changed": True}),
+)
+RESET_LIMITS = Described(summary="The limits in the settings again", answer=one(_OWNER, _ANN))

@@ -1,14 +1,22 @@
-"""Nothing can wait for the success of an actor: it succeeds only when it leaves by itself, which most never do."""
+"""What is refused before the brain hears of it."""
 
 from __future__ import annotations
 
 from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
 
 
-def refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Raises ConfigurationError if the item is to come after one."""
+def check_acceptable(runtime: ControlPlane, task: TaskDescription) -> None:
+    """Raises ConfigurationError if its owner may not ask for such a priority, or if it is to come after an actor."""
+    check_priority(runtime, task)
+    if task.after:
+        _refuse_to_wait_for_actors(runtime, task)
+
+
+def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> None:
+    """Nothing can wait for the success of an actor: it succeeds only when it leaves by itself, which most never do."""
     for one in task.after:
         known = runtime.item(one) or runtime.item(one.rpartition(".")[0])  # the latter for a member of a gang
         if known is not None and known.task.serves:

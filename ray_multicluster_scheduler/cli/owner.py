@@ -1,0 +1,95 @@
+"""`rmcs owner`: what owners have in a service, and what they may have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from ray_multicluster_scheduler.cli.service import AddressOption, Output, OutputOption, ask, echo_json
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List owners of a service, and set their limits.")
+NAMES = ("weight", "max_queued", "max_running", "max_gpus", "max_priority")
+TITLES = ("OWNER", "WAITING", "RUNNING", *(name.replace("_", " ").upper() for name in NAMES), "LIMITS FROM", "PAUSED")
+_WHOLE = ("max_queued", "max_running", "max_priority")
+_Name = Annotated[str, typer.Argument(metavar="OWNER", help="Whose.")]
+
+
+@app.command("list")
+def list_owners(output: OutputOption = Output.table, address: AddressOption = None) -> None:
+    """List everybody who has something that is not over, or limits."""
+    rows = ask(address, "GET", "/api/v1/owners")["owners"]
+    _show(rows, rows, output)
+
+
+@app.command()
+def show(owner: _Name, output: OutputOption = Output.table, address: AddressOption = None) -> None:
+    """Show what one owner has, and may have."""
+    row = ask(address, "GET", _path(owner))
+    _show([row], row, output)
+
+
+@app.command("set")
+def set_limits(
+    owner: _Name,
+    weight: Annotated[str | None, typer.Option("--weight", help="Its share at equal priority.")] = None,
+    max_queued: Annotated[str | None, typer.Option("--max-queued", help="So many may wait; or none: any.")] = None,
+    max_running: Annotated[str | None, typer.Option("--max-running", help="So many may be on clusters.")] = None,
+    max_gpus: Annotated[str | None, typer.Option("--max-gpus", help="So many it may hold there.")] = None,
+    max_priority: Annotated[str | None, typer.Option("--max-priority", help="What it may ask for.")] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Those in the settings again.")] = False,
+    output: OutputOption = Output.table,
+    address: AddressOption = None,
+) -> None:
+    """Set limits of an owner; those that are not named stay as they are, and `none` lifts one.
+
+    They hold at once, and over restarts of the service, instead of those in its settings. What runs goes on.
+    """
+    texts = dict(zip(NAMES, (weight, max_queued, max_running, max_gpus, max_priority), strict=True))
+    given = {name: _limit(name, text) for name, text in texts.items() if text is not None}
+    if reset == bool(given):
+        raise typer.BadParameter("Name limits, such as --max-running 5, or --reset to end them; not both.")
+    if reset:
+        row = ask(address, "DELETE", _path(owner))
+    else:
+        rows = ask(address, "GET", "/api/v1/owners")["owners"]
+        now: dict[str, Any] = next((row["limits"] for row in rows if row["owner"] == owner), {})
+        row = ask(address, "PUT", _path(owner), {**now, **given})
+    _show([row], row, output)
+
+
+def _path(owner: str) -> str:
+    return f"/api/v1/owners/{quote(owner, safe='')}"
+
+
+def _limit(name: str, text: str) -> float | None:
+    """A number, or None for no limit."""
+    if text == "none" and name != "weight":
+        return None
+    try:
+        return int(text) if name in _WHOLE else float(text)
+    except ValueError:
+        kind = "a whole number, or none" if name in _WHOLE else "a number" if name == "weight" else "a number, or none"
+        option = f"--{name.replace('_', '-')}"
+        raise typer.BadParameter(f"{text!r} is not {kind}.", param_hint=option) from None
+
+
+def _show(rows: list[dict[str, Any]], answer: Any, output: Output) -> None:
+    if output is Output.json:
+        echo_json(answer)
+        return
+    from ray_multicluster_scheduler.cli.output import console, plain_table
+
+    console().print(plain_table(TITLES, [_cells(row) for row in rows]))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    limits = ["–" if row["limits"][name] is None else _short(row["limits"][name]) for name in NAMES]
+    paused = "no" if row["paused"] is None else f"yes: {row['paused']}" if row["paused"] else "yes"
+    source = "set later" if row["changed"] else "settings"
+    return row["owner"] or '""', str(row["waiting"]), str(row["running"]), *limits, source, paused
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

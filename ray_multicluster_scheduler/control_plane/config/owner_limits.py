@@ -1,0 +1,30 @@
+"""Limits of one owner that do not come from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.complaints import did_you_mean
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+
+_KNOWN = tuple(OwnerLimits.model_fields)
+
+
+def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
+    """All limits of an owner; those that are not named are as they are by default. Raises ConfigurationError."""
+    try:
+        return OwnerLimits.model_validate(dict(said), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"][:1])
+    if first["type"] == "extra_forbidden":
+        raise ConfigurationError(
+            f"An owner has no limit {key[:100]!r}{did_you_mean(key, _KNOWN)}.", next_step=f"use {', '.join(_KNOWN)}"
+        )
+    why = first["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    next_step = "give a number above 0" if key == "weight" else "give a number, or null (None) for no limit"
+    raise ConfigurationError(f"{key} is {str(first['input'])[:100]!r}: {why}.", next_step=next_step)

@@ -1,0 +1,103 @@
+"""`rmcs owner`: list, show and set, over HTTP to a service on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.main import main
+from tests.unit.service.http_service import HttpService
+
+ANN = {"weight": 2.0, "max_queued": 1_000_000, "max_running": 5, "max_gpus": 0.5, "max_priority": None}
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", auth="token", owners={"ann": ANN}) as one:
+        monkeypatch.setenv("RMCS_ADDRESS", one.address)
+        monkeypatch.setenv("RMCS_TOKEN", one.token)
+        yield one
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_listed_and_shown(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    service.submit("t", owner="bob")
+    service.post("/api/v1/queue/owner/bob/pause", {"reason": "on holiday"})
+    assert main(["owner", "list"]) == 0
+    head, ann, bob = lines(capsys)
+    assert head[:3] == ["OWNER", "WAITING", "RUNNING"]
+    assert ann == ["ann", "0", "0", "2", "1000000", "5", "0.5", "–", "settings", "no"]
+    assert bob[0] == "bob"
+    assert bob[-3:] == ["yes:", "on", "holiday"]
+    assert main(["owner", "list", "-o", "json"]) == 0
+    assert [row["owner"] for row in json.loads(capsys.readouterr().out)] == ["ann", "bob"]
+    assert main(["owner", "show", "ann"]) == 0
+    assert lines(capsys)[1] == ann
+    assert main(["owner", "show", "ann", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits"] == ANN
+
+
+def test_what_is_not_named_stays_as_it_is(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["owner", "set", "ann", "--max-running", "9", "--max-gpus", "none", "--max-priority", "-3"]) == 0
+    assert lines(capsys)[1] == ["ann", "0", "0", "2", "1000000", "9", "–", "-3", "set", "later", "no"]
+    limits = {**ANN, "max_running": 9, "max_gpus": None, "max_priority": -3}
+    assert service.get("/api/v1/owners/ann")["limits"] == limits
+    assert main(["owner", "set", "ann", "--weight", "0.5", "-o", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["limits"], row["changed"]) == ({**limits, "weight": 0.5}, True)
+    assert main(["owner", "set", "ann", "--reset"]) == 0
+    assert "settings" in capsys.readouterr().out
+    assert service.get("/api/v1/owners/ann")["limits"] == ANN
+
+
+def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["owner", "show", "some body"]) == 102
+    assert "has nothing here, and no limits" in capsys.readouterr().err
+    assert main(["owner", "set", "some body", "--max-queued", "0"]) == 0
+    assert service.get("/api/v1/owners/some%20body")["limits"]["max_queued"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ann"], "Name limits, such as --max-running 5"),
+        (["ann", "--reset", "--weight", "1"], "not both"),
+        (["ann", "--max-running", "many"], "'many' is not a whole number, or none."),
+        (["ann", "--max-running", "1.5"], "'1.5' is not a whole number, or none."),
+        (["ann", "--weight", "none"], "'none' is not a number."),
+        (["ann", "--weight", "0"], "weight is '0.0': it should be greater than 0"),
+        (["ann", "--max-gpus", "x"], "'x' is not a number, or none."),
+    ],
+)
+def test_what_is_wrong_is_said(
+    service: HttpService, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["owner", "set", *words]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+def test_limits_are_for_admins(
+    service: HttpService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMCS_TOKEN", service.token_for("otto", Role.OPERATOR))
+    assert main(["owner", "list"]) == 0
+    assert main(["owner", "set", "ann", "--weight", "3"]) == 1
+    assert "for a token with the role admin" in capsys.readouterr().err
+
+
+def test_there_is_no_service(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+    monkeypatch.delenv("RMCS_ADDRESS", raising=False)
+    assert main(["owner", "list"]) == 2
+    assert "No service runs here" in capsys.readouterr().err
