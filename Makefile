@@ -17,7 +17,7 @@ demo test test-full bench chaos-store: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-node
+.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-node setup-promtool
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,14 +25,14 @@ help: ## List what one can do (the default)
 demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why each ran where it did
 	@exec "$(BIN)/rmcs" demo
 
-test: setup setup-ray setup-node ## All tests, unit and integration (real Ray), but for the slow ones
+test: setup setup-ray setup-node setup-promtool ## All tests, unit and integration (real Ray), but for the slow ones
 	@"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
 	@"$(BIN)/python" -m pytest tests --ignore=tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
 
-test-unit: setup setup-node ## Only the tests without Ray: seconds
+test-unit: setup setup-node setup-promtool ## Only the tests without Ray: seconds
 	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)
 
-test-full: setup setup-ray setup-node ## All tests, the slow ones too
+test-full: setup setup-ray setup-node setup-promtool ## All tests, the slow ones too
 	@exec "$(BIN)/python" -m pytest -m "" $(ARGS)
 
 # The pure core; what its two drivers of I/O do is shown elsewhere.
@@ -93,7 +93,7 @@ bench: setup setup-ray ## Run the benchmarks, one line of JSON each
 
 clean: ## Remove the environments and everything that was built
 	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build site htmlcov sim-failures .coverage \
-		tests/javascript/node_modules tests/javascript/.lock \
+		tests/javascript/node_modules tests/javascript/.lock tests/monitoring/.promtool \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -106,3 +106,6 @@ setup-ray: ## Only make .venv-ray, the environment of the local clusters
 
 setup-node: ## Only have what runs the examples of docs/api.md: curl, Node, two packages of npm's
 	@"$(PYTHON)" scripts/setup_node.py
+
+setup-promtool: ## Only have what checks the rules of examples/monitoring
+	@"$(PYTHON)" scripts/setup_promtool.py

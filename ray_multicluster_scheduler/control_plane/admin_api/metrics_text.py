@@ -8,13 +8,14 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.control_plane.admin_api.load_series import share_taken
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.store import Room
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Labels
 
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _RESOURCES = ("CPU", "GPU", "memory")
 
 
-def metrics_text(runtime: ServiceRuntime) -> str:
+def metrics_text(runtime: ServiceRuntime, room: Room) -> str:
     """On the loop; nobody is asked."""
     machine, metrics, now = runtime.machine, runtime.metrics, runtime.clock.now()
     names = machine.registry.names()
@@ -63,4 +64,11 @@ def metrics_text(runtime: ServiceRuntime) -> str:
                     yield {"cluster": name, "resource": what}, share
 
     out.family("rmcs_cluster_utilization", "gauge", "Which part of a resource is taken.", used())
+    out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", metrics.commit)
+    trouble = runtime.store.trouble
+    out.family("rmcs_store_up", "gauge", "1 if what is accepted can be written.", [({}, float(trouble is None))])
+    out.family("rmcs_store_free_bytes", "gauge", "Free where the record is kept.", [({}, room.free_bytes)])
+    out.family("rmcs_store_blob_bytes", "gauge", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
+    quota = runtime.config.settings.payload_quota_bytes
+    out.family("rmcs_store_blob_quota_bytes", "gauge", "And how much they may take.", [({}, quota)])
     return out.text()

@@ -75,6 +75,7 @@ class ServiceRuntime(ServiceKnown):
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
+        store.on_commit(self.metrics.commit.add)
 
     def settings_now(self) -> Settings:
         """Those that hold: with what was said of owners since."""

@@ -26,6 +26,10 @@ class BlobRoom:
         """Known to be kept, so that nobody has to look again."""
         self.lock = threading.Lock()
 
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept_bytes
+
     def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
         """Room for all of them, or for none."""
         for size in blobs.values():

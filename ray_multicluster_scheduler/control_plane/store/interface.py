@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Happened,
     Outcome,
     Page,
+    Room,
     Step,
     StoredItem,
     Unfinished,
@@ -52,6 +53,13 @@ class Store(Protocol):
 
     def on_trouble(self, hear: Callable[[str | None], object]) -> None:
         """Tell of each change of :attr:`trouble`, from some thread. It must return at once."""
+
+    def on_commit(self, hear: Callable[[float], object]) -> None:
+        """Tell how many seconds it took to make something durable, each time, from one thread. It must return at once,
+        and may not raise."""
+
+    def room(self) -> Room:
+        """How much there is, and how much is taken. Looks at the disk."""
 
     # ---- reading
 

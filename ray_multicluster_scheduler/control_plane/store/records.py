@@ -116,6 +116,14 @@ class FleetNow:
     owners: Mapping[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that are free where the record is, and that payloads, results and output take of their quota."""
+
+    free_bytes: int
+    blob_bytes: int
+
+
 @dataclass(slots=True)
 class Change:
     """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests, ``putters`` digests with users

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from math import inf
 from pathlib import Path
+from time import perf_counter
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
@@ -30,6 +32,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Happened,
     Outcome,
     Page,
+    Room,
     Step,
     StoredItem,
     Unfinished,
@@ -90,6 +93,7 @@ class SqliteStore:
         self._room = BlobRoom(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
         self.sealer = Sealer(folder / KEY_FILE)
         self._retention = statements("retention")
+        self._heard_commits: list[Callable[[float], object]] = []
         self._writer = GroupWriter(self._commit)
 
     # ---- writing
@@ -101,6 +105,15 @@ class SqliteStore:
     def on_trouble(self, hear: Callable[[str | None], object]) -> None:
         self._writer.on_trouble(hear)
 
+    def on_commit(self, hear: Callable[[float], object]) -> None:
+        self._heard_commits.append(hear)
+
+    def room(self) -> Room:
+        try:
+            return Room(shutil.disk_usage(self.path.parent).free, self._room.kept_bytes)
+        except OSError as error:
+            raise StoreError(f"The state folder {self.path.parent} cannot be looked at: {error.strerror}.") from error
+
     def write(self, change: Change) -> Future[int]:
         future = self._writer.put(change)
         if change.blobs:
@@ -109,8 +122,12 @@ class SqliteStore:
         return future
 
     def _commit(self, change: Change) -> int:
+        began = perf_counter()
         with sentences(self.path, self._connection):
-            return self._changes.commit(change)
+            number = self._changes.commit(change)
+        for hear in self._heard_commits:
+            hear(perf_counter() - began)
+        return number
 
     # ---- reading
 

@@ -12,6 +12,7 @@ MOST_REASONS = 64
 OTHER = "OTHER"
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86_400.0)
 _SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
+_COMMIT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
 _QUEUED, _DISPATCHING, _RUNNING = TaskState.QUEUED, TaskState.DISPATCHING, TaskState.RUNNING
 _RETRYING, _FAILED = TaskState.RETRYING, TaskState.FAILED
 
@@ -27,6 +28,8 @@ class MetricsAggregator:
         self.not_started: Counter[str] = Counter()
         """By cluster: attempts that were sent there and did not begin."""
         self.queue_wait, self.dispatch, self.decision = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_SHORT)
+        self.commit = Histogram(_COMMIT)
+        """Told by the one thread that writes to the store."""
 
     def moved(self, before: Transition | None, now: Transition) -> None:
         """An item has made a step; ``before`` is its last one. It is called for each, so it does little."""

@@ -66,6 +66,15 @@ def test_what_happened_is_counted(service: HttpService) -> None:
     assert figures(service)['rmcs_tasks_total{state="SUCCEEDED"}'] == 1
 
 
+def test_the_store_is_watched(service: HttpService) -> None:
+    before = figures(service)
+    assert before["rmcs_store_up"] == 1
+    assert before["rmcs_store_free_bytes"] > 0
+    assert before["rmcs_store_blob_bytes"] < before["rmcs_store_blob_quota_bytes"]
+    service.submit("t")
+    assert figures(service)["rmcs_store_commit_seconds_count"] > before["rmcs_store_commit_seconds_count"]
+
+
 def test_all_names_are_there_once_there_is_something_to_say(service: HttpService) -> None:
     service.submit("t")
     item = service.plane.runtime.item("t")

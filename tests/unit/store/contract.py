@@ -92,6 +92,21 @@ class StoreContract:
         assert not store.expired("x")
         assert (store.next_fence, store.next_number) == (1, 1)
 
+    def test_each_commit_tells_how_long_it_took(self, open_store: Open) -> None:
+        store, took = open_store(), list[float]()
+        store.on_commit(took.append)
+        store.write(accepted(1)).result()
+        assert len(took) == 1
+        assert 0 < took[0] < 60
+
+    def test_how_much_room_there_is(self, open_store: Open) -> None:
+        store = open_store()
+        before = store.room()
+        assert before.free_bytes > 0
+        digest = store.put_blob(b"x" * 100_000)
+        store.write(Change(settings={"of": digest.encode()})).result()
+        assert store.room().blob_bytes == before.blob_bytes + 100_000
+
     def test_a_setting_is_replaced_and_removed(self, open_store: Open) -> None:
         store = open_store()
         store.write(Change(settings={"a": b"1", "b": b"2", "%": b"3"}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
@@ -17,4 +19,6 @@ router = APIRouter(tags=["probes"])
 @router.get("/metrics", **described(Rule.KNOWN, docs.METRICS))
 async def metrics(request: Request) -> Response:
     """All figures, in the text form of Prometheus."""
-    return Response(metrics_text(runtime_of(request)), media_type=CONTENT_TYPE)
+    runtime = runtime_of(request)
+    room = await asyncio.to_thread(runtime.store.room)  # a disk may be slow
+    return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)

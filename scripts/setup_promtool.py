@@ -1,0 +1,63 @@
+"""Have promtool, which checks the rules of examples/monitoring and evaluates them on recorded series.
+
+    python3 scripts/setup_promtool.py
+
+The one on the PATH is used. Else it is taken out of Debian's package `prometheus`, which is not installed: that would
+start a server. Safe to run twice at the same time, and to interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests" / "monitoring" / ".promtool"
+HINT = "put promtool (https://prometheus.io/download) on the PATH, and run the same command again"
+
+
+def main() -> int:
+    try:
+        if find() is None:
+            make()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"set-up: promtool cannot be had: {error}\nset-up: {HINT}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("set-up: interrupted; the next run starts it again.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def find() -> Path | None:
+    """Where it is. Also asked by the tests that use it."""
+    named = shutil.which("promtool")
+    if named is not None:
+        return Path(named)
+    own = FOLDER / "promtool"
+    return own if own.exists() else None
+
+
+def make() -> None:
+    """Whoever comes second replaces it by the same."""
+    print("set-up: taking promtool out of Debian's package prometheus (once; 20 MB) …", file=sys.stderr, flush=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as draft:
+        if os.geteuid() == 0:  # as somebody else, the lists are taken as they are
+            _run("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", "update", cwd=draft)
+        _run("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "prometheus", cwd=draft)
+        (package,) = Path(draft).glob("prometheus_*.deb")
+        _run("dpkg-deb", "--extract", str(package), "out", cwd=draft)
+        (Path(draft) / "out" / "usr" / "bin" / "promtool").replace(FOLDER / "promtool")
+
+
+def _run(*command: str, cwd: str) -> None:
+    subprocess.run(command, cwd=cwd, stdout=sys.stderr, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What examples/monitoring asks Prometheus for exists, can be evaluated, and says what it should on recorded series."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.documented import ROOT
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import running
+
+EXAMPLES = ROOT / "examples" / "monitoring"
+TESTS = ROOT / "tests" / "monitoring" / "alerts_test.yaml"
+RULES: list[dict[str, Any]] = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())["groups"][0]["rules"]
+DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
+ASKED = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    spec = importlib.util.spec_from_file_location("setup_promtool", ROOT / "scripts" / "setup_promtool.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found = script.find()
+    assert found is not None, "promtool is missing: python3 scripts/setup_promtool.py"
+    return subprocess.run([found, *words], capture_output=True, text=True, check=False)
+
+
+def names(expressions: list[str]) -> set[str]:
+    return {name for one in expressions for name in re.findall(r"\brmcs_\w+", one)}
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Every name that a service shows once there is something to say."""
+    with HttpService(tmp_path_factory.mktemp("state"), submission_interval_s=0) as service:
+        service.submit("t")
+        item = service.plane.runtime.item("t")
+        assert item is not None
+        running(item)
+        service.plane.runtime.ask(lambda: service.plane.runtime.metrics.retries.update(["WORKER_CRASHED"]))
+        until(lambda: b"rmcs_schedule_success_ratio" in service.get("/metrics"))
+        text = service.get("/metrics").decode()
+    return set(re.findall(r"^(rmcs_\w+)", text, re.MULTILINE))
+
+
+def test_every_figure_that_is_asked_for_exists(exposed: set[str]) -> None:
+    assert names([rule["expr"] for rule in RULES] + ASKED) <= exposed
+
+
+def test_every_figure_is_shown_by_the_dashboard(exposed: set[str]) -> None:
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed} - {"rmcs_build_info"}
+    assert families <= {re.sub(r"_bucket$", "", name) for name in names(ASKED)}
+
+
+def test_the_rules_are_rules() -> None:
+    done = promtool("check", "rules", EXAMPLES / "alerts.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = promtool("check", "config", "--syntax-only", EXAMPLES / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    done = promtool("test", "rules", TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
+@pytest.mark.parametrize("expression", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
+def test_a_rule_that_says_something_else_is_noticed(alert: str, expression: str, tmp_path: Path) -> None:
+    rules = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
+    for rule in rules["groups"][0]["rules"]:
+        if rule["alert"] == alert:
+            rule["expr"] = expression
+    tests = yaml.safe_load(TESTS.read_text())
+    tests["rule_files"] = ["alerts.yaml"]
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(rules))
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    done = promtool("test", "rules", tmp_path / "tests.yaml")
+    assert done.returncode != 0
+    assert alert in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert set(rule["annotations"]) == {"summary", "what_to_do"}
+    assert rule["labels"]["severity"] in ("page", "warn")
+
+
+def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:
+    plain = [one.replace("$__rate_interval", "5m").replace("$instance", ".*") for one in ASKED]
+    assert not [one for one in plain if "$" in one]
+    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(plain)]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = promtool("check", "rules", tmp_path / "panels.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_panels_have_their_own_place() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["title"]
+        assert panel["description"]
