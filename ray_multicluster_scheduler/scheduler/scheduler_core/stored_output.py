@@ -7,13 +7,16 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.control_plane.store import Store
-from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore, as_text
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import Output, OutputStore, as_text
 
 Key: TypeAlias = tuple[str, int]
 
 
 class StoredOutput(OutputStore):
-    """Each document has what came since the one before. Who prints nothing has none."""
+    """Each document has what came since the one before. Who prints nothing has none.
+
+    What is pushed out of memory is read from the store; what was not written by then is lost, and its document says how
+    much that was."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -21,6 +24,8 @@ class StoredOutput(OutputStore):
         self.behind: dict[Key, None] = {}
         """Attempts of which something is not written."""
         self._whole: set[Key] = set()
+        self._elsewhere: dict[str, set[int]] = {}
+        """Attempts that were pushed out: memory has less of them than the store."""
 
     def write(self, task_id: str, attempt: int, stream: str, text: str) -> None:
         key = (task_id, attempt)
@@ -37,17 +42,36 @@ class StoredOutput(OutputStore):
     def forget(self, task_id: str) -> None:
         super().forget(task_id)
         self._whole = {key for key in self._whole if key[0] != task_id} if self._whole else self._whole
+        self._elsewhere.pop(task_id, None)
+
+    def text(self, task_id: str, attempt: int, stream: str | None = None) -> str:
+        """What is at hand; nothing of an attempt that has to be read."""
+        return "" if attempt in self._elsewhere.get(task_id, ()) else super().text(task_id, attempt, stream)
 
     def unwritten(self, task_id: str, attempt: int) -> bytes | None:
         """A document of what came since the last call; None if nothing did. Whoever calls writes it."""
         self.behind.pop((task_id, attempt), None)
         with self._changed:
+            parts, dropped = self._news(task_id, attempt)
+            self._lost.get(task_id, {}).pop(attempt, None)
             output = self._outputs.get(task_id, {}).get(attempt)
-            if output is None:
-                return None
-            parts, dropped = output.parts[output.written :], output.dropped - output.told
-            output.written, output.told = len(output.parts), output.dropped
+            if output is not None:
+                output.written, output.told = len(output.parts), output.dropped
         return json.dumps({"parts": parts, "dropped": dropped}).encode() if parts or dropped else None
+
+    def _news(self, task_id: str, attempt: int) -> tuple[list[tuple[str, str]], int]:
+        """With the lock: what is not written, and how much more was dropped."""
+        parts, output = self._gap(task_id, attempt), self._outputs.get(task_id, {}).get(attempt)
+        if output is None:
+            return parts, 0
+        return [*parts, *output.parts[output.written :]], output.dropped - output.told
+
+    def _pushed_out(self, task_id: str, attempt: int, output: Output) -> None:
+        self._elsewhere.setdefault(task_id, set()).add(attempt)
+        lost = sum(len(text) for _, text in output.parts[output.written :]) + output.dropped - output.told
+        if lost:
+            self._lose(task_id, attempt, lost)
+            self.behind[task_id, attempt] = None
 
     def take_up(self, task_id: str, attempt: int, *, whole: bool) -> None:
         """Of an attempt that is not over: what the process before had written. With ``whole`` that is all of it, and
@@ -70,7 +94,9 @@ class StoredOutput(OutputStore):
                 task_id=task_id,
                 next_step="read output sooner, or keep it longer (keep_payloads_s)",
             )
-        return as_text(parts, dropped, stream)
+        with self._changed:
+            fresh, more = self._news(task_id, attempt)
+        return as_text([*parts, *fresh], dropped + more, stream)
 
     def _read(self, task_id: str, attempt: int) -> tuple[list[list[str]], int, bool]:
         parts: list[list[str]] = []

@@ -8,6 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import PIECE_COST, OutputStore
 
 
+def lost(characters: int) -> str:
+    return f"[{characters} characters of output were dropped here]\n"
+
+
+LOST = lost(1)
+
+
 def test_streams_are_kept_in_order_and_can_be_told_apart() -> None:
     store = OutputStore()
     for stream, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "c")):
@@ -32,7 +39,8 @@ def test_all_together_have_a_bound_and_what_ended_first_goes_first() -> None:
         store.write(f"t{number}", 1, "stdout", "x")
         store.close(f"t{number}", 1)
     store.write("t3", 1, "stdout", "x")
-    assert [store.text(f"t{number}", 1) for number in range(4)] == ["x", "", "x", "x"]
+    assert [store.text(f"t{number}", 1) for number in range(4)] == ["x", LOST, "x", "x"]
+    assert store.text("t1", 1, "stderr") == LOST
 
 
 def test_what_is_not_over_is_never_pushed_out() -> None:
@@ -43,7 +51,7 @@ def test_what_is_not_over_is_never_pushed_out() -> None:
     assert [store.text(f"t{number}", 1) for number in range(4)] == ["x", "x", dropped, dropped]
     store.close("t0", 1)
     store.write("t3", 1, "stdout", "y")
-    assert [store.text(f"t{number}", 1) for number in (0, 1, 3)] == ["", "x", "y" + dropped]
+    assert [store.text(f"t{number}", 1) for number in (0, 1, 3)] == [LOST, "x", "y" + dropped]
 
 
 def test_a_piece_that_comes_after_the_end_does_not_push_out_its_own_attempt() -> None:
@@ -53,7 +61,7 @@ def test_a_piece_that_comes_after_the_end_does_not_push_out_its_own_attempt() ->
         store.close("t1", 1)
     assert store.text("t1", 1) == "ab\n[1 characters more were dropped]\n"
     store.write("t2", 1, "stdout", "x")
-    assert (store.text("t1", 1), store.text("t2", 1)) == ("", "x")
+    assert (store.text("t1", 1), store.text("t2", 1)) == (lost(3), "x"), "also what was dropped before"
 
 
 def test_silent_attempts_cost_nothing() -> None:
@@ -70,7 +78,7 @@ def test_closing_an_attempt_closes_those_before_it() -> None:
     store.close("t1", 2)
     for attempt in (4, 5):
         store.write("t1", attempt, "stdout", "y")
-    assert [store.text("t1", attempt) for attempt in range(1, 6)] == ["", "", "x", "y", "y"]
+    assert [store.text("t1", attempt) for attempt in range(1, 6)] == [LOST, LOST, "x", "y", "y"]
 
 
 def test_forgetting() -> None:
@@ -86,11 +94,27 @@ def test_forgetting() -> None:
     assert (store._outputs, store._closed, store._total) == ({}, {}, 0)
 
 
+def test_what_was_pushed_out_is_told_until_it_is_forgotten_and_what_comes_late_is_behind_it() -> None:
+    store = OutputStore(max_total=2 * (PIECE_COST + 1))
+    store.write("t1", 1, "stdout", "a")
+    store.close("t1", 1)
+    for text in "bc":
+        store.write("t2", 1, "stdout", text)
+    assert all_of(store, Item(store, over=True)) == LOST
+    store.close("t2", 1)
+    store.write("t1", 1, "stdout", "d")
+    assert (store.text("t1", 1), store.text("t2", 1)) == (LOST + "d", lost(2))
+    for name in ("t1", "t2"):
+        store.forget(name)
+        assert store.text(name, 1) == ""
+    assert (store._outputs, store._closed, store._lost, store._total) == ({}, {}, {}, 0)
+
+
 class Item:
     """What a follower asks about."""
 
-    def __init__(self, store: OutputStore) -> None:
-        self._store, self._attempt, self._over = store, 1, False
+    def __init__(self, store: OutputStore, *, over: bool = False) -> None:
+        self._store, self._attempt, self._over = store, 1, over
 
     def now(self) -> tuple[int, bool]:
         return self._attempt, self._over
@@ -162,7 +186,7 @@ def test_a_follower_reads_to_the_end_what_was_pushed_out_meanwhile() -> None:
     store.close("t1", 1)
     store.write("t2", 1, "stdout", "c")
     item.moves(1, over=True)
-    assert store.text("t1", 1) == ""
+    assert store.text("t1", 1) == lost(2)
     assert list(pieces) == ["b"]
 
 

@@ -117,6 +117,39 @@ def test_an_earlier_attempt_is_read_from_the_store(plane: ServicePlane) -> None:
     assert printed(plane, "t", attempt=1) == "first\n"
 
 
+def test_what_is_pushed_out_of_memory_before_it_is_written_leaves_a_gap(plane: ServicePlane) -> None:
+    items = {name: running(plane.taken(a_task(name, 0))) for name in ("t", "other")}
+    plane.runtime.output._max_total = 1000
+    prints(plane, "t", "written\n")
+    plane.runtime.ask(plane.runtime._stored.write_output)
+    prints(plane, "t", "x" * 300)
+    plane.runtime.ask(lambda: plane.runtime.kill(items["t"], "no more", force=True))  # it ends, and says no last word
+    until(items["t"].done)
+    prints(plane, "other", "y" * 700)
+    expected = "written\n[300 characters of output were dropped here]\n"
+    assert printed(plane, "t") == expected, "before the loss is written"
+    prints(plane, "t", "late\n")
+    assert printed(plane, "t") == expected + "late\n"
+    assert printed(plane, "t", "stderr") == "[300 characters of output were dropped here]\n"
+    plane.runtime.ask(plane.runtime._stored.write_output)
+    until(lambda: len(plane.store.output("t", 1)) == 2)
+    assert printed(plane, "t") == expected + "late\n"
+    killed(plane)
+    assert printed(plane, "t") == expected + "late\n"
+
+
+def test_what_is_written_and_pushed_out_has_no_gap(plane: ServicePlane) -> None:
+    items = {name: running(plane.taken(a_task(name, 0))) for name in ("t", "other")}
+    plane.runtime.output._max_total = 1000
+    prints(plane, "t", "x" * 300)
+    plane.finish(items["t"])
+    until(lambda: len(plane.store.output("t", 1)) == 1)
+    prints(plane, "other", "y" * 700)
+    assert plane.runtime.output.text("t", 1) == ""
+    assert printed(plane, "t") == "x" * 300
+    plane.finish(items["other"])
+
+
 def test_retention_takes_it_with_the_payloads(plane: ServicePlane) -> None:
     item = running(plane.taken(a_task("t")))
     prints(plane, "t", "hello\n")

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import questions
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api import serve
+from ray_multicluster_scheduler.control_plane.admin_api.routes import actors
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import task
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
@@ -65,8 +66,16 @@ def test_the_same_id_again_is_the_same_call(service: ActorService) -> None:
     assert service.link.adopted_methods == []
 
 
-def test_sent_twice_at_the_same_time_it_runs_once(service: ActorService) -> None:
-    """Also if the first of the two was answered before the second went on."""
+@pytest.mark.parametrize("recorded_after_s", [0.0, 0.3])
+def test_sent_twice_at_the_same_time_it_runs_once(
+    service: ActorService, monkeypatch: pytest.MonkeyPatch, recorded_after_s: float
+) -> None:
+    """Also if the first of the two was answered before the second went on, or before it was recorded who called."""
+
+    async def record_called(*_: object) -> None:
+        await asyncio.sleep(recorded_after_s)
+
+    monkeypatch.setattr(actors, "record_called", record_called)
     large = b"x" * 100_000
     service.ask("PUT", f"/api/v1/blobs/{digest_of(large)}", data=large)
     slow = SlowBlobs(service)

@@ -101,7 +101,7 @@ async def _take(
     runtime, caller = runtime_of(request), caller_of(request)
     try:
         wanted = _wanted(entry, box, None if caller.steers_all else caller.user)
-        known = box.find(wanted.id)
+        known, new = box.find(wanted.id), False
         if known is None:
             if wanted.actor in late:
                 raise late[wanted.actor]
@@ -112,11 +112,12 @@ async def _take(
                 lambda: box.find(wanted.id) or runtime.calls.find(wanted.id),
                 own_work.steered_by(caller),
             )
-            if isinstance(known, CallItem) and caller.steers_all:
-                await record_called(request, known.actor.item)
+            new = True
         if isinstance(known, Item):
             raise _taken(wanted.id)
-        box.watch(known)
+        box.watch(known)  # before anything else is waited for: it may be answered meanwhile, and be sent once more
+        if new and isinstance(known, CallItem) and caller.steers_all:
+            await record_called(request, known.actor.item)
     except MissingBlobs as error:
         late[wanted.actor] = error
         return {"problem": problems.document(error)}
