@@ -228,6 +228,13 @@ class TestLimits:
         api.set_owner_limits("ada", max_priority=4)
         scheduler.submit_task_async(len, ("x",), owner="ada", priority=4)
 
+    def test_a_brain_that_hears_nothing_any_more_holds_nobody_up(
+        self, plane: ActorPlane, scheduler: UnifiedScheduler
+    ) -> None:
+        plane.runtime.ask(lambda: plane.runtime.manager.fail(ZeroDivisionError("ours")))
+        scheduler.set_owner_limits("ada", weight=2)
+        assert scheduler.owner_limits("ada")["weight"] == 1
+
     @pytest.mark.parametrize(
         ("owner", "limits", "said"),
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
     from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+
+LOOK_AGAIN_S = 0.5
 
 
 class Known(LoopThread, ControlPlane):
@@ -112,8 +115,17 @@ class Known(LoopThread, ControlPlane):
         self._here.machine.registry.get(name)
 
     def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
-        machine = self._here.machine
-        return self.ask(lambda: machine.limits_of(owner)) if anew else machine.limits_of(owner)
+        if anew and not self.on_its_loop:
+            self.run(self._until_heard())
+        return self._here.machine.limits_of(owner)
+
+    async def _until_heard(self) -> None:
+        """Until the brain has handled what it was told so far, or is told nothing any more."""
+        heard = asyncio.Event()
+        self._here.manager.when_durable(heard.set)
+        while not heard.is_set() and self._here.refusal is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(heard.wait(), LOOK_AGAIN_S)
 
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
         if refresh is None:

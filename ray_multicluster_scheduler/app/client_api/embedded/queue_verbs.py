@@ -64,19 +64,22 @@ class QueueVerbs(ABC):
         return runtime.limits_of(name, anew=True).model_dump()
 
     def set_owner_limits(self, owner: str, **limits: Unpack[LimitOptions]) -> None:
-        """From now on these limits hold for an owner instead of those in the settings. They are all that it has: what
-        is not named is as it is by default. What runs goes on. With a service it is for admins, and outlives restarts.
+        """These limits hold for an owner instead of those in the settings, when this returns. They are all that it has:
+        what is not named is as it is by default. What runs goes on. With a service it is for admins, and outlives
+        restarts.
 
         Raises ConfigurationError for what are no limits.
         """
         wanted = owner_limits_from(limits)
         runtime, name = self._owner(owner)
         runtime.tell(OwnerLimitsChanged(name, wanted))
+        runtime.limits_of(name, anew=True)
 
     def reset_owner_limits(self, owner: str) -> None:
         """The end of :meth:`set_owner_limits`: those in the settings hold again."""
         runtime, name = self._owner(owner)
         runtime.tell(OwnerLimitsChanged(name, None))
+        runtime.limits_of(name, anew=True)
 
     @abstractmethod
     def _started(self) -> tuple[ControlPlane, Submission]:
