@@ -52,7 +52,7 @@ def up(
     from ray_multicluster_scheduler.common.logging import configure, is_configured
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
-    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     os.umask(0o077)  # code and arguments of all users of the service are in its files
     if not is_configured():
@@ -90,7 +90,7 @@ def down(
     Said again while it drains, it stops at once.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
 
     if not math.isfinite(away) or not math.isfinite(drain or 0.0):
