@@ -89,7 +89,8 @@ def plain_table(
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
-        table.add_column(title, overflow="fold", no_wrap=gives_way is not None and title not in gives_way)
+        stays = gives_way is not None and title not in gives_way
+        table.add_column(title, overflow="fold", no_wrap=stays, min_width=len(title))
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return table
@@ -107,7 +108,7 @@ def facts_table(facts: Mapping[str, object]) -> Table:
     return table
 
 
-_STYLES = {"SUCCEEDED": "green", "UP": "green", "RUNNING": "cyan", "FAILED": "red", "LOST": "red", "RETRYING": "yellow"}
+_STYLES = {"SUCCEEDED": "green", "RUNNING": "cyan", "FAILED": "red", "LOST": "red", "RETRYING": "yellow"}
 
 
 def state_cell(state: str) -> Text:

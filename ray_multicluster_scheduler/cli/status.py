@@ -17,7 +17,6 @@ from ray_multicluster_scheduler.cli.output import (
     emit,
     is_terminal,
     plain_table,
-    state_cell,
 )
 from ray_multicluster_scheduler.cli.queue import depth_line
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
@@ -70,7 +69,7 @@ def status_picture(seen: dict[str, Any], now: float) -> Group:
         f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]
     if queue["waiting"]:
-        parts.append(waiting_table(queue["waiting"][:_SHOWN], now))
+        parts += ["", waiting_table(queue["waiting"][:_SHOWN], now)]
     more = queue["depth"] - min(len(queue["waiting"]), _SHOWN)
     if more > 0 and queue["waiting"]:
         parts.append(f"and {more} more: rmcs queue")
@@ -78,10 +77,12 @@ def status_picture(seen: dict[str, Any], now: float) -> Group:
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    state = f"{row['state']}, cordoned" if row["cordoned"] else row["state"]
+    from rich.text import Text
+
+    style = "red" if row["state"] != "UP" else "yellow" if row["cordoned"] else "green"
     return (
         row["name"],
-        state_cell(row["state"]) if state == row["state"] else state,
+        Text(f"{row['state']}, cordoned" if row["cordoned"] else row["state"], style=style),
         UNKNOWN if row.get("nodes") is None else row["nodes"],
         load(row, "CPU"),
         load(row, "memory", GIB),

@@ -13,10 +13,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def length(seconds: float) -> str:
-    """Two digits are enough: 45s, 12m, 3h, 2d."""
+    """Two or three digits are enough: 45s, 90m, 36h, 2d."""
     for size, unit in _STEPS:
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
+        if seconds >= 2 * size:
+            return f"{int(seconds / size)}{unit}"
     return f"{max(seconds, 0):.0f}s"
 
 
