@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 UNKNOWN = "–"
@@ -43,10 +44,7 @@ def show(
 
     with UnifiedScheduler(config=config) as scheduler:
         rows = scheduler.list_clusters(refresh=True)
-    emit(list(rows), output, lambda: fleet_table(rows))
-    for row in rows:
-        if row.get("sentence"):
-            say(f"{row['name']}: {row['sentence']}")
+    emit(list(rows), output, lambda: _picture(rows))
 
 
 @app.command()
@@ -93,6 +91,14 @@ def declare_dead(
         return f"{named(items, 'was', 'were')} there (see `rmcs explain ID`)" if items else "nothing was there"
 
     order(name, {"declare_dead": name, "reason": reason, "force": force}, "is taken for dead", told)
+
+
+def _picture(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """The table, and what is wrong with each."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(fleet_table(rows), *(Text(f"{row['name']}: {row['sentence']}") for row in rows if row.get("sentence")))
 
 
 def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -85,6 +85,7 @@ def _past(service: Service, begin: int, newest: int, wanted: dict[str, str | Non
 def _following(service: Service, begin: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
     """For ever; a service that is away is waited for, and nothing is missed."""
     from ray_multicluster_scheduler.cli.waiting import patiently
+    from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 
     last, away = begin, False
     while True:
@@ -97,8 +98,8 @@ def _following(service: Service, begin: int, wanted: dict[str, str | None]) -> I
                     last = int(value)
                 elif key == "data":
                     yield json.loads(value)
-        except TimeoutError:
-            pass
+        except (ServiceUnavailableError, TimeoutError) as error:
+            say(f"{str(error) or 'the service is silent'}; it is asked again")
         away = True
 
 

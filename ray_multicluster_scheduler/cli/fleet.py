@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster
     from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus, FleetHome
 
-app = typer.Typer(help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True)
+app = typer.Typer(
+    help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _KNOWN = {"linux": ["linux", "x86_64"], "mac": ["macos", "arm64"]}
 TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")

@@ -90,8 +90,7 @@ def stop(
     found = find_one(service, job_id, "job")
     service.post(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
     if not no_wait:
-        with interrupted_well(service, found, cancel=False):
-            wait_until(service, found, exit_codes.is_over, timeout)
+        wait_until(service, found, exit_codes.is_over, timeout)
     info = service.get(path_of("jobs", found))
     over = exit_codes.is_over(info["status"])
     say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}")

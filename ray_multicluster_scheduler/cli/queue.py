@@ -29,6 +29,8 @@ def show(
 ) -> None:
     """Show what waits, and why; pause and resume."""
     if context.invoked_subcommand is not None:
+        if (owner, limit, output, address) != (None, 50, Format.table, None):
+            raise typer.BadParameter(f"write options of {context.invoked_subcommand} behind it.")
         return
     waiting = connect(address).get(path_of("queue"), owner=owner, limit=limit)
     emit(waiting, output, lambda: queue_picture(waiting, time.time()))

@@ -91,10 +91,11 @@ def follow(
                     if deadline.over:
                         break
         except (ServiceUnavailableError, TimeoutError):
-            time.sleep(LOOK_AGAIN_S)
+            pass  # whether it is over is asked below, and the service waited for
         item = wait_until(service, item_id, lambda _: True)
         if exit_codes.is_over(item["state"]) or deadline.over:
             return item
+        time.sleep(LOOK_AGAIN_S)
 
 
 class _Printed:

@@ -62,6 +62,26 @@ def test_followed_until_ctrl_c(service: HttpService, rmcs: Rmcs, monkeypatch: py
     assert [one["number"] for one in told(done.out)] == sorted({one["number"] for one in told(done.out)})
 
 
+def test_a_service_that_is_started_again_is_waited_for(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+
+    def heard(event: dict[str, Any], _: object) -> None:
+        numbers.append(event["number"])
+        if len(numbers) == 3:
+            service.restart()
+            service.submit("t3")
+        if event.get("id") == "t3":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "_tell", heard)
+    done = rmcs("events", "-f", "--since", "0")
+    assert done.code == 130
+    assert "answers again" in done.err
+    assert numbers == sorted(set(numbers))
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [

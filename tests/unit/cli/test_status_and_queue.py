@@ -89,3 +89,8 @@ class TestQueue:
     def test_usage(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
         assert rmcs("queue", "pause", *words).code == 2
         assert rmcs("queue", "resume", *words).code == 2
+
+    def test_an_option_at_the_wrong_place_is_not_lost(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("queue", "-o", "json", "pause", "--cluster", "mac")
+        assert done.code == 2
+        assert "behind it" in done.err
