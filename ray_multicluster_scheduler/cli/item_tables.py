@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.output import facts_table, plain_table, state_cell
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.output import facts_table, state_cell
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago, length
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
 _WAITING = ("ID", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "SUBMITTED", "WHY")
 
 
-def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
+def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
     """Rows of ``/api/v1/items``."""
     cells = [
         (
@@ -33,10 +34,10 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
         )
         for row in rows
     ]
-    return plain_table(_ITEMS, cells, gives_way=("ID", "NAME", "OWNER"))
+    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("TRY", "OWNER", "KIND", "TOOK", "NAME"))
 
 
-def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
+def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
     """Rows of ``/api/v1/jobs``."""
     cells = [
         (
@@ -50,10 +51,10 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
         )
         for row in rows
     ]
-    return plain_table(_JOBS, cells, gives_way=("JOB ID", "ENTRYPOINT"))
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("TRY", "TOOK", "SUBMITTED"))
 
 
-def actors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
     """Rows of ``/api/v1/actors``."""
     cells = [
         (
@@ -68,10 +69,10 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in rows
     ]
-    return plain_table(_ACTORS, cells, gives_way=("ID", "WHY"))
+    return FittingTable(_ACTORS, cells, cut=("CLASS", "WHY"), drop=("LIFETIME", "TRY", "CLASS"))
 
 
-def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
+def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
     """What waits, of ``/api/v1/queue``."""
     cells = [
         (
@@ -86,7 +87,9 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> Table:
         )
         for row in rows
     ]
-    return plain_table(_WAITING, cells, gives_way=("ID", "NAME", "OWNER", "WHY"))
+    return FittingTable(
+        _WAITING, cells, cut=("NAME", "OWNER", "WHY"), drop=("PRIORITY", "KIND", "OWNER", "NAME", "SUBMITTED")
+    )
 
 
 def item_table(item: Mapping[str, Any], now: float) -> Table:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-PIPE_WIDTH = 200
-"""Columns when the output is a pipe or a file: wide enough that a table's cells are not cut."""
+PIPE_WIDTH = 10_000
+"""Columns when the output is a pipe or a file: nothing is cut or folded there."""
 
 
 class Format(StrEnum):
@@ -77,22 +77,16 @@ def is_terminal(*, stderr: bool = False) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def plain_table(
-    titles: Sequence[str], rows: Iterable[Sequence[object]], *, gives_way: Sequence[str] | None = None
-) -> Table:
-    """Columns without lines, one row per line: good to read and to grep. Cells are text, never markup.
-
-    Where there is no room, columns that are named in ``gives_way`` are folded first, or all if none is named.
-    """
+def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Columns without lines, one row per line: good to read and to grep. Cells are text, never markup."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
-        stays = gives_way is not None and title not in gives_way
-        table.add_column(title, overflow="fold", no_wrap=stays, min_width=len(title))
+        table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     return table
 
 

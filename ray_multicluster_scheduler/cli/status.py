@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (
     Format,
@@ -16,7 +17,6 @@ from ray_multicluster_scheduler.cli.output import (
     console,
     emit,
     is_terminal,
-    plain_table,
 )
 from ray_multicluster_scheduler.cli.queue import depth_line
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
@@ -64,7 +64,12 @@ def status_picture(seen: dict[str, Any], now: float) -> Group:
     parts: list[Any] = [
         Text(f"rmcs {seen['version']} at {seen['address']}", style="bold"),
         "",
-        plain_table(_TITLES, [_cells(row) for row in clusters], gives_way=("WHAT IS WRONG",)),
+        FittingTable(
+            _TITLES,
+            [_cells(row) for row in clusters],
+            cut=("WHAT IS WRONG",),
+            drop=("NODES", "GPU", "MEMORY GiB"),
+        ),
         "",
         f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]

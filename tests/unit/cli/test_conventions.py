@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli import completion, exit_codes, output, service, times, waiting
+from ray_multicluster_scheduler.cli import completion, exit_codes, service, times, waiting
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.late_group import load
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
@@ -212,14 +213,22 @@ class TestSpinner:
         assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
 
 
-def test_a_table_that_is_too_wide_folds_what_may_give_way() -> None:
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "nightly-2026-11-15  job   RUNNING  a long sentence about why it waits"),
+        (50, "nightly-2026-11-15  job   RUNNING  a long sentenc…"),
+        (42, "nightly-2026-11-15  RUNNING  a long sente…"),
+    ],
+)
+def test_a_table_that_is_too_wide_cuts_and_drops_what_matters_least(width: int, line: str) -> None:
     import io
 
     from rich.console import Console
 
-    screen = Console(file=io.StringIO(), width=50)
-    rows = [("nightly-2026-11-15", "RUNNING", "a long sentence about why it waits")]
-    screen.print(output.plain_table(("ID", "STATE", "WHY"), rows, gives_way=("WHY",)))
+    screen = Console(file=io.StringIO(), width=width)
+    rows = [("nightly-2026-11-15", "job", "RUNNING", "a long sentence about why it waits")]
+    screen.print(FittingTable(("ID", "KIND", "STATE", "WHY"), rows, cut=("WHY",), drop=("KIND",)))
     lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is the StringIO of above
-    assert lines[1].startswith("nightly-2026-11-15  RUNNING")
-    assert max(map(len, lines)) <= 50
+    assert len(lines) == 2
+    assert lines[1].rstrip() == line
