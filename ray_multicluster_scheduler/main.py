@@ -5,12 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
-
-EXIT_FAILED = 1
-EXIT_CONFIGURATION = 2
-EXIT_NOT_FOUND = 102
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,11 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SchedulerError as error:
         _report(error)
         if isinstance(error, UnknownItemError):
-            return EXIT_NOT_FOUND
-        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
+            return exit_codes.NOT_FOUND
+        return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
     except SystemExit as stop:  # how Typer ends, whatever happened
-        code = stop.code if isinstance(stop.code, int) else EXIT_FAILED if stop.code else 0
-        if code == EXIT_INTERRUPTED:
+        code = stop.code if isinstance(stop.code, int) else exit_codes.NOT_DONE if stop.code else 0
+        if code == exit_codes.INTERRUPTED:
             print("rmcs: interrupted.", file=sys.stderr)
         return code
     return 0
@@ -38,7 +34,7 @@ def _report(error: SchedulerError) -> None:
     print(f"rmcs: error: {error.message}", file=sys.stderr)
     if error.next_step:
         print(f"What to do: {error.next_step}", file=sys.stderr)
-    if said_of(error.code) is not None:
+    if error.code != ConfigurationError.code and said_of(error.code) is not None:  # such a message says it all
         print(f"More: rmcs explain {error.code}", file=sys.stderr)
 
 

@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 import ray_multicluster_scheduler as package
 from ray_multicluster_scheduler.cli.app import app as commands
+from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import ROUTERS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.config import cluster_config, settings
@@ -65,7 +66,9 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def commands_page() -> str:
-    root = typer.main.get_command(commands)
+    group = typer.main.get_group(commands)
+    assert isinstance(group, LateGroup)
+    root = loaded(group)
     context = typer.Context(root, info_name="rmcs")
     return typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")
 

@@ -6,41 +6,44 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli import (
-    clusters,
-    demo,
-    explain,
-    fleet,
-    owner,
-    plan,
-    replay,
-    simulate,
-    token,
-    trace,
-    up,
-)
+from ray_multicluster_scheduler.cli.late_group import Late, LateGroup
+
+
+class Root(LateGroup):
+    """What `rmcs --help` lists, in this order. A test holds these sentences and those of the commands together."""
+
+    late = {  # noqa: RUF012 - it is declared as a ClassVar where it comes from
+        "up": Late("up", "up", "Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`)."),
+        "down": Late("up", "down", "Stop the service of a state folder."),
+        "status": Late("status", "status", "Show clusters and queue at a glance."),
+        "job": Late("job", "app", "Submit and steer Ray jobs, with the flags of `ray job`."),
+        "task": Late("task", "app", "Look at and steer tasks, and all else that was submitted."),
+        "actor": Late("actor", "app", "List and end actors."),
+        "queue": Late("queue", "app", "Show what waits, and why; pause and resume."),
+        "clusters": Late("clusters", "app", "Show the fleet: state, carrier, load, tags and versions of each cluster."),
+        "explain": Late("explain", "explain", "Explain why an item is where it is."),
+        "plan": Late("plan", "plan", "Ask where something would go now, without submitting it."),
+        "events": Late("events", "events", "Tell what happened lately and, with --follow, what happens."),
+        "config": Late("config", "app", "Check and show the configuration."),
+        "owner": Late("owner", "app", "List owners of a service, and set their limits."),
+        "token": Late("token", "app", "Make, list and revoke tokens of a service."),
+        "trace": Late("trace", "trace", "Write what a service has run as a trace."),
+        "simulate": Late("simulate", "simulate", "Run a workload on a simulated fleet."),
+        "replay": Late("replay", "replay", "Feed a recorded run to the scheduler's brain."),
+        "fleet": Late("fleet", "app", "Local Ray clusters on this machine: up, down, status."),
+        "demo": Late("demo", "demo", "The whole story on two real Ray clusters here."),
+    }
+
 
 app = typer.Typer(
     name="rmcs",
+    cls=Root,
     help="One control plane above many Ray clusters.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: half the time, and good to grep
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up.up)
-app.command("down")(up.down)
-app.command("plan")(plan.plan)
-app.command("explain")(explain.explain)
-app.command("simulate")(simulate.simulate)
-app.command("demo")(demo.demo)
-app.command("replay")(replay.replay)
-app.command("trace")(trace.trace)
-app.add_typer(clusters.app, name="clusters")
-app.add_typer(fleet.app, name="fleet")
-app.add_typer(token.app, name="token")
-app.add_typer(owner.app, name="owner")
 
 
 @app.callback()

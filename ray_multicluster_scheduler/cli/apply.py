@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.service import AddressOption, Output, OutputOption, ask, echo_json
+from ray_multicluster_scheduler.cli.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of, with_query
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A clusters.yaml.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be; nothing is changed.")] = False,
-    output: OutputOption = Output.table,
-    address: AddressOption = None,
+    output: Output = Format.table,
+    address: Address = None,
 ) -> None:
     """Let a service that runs have the clusters of a file: all of them, and no others.
 
@@ -26,12 +27,8 @@ def apply(
     reads its own file.
     """
     said = _document(file)
-    answer = ask(address, "POST", f"/api/v1/clusters/apply?dry_run={str(dry_run).lower()}", said)
-    if output is Output.json:
-        echo_json(answer)
-        return
-    for line in _lines(answer, dry_run=dry_run):
-        typer.echo(line)
+    answer = connect(address).post(with_query(path_of("clusters", "apply"), {"dry_run": dry_run}), said)
+    emit(answer, output, lambda: "\n".join(_lines(answer, dry_run=dry_run)))
 
 
 def _document(file: Path) -> dict[str, Any]:

@@ -5,17 +5,17 @@ Its subcommands are for operators: they tell the programs that run now, and `app
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli.apply import apply
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 UNKNOWN = "–"
@@ -27,24 +27,17 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.command()(apply)
 
 
-class Output(StrEnum):
-    table = "table"
-    json = "json"
-
-
 @app.callback()
 def show(
     context: typer.Context,
-    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
-        Output.table
-    ),
+    output: Output = Format.table,
     config: Annotated[
         Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
     ] = None,
 ) -> None:
     """Show the fleet: state, carrier, load, tags and versions of each cluster."""
     if context.invoked_subcommand is not None:
-        if config is not None or output is not Output.table:
+        if config is not None or output is not Format.table:
             raise typer.BadParameter(
                 f"{context.invoked_subcommand} tells programs that run now: -o and --config are not for it."
             )
@@ -53,16 +46,7 @@ def show(
 
     with UnifiedScheduler(config=config) as scheduler:
         rows = scheduler.list_clusters(refresh=True)
-    if output is Output.json:
-        typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False, default=str))
-        return
-    from ray_multicluster_scheduler.cli.output import console
-
-    screen = console()
-    screen.print(fleet_table(rows))
-    for row in rows:
-        if row.get("sentence"):
-            screen.print(f"{row['name']}: {row['sentence']}", markup=False)
+    emit(list(rows), output, lambda: _picture(rows))
 
 
 @app.command()
@@ -111,10 +95,16 @@ def declare_dead(
     order(name, {"declare_dead": name, "reason": reason, "force": force}, "is taken for dead", told)
 
 
+def _picture(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """The table, and what is wrong with each."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(fleet_table(rows), *(Text(f"{row['name']}: {row['sentence']}") for row in rows if row.get("sentence")))
+
+
 def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row per cluster; what is not known is shown as such, never as zero."""
-    from ray_multicluster_scheduler.cli.output import plain_table
-
     return plain_table(TITLES, [_cells(row) for row in rows])
 
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def demo() -> None:
-    """Start two real Ray clusters here, run tasks, an actor and a job on them, show why each ran where it did."""
+    """The whole story on two real Ray clusters here.
+
+    Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did.
+    """
     from ray_multicluster_scheduler import LocalCluster, LocalFleet
     from ray_multicluster_scheduler.cli.demo_story import Story
     from ray_multicluster_scheduler.cli.output import console

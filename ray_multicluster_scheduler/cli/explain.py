@@ -1,57 +1,94 @@
-"""`rmcs explain`: why an item of a program that runs now is where it is."""
+"""`rmcs explain`: why an item of a service, or of a program that runs now, is where it is."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
+from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
 from ray_multicluster_scheduler.cli.troubleshooting import said_of
 
 _LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
 
 
-class Output(StrEnum):
-    table = "table"
-    json = "json"
-
-
 def explain(
     item_id: Annotated[
-        str | None, typer.Argument(metavar="ID|CODE", help="The id of a task, an actor or a job; or a reason's code.")
+        str | None,
+        typer.Argument(
+            metavar="ID|CODE",
+            help="The id of an item (of a service also its beginning, or `last`), or the code of a reason.",
+            autocompletion=completion.ids(),
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--list", help="List the items of all programs instead.")] = False,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Text for people, JSON for programs.")] = (
-        Output.table
-    ),
+    output: Output = Format.table,
+    address: Address = None,
 ) -> None:
-    """Explain an item of one of your programs that run now: its state, why, its place in the queue, the candidates.
+    """Explain why an item is where it is.
 
-    With a code such as NO_CAPACITY, it says what that means and what to do.
+    Its state, why, its place in the queue, the candidates, its attempts. The service is asked, if there is one, then
+    your programs that run now. With a code such as NO_CAPACITY, it says what that means and what to do.
     """
-    from ray_multicluster_scheduler.cli import running_programs
-
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")
     if item_id is None:
         _list_all(output)
-        return
-    if (said := said_of(item_id)) is not None:  # all capitals: no id of ours is
-        typer.echo(_json({"code": item_id, "text": said}) if output is Output.json else said)
-        return
+    elif (said := said_of(item_id)) is not None:  # all capitals: no id of ours is
+        emit({"code": item_id, "text": said}, output, lambda: said)
+    elif not _told_by_service(item_id, address, output):
+        _ask_programs(item_id, output)
+
+
+def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:
+    """False if there is no service, or it does not know of it; one that was named has to. Raises UnknownItemError."""
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    if find(address) is None:
+        return False
+    service = connect(address)
+    try:
+        story = _story(service, item_id)
+    except UnknownItemError:
+        if address is not None:
+            raise
+        return False
+    emit(story, output, lambda: explanation_words(story, f"the service {service.address}"))
+    return True
+
+
+def _story(service: Service, said: str) -> dict[str, Any]:
+    """Of an id as it is: also members of gangs have one. Else of what it may stand for."""
+    from ray_multicluster_scheduler.cli.selectors import LAST, find_one
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    try:
+        found = find_one(service, said) if said == LAST else said
+        return dict(service.get(path_of("items", found, "explain")))
+    except UnknownItemError:
+        if said == LAST:
+            raise
+    return dict(service.get(path_of("items", find_one(service, said), "explain")))
+
+
+def _ask_programs(item_id: str, output: Format) -> None:
+    from ray_multicluster_scheduler.cli import running_programs
+
     asked: list[str] = []
     for pid, answer in running_programs.ask_all({"explain": item_id}):
         if "explain" in answer:
-            typer.echo(_json(answer["explain"]) if output is Output.json else _text(answer))
+            program = answer["program"]
+            words = explanation_words(answer["explain"], f"process {program['pid']}: {program['command']}")
+            emit(answer["explain"], output, words.__str__)
             return
         asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
     raise running_programs.nobody_knows(item_id, asked)
 
 
-def _list_all(output: Output) -> None:
+def _list_all(output: Format) -> None:
     from ray_multicluster_scheduler.cli import running_programs
 
     answers, silent = [], False
@@ -60,18 +97,18 @@ def _list_all(output: Output) -> None:
             answers.append(answer)
         else:
             silent = True
-            typer.echo(f"process {pid} did not say what it has: {_trouble(answer)}", err=True)
-    if output is Output.json:
-        typer.echo(_json(answers))
+            say(f"process {pid} did not say what it has: {_trouble(answer)}")
+    if output is not Format.table:
+        typer.echo(as_text(answers, output))
     elif answers or not silent:
         typer.echo(_listing(answers))
 
 
-def _text(answer: Mapping[str, Any]) -> str:
+def explanation_words(story: Mapping[str, Any], by: str) -> str:
+    """For people, and who told it."""
     from ray_multicluster_scheduler.app.client_api.explanation_text import explanation_text
 
-    program = answer["program"]
-    return f"{explanation_text(answer['explain'])}\n\nTold by process {program['pid']}: {program['command']}"
+    return f"{explanation_text(story)}\n\nTold by {by}"
 
 
 def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
@@ -100,7 +137,3 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _trouble(answer: Mapping[str, Any]) -> str:
     return str(answer.get("message") or "no answer")
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, default=str)

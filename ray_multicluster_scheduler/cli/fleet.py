@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ray_multicluster_scheduler.cli.output import Format, Output, console, emit, plain_table, say
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster
     from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus, FleetHome
 
-app = typer.Typer(help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True)
+app = typer.Typer(
+    help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _KNOWN = {"linux": ["linux", "x86_64"], "mac": ["macos", "arm64"]}
 TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
-
-
-class Output(StrEnum):
-    table = "table"
-    json = "json"
 
 
 @app.command()
@@ -42,7 +39,7 @@ def up(
         return
     python = find_ray_python()
     described = describe(clusters, cpus)
-    typer.echo(f"Starting {clusters} local Ray cluster{'s' if clusters > 1 else ''} (about 10 seconds) …")
+    say(f"starting {clusters} local Ray cluster{'s' if clusters > 1 else ''} (about 10 seconds) …")
     if foreground:
         hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: _announce(home, "Ctrl+C"))
         typer.echo("The local fleet is stopped.")
@@ -62,23 +59,19 @@ def down() -> None:
 
 
 @app.command()
-def status(
-    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
-        Output.table
-    ),
-) -> None:
+def status(output: Output = Format.table) -> None:
     """Show each local cluster: state, published addresses, process ids."""
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, status_as_json
 
     home = FleetHome()
-    if output is Output.json:
-        found = background.status(home)
-        config = str(home.config_path) if found else None
-        clusters = [status_as_json(each) for each in found]
-        typer.echo(json.dumps({"up": bool(found), "config": config, "clusters": clusters}, indent=2))
-    else:
+    if output is Format.table:
         _print_status(home)
+        return
+    found = background.status(home)
+    config = str(home.config_path) if found else None
+    clusters = [status_as_json(each) for each in found]
+    emit({"up": bool(found), "config": config, "clusters": clusters}, output, str)
 
 
 def describe(count: int, cpus: int) -> list[LocalCluster]:
@@ -90,7 +83,7 @@ def describe(count: int, cpus: int) -> list[LocalCluster]:
 
 
 def _progress(cluster: str, text: str) -> None:
-    typer.echo(f"   {cluster}: {text}")
+    say(f"   {cluster}: {text}")
 
 
 def _announce(home: FleetHome, how_to_stop: str) -> bool:
@@ -100,7 +93,6 @@ def _announce(home: FleetHome, how_to_stop: str) -> bool:
 
 
 def _print_status(home: FleetHome) -> None:
-    from ray_multicluster_scheduler.cli.output import console, plain_table
     from ray_multicluster_scheduler.local_fleet import background
 
     found = background.status(home)

@@ -1,19 +1,64 @@
-"""How commands print: rich on a terminal, plain and uncut where nobody watches."""
+"""How commands print: data on stdout, words on stderr; rich on a terminal, plain and uncut where nobody watches."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
-PIPE_WIDTH = 200
-"""Columns when the output is a pipe or a file: wide enough that a table's cells are not cut."""
+PIPE_WIDTH = 10_000
+"""Columns when the output is a pipe or a file: nothing is cut or folded there."""
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+Output = Annotated[Format, typer.Option("-o", "--output", help="A table for people; json or yaml for programs.")]
+
+
+def say(text: str) -> None:
+    """A word to the person at the terminal; never on stdout, which is for data."""
+    typer.echo(f"rmcs: {text}", err=True)
+
+
+def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str]) -> None:
+    """Data as it was asked for; ``picture`` draws it for people."""
+    if output is not Format.table:
+        typer.echo(as_text(data, output))
+        return
+    drawn = picture()
+    if isinstance(drawn, str):
+        typer.echo(drawn)
+    else:
+        console().print(drawn)
+
+
+def as_text(data: Any, output: Format, *, compact: bool = False) -> str:
+    """JSON or YAML, with times in ISO 8601; ``compact`` is one line of JSON, or one document of YAML."""
+    from ray_multicluster_scheduler.cli.times import with_iso_times
+
+    told = with_iso_times(data)
+    if output is Format.yaml:
+        import yaml
+
+        text: str = yaml.safe_dump(told, sort_keys=False, allow_unicode=True, explicit_start=compact)
+        return text.rstrip("\n")
+    import json
+
+    return json.dumps(told, indent=None if compact else 2, ensure_ascii=False, default=str)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -21,9 +66,15 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = is_terminal(stderr=stderr)
     width = shutil.get_terminal_size().columns if terminal else PIPE_WIDTH
     return Console(file=stream, force_terminal=terminal, width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+def is_terminal(*, stderr: bool = False) -> bool:
+    """Does somebody watch?"""
+    stream = sys.stderr if stderr else sys.stdout
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -37,3 +88,25 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     return table
+
+
+def facts_table(facts: Mapping[str, object]) -> Table:
+    """A line for each thing that is known."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in facts.items():
+        if value not in (None, ""):
+            table.add_row(Text(name, style="bold"), value if isinstance(value, Text) else Text(str(value)))
+    return table
+
+
+_STYLES = {"SUCCEEDED": "green", "RUNNING": "cyan", "FAILED": "red", "LOST": "red", "RETRYING": "yellow"}
+
+
+def state_cell(state: str) -> Text:
+    """A state in its colour."""
+    from rich.text import Text
+
+    return Text(state, style=_STYLES.get(state, ""))

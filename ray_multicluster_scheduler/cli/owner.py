@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from ray_multicluster_scheduler.cli.service import AddressOption, Output, OutputOption, ask, echo_json
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List owners of a service, and set their limits.")
 NAMES = ("weight", "max_queued", "max_running", "max_gpus", "max_priority")
@@ -17,16 +17,16 @@ _Name = Annotated[str, typer.Argument(metavar="OWNER", help="Whose.")]
 
 
 @app.command("list")
-def list_owners(output: OutputOption = Output.table, address: AddressOption = None) -> None:
+def list_owners(output: Output = Format.table, address: Address = None) -> None:
     """List everybody who has something that is not over, or limits."""
-    rows = ask(address, "GET", "/api/v1/owners")["owners"]
+    rows = connect(address).get(path_of("owners"))["owners"]
     _show(rows, rows, output)
 
 
 @app.command()
-def show(owner: _Name, output: OutputOption = Output.table, address: AddressOption = None) -> None:
+def show(owner: _Name, output: Output = Format.table, address: Address = None) -> None:
     """Show what one owner has, and may have."""
-    row = ask(address, "GET", _path(owner))
+    row = connect(address).get(path_of("owners", owner))
     _show([row], row, output)
 
 
@@ -39,8 +39,8 @@ def set_limits(
     max_gpus: Annotated[str | None, typer.Option("--max-gpus", help="So many it may hold there.")] = None,
     max_priority: Annotated[str | None, typer.Option("--max-priority", help="What it may ask for.")] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Those in the settings again.")] = False,
-    output: OutputOption = Output.table,
-    address: AddressOption = None,
+    output: Output = Format.table,
+    address: Address = None,
 ) -> None:
     """Set limits of an owner; those that are not named stay as they are, and `none` lifts one.
 
@@ -50,17 +50,14 @@ def set_limits(
     given = {name: _limit(name, text) for name, text in texts.items() if text is not None}
     if reset == bool(given):
         raise typer.BadParameter("Name limits, such as --max-running 5, or --reset to end them; not both.")
+    service = connect(address)
     if reset:
-        row = ask(address, "DELETE", _path(owner))
+        row = service.delete(path_of("owners", owner))
     else:
-        rows = ask(address, "GET", "/api/v1/owners")["owners"]
+        rows = service.get(path_of("owners"))["owners"]
         now: dict[str, Any] = next((row["limits"] for row in rows if row["owner"] == owner), {})
-        row = ask(address, "PUT", _path(owner), {**now, **given})
+        row = service.put(path_of("owners", owner), {**now, **given})
     _show([row], row, output)
-
-
-def _path(owner: str) -> str:
-    return f"/api/v1/owners/{quote(owner, safe='')}"
 
 
 def _limit(name: str, text: str) -> float | None:
@@ -75,13 +72,8 @@ def _limit(name: str, text: str) -> float | None:
         raise typer.BadParameter(f"{text!r} is not {kind}.", param_hint=option) from None
 
 
-def _show(rows: list[dict[str, Any]], answer: Any, output: Output) -> None:
-    if output is Output.json:
-        echo_json(answer)
-        return
-    from ray_multicluster_scheduler.cli.output import console, plain_table
-
-    console().print(plain_table(TITLES, [_cells(row) for row in rows]))
+def _show(rows: list[dict[str, Any]], answer: Any, output: Format) -> None:
+    emit(answer, output, lambda: plain_table(TITLES, [_cells(row) for row in rows]))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

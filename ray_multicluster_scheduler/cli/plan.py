@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-EXIT_WOULD_FAIL = 100
-
-
-class Output(StrEnum):
-    table = "table"
-    json = "json"
+from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.output import Format, Output, emit
 
 
 class Kind(StrEnum):
@@ -40,22 +35,20 @@ def plan(
     ] = None,
     preferred_cluster: Annotated[str | None, typer.Option("--preferred-cluster", help="Where it should go.")] = None,
     fallback: Annotated[Fallback, typer.Option("--fallback", help="If that one cannot take it.")] = Fallback.any,
-    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
-        Output.table
-    ),
+    output: Output = Format.table,
     config: Annotated[
         Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
     ] = None,
 ) -> None:
-    """Ask the clusters where a task, an actor or a job would go now, without submitting it.
+    """Ask where something would go now, without submitting it.
 
-    Ends with 100 if it would fail at once, since no cluster can ever take it.
+    A task, an actor or a job; the clusters are asked. Ends with 100 if it would fail at once, since no cluster can
+    ever take it.
     """
     from ray_multicluster_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
 
-    amounts: dict[str, Any] = {**_amounts(resource or [])}
-    amounts |= {name: value for name, value in (("CPU", cpus), ("GPU", gpus), ("memory", memory)) if value is not None}
+    amounts = amounts_of(cpus, gpus, memory, resource)
     with UnifiedScheduler(config=config) as scheduler:
         decision = scheduler.plan(
             amounts or None,
@@ -65,12 +58,17 @@ def plan(
             preferred_cluster=preferred_cluster,
             fallback=fallback.value,
         )
-    if output is Output.json:
-        typer.echo(json.dumps(decision.to_dict(), indent=2, ensure_ascii=False, default=str))
-    else:
-        typer.echo(decision_text(decision))
+    emit(decision.to_dict(), output, lambda: decision_text(decision))
     if fails_at_once(decision_lines(decision)):
-        raise typer.Exit(EXIT_WOULD_FAIL)
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def amounts_of(
+    cpus: float | None, gpus: float | None, memory: str | None, resource: list[str] | None
+) -> dict[str, Any]:
+    """What these options ask for. Raises BadParameter."""
+    said = {"CPU": cpus, "GPU": gpus, "memory": memory}
+    return {**_amounts(resource or []), **{name: value for name, value in said.items() if value is not None}}
 
 
 def _amounts(given: list[str]) -> dict[str, float]:

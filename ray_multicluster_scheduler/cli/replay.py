@@ -20,9 +20,9 @@ def replay(
     everything: Annotated[bool, typer.Option("--all", help="Also timers, questions and what is published.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what the judges say.")] = False,
 ) -> None:
-    """Feed a recorded run to the scheduler's brain; print what it answers and which guarantees do not hold.
+    """Feed a recorded run to the scheduler's brain.
 
-    Ends with 1 if one of them does not.
+    Prints what it answers, and which guarantees do not hold. Ends with 1 if one of them does not.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.simulation.checker import judge

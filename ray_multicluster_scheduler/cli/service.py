@@ -1,48 +1,148 @@
-"""What commands that ask a service have in common."""
+"""A service, asked from a command line: the same HTTP as everybody's, by what starts at once.
+
+`ServiceClient` of the client library waits through restarts and needs a loop; loading it takes longer than most
+commands may take. This one asks once and says what happened.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-from enum import StrEnum
+import ssl
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
+from ray_multicluster_scheduler.app.client_api.remote.refusals import nobody_answers, not_trusted, refusal
+from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 
-class Output(StrEnum):
-    table = "table"
-    json = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Text for people, JSON for programs.")]
-AddressOption = Annotated[
+Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
 ]
+ANSWER_S = 60.0
+_MOST_ROWS = 1000
 
 
-def ask(address: str | None, method: str, path: str, said: dict[str, Any] | None = None) -> Any:
-    """The answer, as JSON. Raises ConfigurationError if no service runs, and what the service answers with."""
-    import asyncio
-
-    from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
-    from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
-    from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
-    found = find_service(address, os.environ)
+def connect(
+    address: str | None = None, *, token: str | None = None, tls_ca: str | None = None, answer_s: float = ANSWER_S
+) -> Service:
+    """The service that was named, else the one that runs here. Raises ConfigurationError if there is none."""
+    found = find(address)
     if found is None:
         raise ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
+    return Service(found, find_credentials(found, os.environ, token, tls_ca), answer_s)
 
-    async def ask_it(service: str) -> Any:
-        client = ServiceClient(service, find_credentials(service, os.environ))
+
+def find(address: str | None = None) -> str | None:
+    """Its address; None: there is none. Raises ConfigurationError for what is no address."""
+    return named_service(address, os.environ) or service_here(os.environ)
+
+
+def path_of(*words: str) -> str:
+    """Below /api/v1; what people typed is quoted."""
+    return "/api/v1/" + "/".join(quote(word, safe="") for word in words)
+
+
+class Service:
+    """Every method raises ServiceUnavailableError if nobody answers, and the SchedulerError that the service tells."""
+
+    def __init__(self, address: str, credentials: Credentials, answer_s: float = ANSWER_S) -> None:
+        self.address, self._credentials, self._answer_s = address, credentials, answer_s
+
+    def get(self, path: str, **query: object) -> Any:
+        return self._json("GET", with_query(path, query))
+
+    def post(self, path: str, said: Mapping[str, Any] | None = None, *, headers: Mapping[str, str] = {}) -> Any:
+        return self._json("POST", path, {} if said is None else said, headers)
+
+    def put(self, path: str, said: Mapping[str, Any]) -> Any:
+        return self._json("PUT", path, said)
+
+    def delete(self, path: str, **query: object) -> Any:
+        return self._json("DELETE", with_query(path, query))
+
+    def fetch(self, path: str, **query: object) -> bytes:
+        """The answer as it is."""
+        return b"".join(self._ask("GET", with_query(path, query)))
+
+    def rows(self, path: str, key: str, most: int, **query: object) -> list[dict[str, Any]]:
+        """So many rows of a list that comes in pages."""
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while len(found) < most:
+            page = self.get(path, **query, after=after, limit=min(most - len(found), _MOST_ROWS))
+            found += page[key]
+            after = page["after"]
+            if after is None:
+                break
+        return found
+
+    def stream(self, path: str, *, silence_s: float | None = None, **query: object) -> Iterator[bytes]:
+        """Pieces as they come, until the service ends it; after so long a silence TimeoutError."""
+        return self._ask("GET", with_query(path, query), timeout=silence_s)
+
+    def _json(
+        self, method: str, path: str, said: Mapping[str, Any] | None = None, headers: Mapping[str, str] = {}
+    ) -> Any:
+        answer = b"".join(self._ask(method, path, said, headers, timeout=self._answer_s))
         try:
-            return await client.once(method, path, said)
+            return json.loads(answer)
+        except ValueError as error:
+            raise refusal(self.address, self._credentials, 200, answer) from error
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        said: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = {},
+        timeout: float | None = ANSWER_S,
+    ) -> Iterator[bytes]:
+        connection = self._connection()
+        heard = False
+        try:
+            body = None if said is None else json.dumps(said).encode()
+            sent = {**self._headers(), **({} if body is None else {"Content-Type": "application/json"}), **headers}
+            connection.request(method, urlsplit(self.address).path + path, body, sent)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise refusal(self.address, self._credentials, response.status, response.read())
+            heard = True
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            while piece := response.read1(65536):
+                yield piece
+        except ssl.SSLCertVerificationError as error:
+            raise not_trusted(self.address, error) from error
+        except (OSError, http.client.HTTPException) as error:
+            if heard and isinstance(error, TimeoutError):
+                raise
+            raise nobody_answers(self.address, error) from error
         finally:
-            await client.close()
+            connection.close()
 
-    return asyncio.run(ask_it(found))
+    def _connection(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.address)
+        if parts.scheme == "https":
+            tls = self._credentials.tls()
+            context = tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self._answer_s, context=context
+            )
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self._answer_s)
+
+    def _headers(self) -> dict[str, str]:
+        if not self._credentials.are_for(self.address):  # another one may listen there by now
+            raise nobody_answers(self.address, OSError("it does not run"))
+        return self._credentials.headers()
 
 
-def echo_json(answer: Any) -> None:
-    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+def with_query(path: str, query: Mapping[str, object]) -> str:
+    """What is None is not asked."""
+    given = {key: str(one).lower() if isinstance(one, bool) else one for key, one in query.items() if one is not None}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
+
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation import Comparison, SimulatedFleet, Workload
-
-
-class Output(StrEnum):
-    table = "table"
-    json = "json"
 
 
 def simulate(
@@ -51,11 +47,12 @@ def simulate(
     record: Annotated[
         Path | None, typer.Option("--record", help="Write the history of the run as JSON lines (large).")
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="A table for people, JSON for programs.")] = (
-        Output.table
-    ),
+    output: Output = Format.table,
 ) -> None:
-    """Run a workload on a simulated fleet, by the scheduler that runs in production, and print what came of it."""
+    """Run a workload on a simulated fleet.
+
+    It is scheduled by what schedules in production; what came of it is printed.
+    """
     from ray_multicluster_scheduler.cli import simulate_variants as variants
 
     _check(trace, synthetic, compare, record, plot)
@@ -75,7 +72,7 @@ def simulate(
 
         text = draw(comparison, title=f"Simulation of {len(workload):,} items, seed {seed}")
         variants.write(plot, lambda path: path.write_text(text, encoding="utf-8"))
-        typer.echo(f"rmcs: wrote {plot}", err=True)
+        say(f"wrote {plot}")
     _print(comparison, output, several=bool(compare))
 
 
@@ -111,17 +108,14 @@ def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, recor
             results[label] = variants.simulate_and_record(fleet, workload, seed, record)
         took, span = time.process_time() - began, results[label].makespan_s
         name = f"{label}: " if label else ""
-        typer.echo(f"rmcs: {name}{len(workload):,} items, {span / 3600:.1f} h, simulated in {took:.1f} s", err=True)
+        say(f"{name}{len(workload):,} items, {span / 3600:.1f} h, simulated in {took:.1f} s")
     return Comparison(results)
 
 
-def _print(comparison: Comparison, output: Output, *, several: bool) -> None:
-    from ray_multicluster_scheduler.cli.output import console, plain_table
+def _print(comparison: Comparison, output: Format, *, several: bool) -> None:
     from ray_multicluster_scheduler.simulation.words import rows
 
-    if output is Output.json:
-        only = next(iter(comparison.results.values()))
-        typer.echo(comparison.to_json() if several else only.to_json())
-        return
+    only = next(iter(comparison.results.values()))
     titles = ["FIGURE", *(comparison.results if several else ("VALUE",))]
-    console().print(plain_table(titles, rows(comparison.results)))
+    told = comparison.to_dict() if several else only.to_dict()
+    emit(told, output, lambda: plain_table(titles, rows(comparison.results)))

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+
 
 def trace(
     out: Annotated[Path, typer.Argument(help="The CSV file to write.")],
-    address: Annotated[
-        str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one here.")
-    ] = None,
+    address: Address = None,
 ) -> None:
-    """Write what a service has run as a trace: would another fleet, or another policy, have done better?"""
-    import asyncio
+    """Write what a service has run as a trace.
 
-    from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
-    from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
-    from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+    Would another fleet, or another policy, have done better? `rmcs simulate --trace` tells.
+    """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
 
-    found = find_service(address, os.environ)
-    if found is None:
-        raise ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
-
-    async def fetch(service: str) -> bytes:
-        client = ServiceClient(service, find_credentials(service, os.environ))
-        try:
-            return await client.fetch("/api/v1/trace", patience=2.0)
-        finally:
-            await client.close()
-
-    data = asyncio.run(fetch(found))
+    data = connect(address, answer_s=600.0).fetch(path_of("trace"))
     try:
         out.write_bytes(data)
     except OSError as error:
@@ -42,4 +29,4 @@ def trace(
             f"{out} cannot be written: {error.strerror}.", next_step="give another file"
         ) from error
     items = len(data.splitlines()) - 1
-    typer.echo(f"rmcs: {items} items in {out}; try: rmcs simulate --trace {out}", err=True)
+    say(f"{items} items in {out}; try: rmcs simulate --trace {out}")

@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
+
 STOP_PATIENCE_S = 30.0
 
 
@@ -52,7 +54,7 @@ def up(
     from ray_multicluster_scheduler.common.logging import configure, is_configured
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
-    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     os.umask(0o077)  # code and arguments of all users of the service are in its files
     if not is_configured():
@@ -85,12 +87,13 @@ def down(
         typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds longer."),
     ] = 0.0,
 ) -> None:
-    """Stop the service of a state folder. What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up.
+    """Stop the service of a state folder.
 
-    Said again while it drains, it stops at once.
+    What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up. Said again while it drains, it stops
+    at once.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-    from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
 
     if not math.isfinite(away) or not math.isfinite(drain or 0.0):
@@ -104,7 +107,7 @@ def down(
     if drain is not None or away:
         say_how_to_stop(folder, int(said["pid"]), Stop(drain, away))
     if drain is not None:
-        typer.echo(f"rmcs: the service waits up to {drain:g} s for what is not over", err=True)
+        say(f"the service waits up to {drain:g} s for what is not over")
     os.kill(int(said["pid"]), signal.SIGTERM)
     deadline = time.monotonic() + timeout + (drain or 0.0)
     while (now := holder(folder)) is not None and now.get("pid") == said["pid"]:
@@ -114,4 +117,4 @@ def down(
                 next_step="wait longer, or look at its log",
             )
         time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
-    typer.echo(f"rmcs: the service (process {said['pid']}) has stopped", err=True)
+    say(f"the service (process {said['pid']}) has stopped")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, QueueFullError, SchedulerError
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 
@@ -63,7 +64,7 @@ async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]
             next_step="simulate less, or with `rmcs simulate`, which says why",
         ) from None
     if "problem" in answer:
-        raise wire.problem_from_wire(answer["problem"])
+        raise problem_from_wire(answer["problem"])
     return answer
 
 

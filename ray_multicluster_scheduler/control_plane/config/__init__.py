@@ -1,9 +1,28 @@
-"""clusters.yaml and settings, as validated and frozen models."""
+"""clusters.yaml and settings, as validated and frozen models; each name is loaded when it is used."""
 
-from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig, Tls
-from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig
-from ray_multicluster_scheduler.control_plane.config.loader import ConfigArgument, load_config, rmcs_home
-from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff, Settings, Threshold
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig, Tls
+    from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+    from ray_multicluster_scheduler.control_plane.config.loader import ConfigArgument, load_config
+    from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff, Settings, Threshold
+else:
+    from ray_multicluster_scheduler.common.late_names import late_names
+
+    __getattr__ = late_names(
+        __name__,
+        {
+            "cluster_config": "ClusterConfig Tls",
+            "fleet_config": "FleetConfig",
+            "home": "rmcs_home",
+            "loader": "ConfigArgument load_config",
+            "settings": "RetryBackoff Settings Threshold",
+        },
+    )
 
 __all__ = [
     "ClusterConfig",

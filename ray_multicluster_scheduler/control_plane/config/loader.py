@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, did_you_mean
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 
@@ -20,11 +21,6 @@ FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
 
 ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig | Mapping[str, Any]] | None"
-
-
-def rmcs_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The state folder: ``$RMCS_HOME``, by default ``~/.rmcs``."""
-    return Path(environ.get("RMCS_HOME") or "~/.rmcs").expanduser()
 
 
 def load_config(

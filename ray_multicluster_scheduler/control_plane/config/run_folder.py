@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
 SUFFIX = ".sock"
 

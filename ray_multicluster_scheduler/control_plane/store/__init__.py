@@ -1,25 +1,44 @@
-"""The durable record: one interface (:class:`Store`), and SQLite behind it."""
+"""The durable record: one interface (:class:`Store`), and SQLite behind it; each name is loaded when it is used."""
 
-from ray_multicluster_scheduler.control_plane.store.interface import Store
-from ray_multicluster_scheduler.control_plane.store.records import (
-    Change,
-    Decided,
-    FleetNow,
-    Happened,
-    ItemNow,
-    NewItem,
-    Note,
-    Outcome,
-    Page,
-    Printed,
-    Room,
-    Step,
-    StoredItem,
-    Told,
-    Unfinished,
-    Wanted,
-)
-from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.store.interface import Store
+    from ray_multicluster_scheduler.control_plane.store.records import (
+        Change,
+        Decided,
+        FleetNow,
+        Happened,
+        ItemNow,
+        NewItem,
+        Note,
+        Outcome,
+        Page,
+        Printed,
+        Room,
+        Step,
+        StoredItem,
+        Told,
+        Unfinished,
+        Wanted,
+    )
+    from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
+else:
+    from ray_multicluster_scheduler.common.late_names import late_names
+
+    __getattr__ = late_names(
+        __name__,
+        {
+            "interface": "Store",
+            "records": (
+                "Change Decided FleetNow Happened ItemNow NewItem Note Outcome Page Printed "
+                "Room Step StoredItem Told Unfinished Wanted"
+            ),
+            "sqlite_store": "SqliteStore",
+        },
+    )
 
 __all__ = [
     "Change",

@@ -124,7 +124,7 @@ class TestExplain:
         monkeypatch.setattr(running_programs, "ask_all", lambda _: iter([(4711, silent)]))
         assert main(["explain", "--list"]) == 0
         told = capsys.readouterr()
-        assert (told.out, told.err) == ("", "process 4711 did not say what it has: timed out\n")
+        assert (told.out, told.err) == ("", "rmcs: process 4711 did not say what it has: timed out\n")
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == []
 

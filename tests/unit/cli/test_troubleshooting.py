@@ -31,6 +31,12 @@ def test_what_is_no_code_is_looked_for_as_an_id(
     assert "No program of yours" in capsys.readouterr().err
 
 
-def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
+def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMCS_TOKEN", "x")
+    assert main(["task", "list", "--address", "http://127.0.0.1:9"]) == 1
+    assert "More: rmcs explain SERVICE_UNAVAILABLE" in capsys.readouterr().err
+
+
+def test_a_wrong_configuration_says_it_all_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     assert main(["clusters", "--config", f"{tmp_path}/none.yaml"]) == 2
-    assert "More: rmcs explain CONFIGURATION" in capsys.readouterr().err
+    assert "More:" not in capsys.readouterr().err

@@ -156,8 +156,8 @@ def test_up_interrupted_while_it_starts_leaves_nothing(rmcs: Rmcs, base: Path, h
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
-    while "starting on ports" not in process.stdout.readline():
+    assert process.stderr is not None
+    while "starting on ports" not in process.stderr.readline():
         pass
     os.killpg(process.pid, how)
     process.communicate(timeout=20)

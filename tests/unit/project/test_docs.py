@@ -16,6 +16,7 @@ import yaml
 
 from ray_multicluster_scheduler import FleetConfig
 from ray_multicluster_scheduler.cli.app import app
+from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
 from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from tests.support.documented import DOCS, ROOT, Block, blocks
@@ -32,7 +33,8 @@ def name(block: Block) -> str:
 def commands(block: Block) -> list[list[str]]:
     """Each line that calls us, as words."""
     lines = block.code.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines if line.startswith("rmcs ")]
+    parts = [part.strip() for line in lines for part in re.split(r"; (?=rmcs )", line)]
+    words = [shlex.split(part, comments=True) for part in parts if part.startswith("rmcs ")]
     return [one[1:] for one in words]
 
 
@@ -56,7 +58,9 @@ def test_a_configuration_loads(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("block", "words"), COMMANDS, ids=[f"{name(one)}-{' '.join(w[:2])}" for one, w in COMMANDS])
 def test_a_command_exists_and_takes_these_options(block: Block, words: list[str]) -> None:
-    command: typer.core.TyperGroup | typer.core.TyperCommand = typer.main.get_command(app)  # type: ignore[assignment]  # one of the two
+    root = typer.main.get_group(app)
+    assert isinstance(root, LateGroup)
+    command: typer.core.TyperGroup | typer.core.TyperCommand = loaded(root)
     context = typer.Context(command, info_name="rmcs")
     rest = list(words)
     while isinstance(command, typer.core.TyperGroup) and rest and not rest[0].startswith("-"):

@@ -8,6 +8,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ClusterLostError, SchedulerError
@@ -99,24 +100,24 @@ def test_a_blob_that_is_another_one_is_refused(said: dict[str, str]) -> None:
 
 def test_an_error_comes_back_as_itself() -> None:
     error = ClusterLostError("It was lost.", task_id="t", cluster="mac", next_step="try again")
-    again = wire.problem_from_wire(json.loads(json.dumps(wire.problem_to_wire(error))))
+    again = problem_from_wire(json.loads(json.dumps(wire.problem_to_wire(error))))
     assert type(again) is ClusterLostError
     assert (str(again), again.task_id, again.cluster, again.next_step) == (str(error), "t", "mac", "try again")
 
 
 @pytest.mark.parametrize("name", ["NoSuchError", "BaseException", "annotations", "__name__", None, 5])
 def test_an_error_that_nobody_knows_is_one_of_ours(name: object) -> None:
-    again = wire.problem_from_wire({"error": name, "message": "something"})
+    again = problem_from_wire({"error": name, "message": "something"})
     assert type(again) is SchedulerError
     assert "something" in str(again)
-    assert wire.problem_from_wire({}).message
+    assert problem_from_wire({}).message
 
 
 def test_every_error_of_ours_can_be_told() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SchedulerError)]
     assert len(kinds) > 10
     for kind in kinds:
-        assert type(wire.problem_from_wire({"error": kind.__name__, "message": "m"})) is kind
+        assert type(problem_from_wire({"error": kind.__name__, "message": "m"})) is kind
 
 
 def test_missing_blobs() -> None:

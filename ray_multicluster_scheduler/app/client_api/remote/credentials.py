@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.config.loader import rmcs_home
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -113,7 +114,7 @@ class Inbound:
             item = self._find(item_id)
             self._heard[item_id] = None
             if item is not None:
-                self._unknown(item, wire.problem_from_wire(problem))
+                self._unknown(item, problem_from_wire(problem))
 
     async def _hear_one(self, status: Mapping[str, Any]) -> None:
         item = self._find(status["id"])

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import sa
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 
@@ -109,7 +110,7 @@ class Outbound:
                     self._there.difference_update(missing)  # the service forgot them meanwhile
                     again.append(parcel)
                 elif problem:
-                    self._refused(parcel, wire.problem_from_wire(problem))
+                    self._refused(parcel, problem_from_wire(problem))
                 else:
                     self._accepted(parcel, answer)
             self._waiting.extendleft(reversed(again))

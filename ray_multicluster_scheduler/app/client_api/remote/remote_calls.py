@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.app.client_api.explanation_text import Explanati
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import Packed, RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import (
@@ -290,7 +291,7 @@ class RemoteCalls:
                 self._not_left(call)
                 again.append(call)
             elif problem:
-                self.end(call, call.failed(wire.problem_from_wire(problem)))
+                self.end(call, call.failed(problem_from_wire(problem)))
             else:
                 self._taken(call)
         self._out.extendleft(reversed(again))

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
-from ray_multicluster_scheduler.app.client_api.remote.service_client import NobodyAnswersError, ServiceClient
+from ray_multicluster_scheduler.app.client_api.remote.refusals import NobodyAnswersError
+from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from ray_multicluster_scheduler.common.logging import get_logger
 

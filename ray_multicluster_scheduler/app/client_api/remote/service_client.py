@@ -12,14 +12,14 @@ from typing import Any
 
 import aiohttp
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
-from ray_multicluster_scheduler.common.exception import (
-    NotAllowedError,
-    SchedulerError,
-    ServiceUnavailableError,
-    TaskSubmissionError,
+from ray_multicluster_scheduler.app.client_api.remote.refusals import (
+    NobodyAnswersError,
+    nobody_answers,
+    not_trusted,
+    refusal,
 )
+from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -30,10 +30,6 @@ _CONNECT_S = 5.0
 _SURE_S = 1.0
 """So long after an answer nobody else is taken to listen there."""
 _BUSY = frozenset({502, 503, 504})
-
-
-class NobodyAnswersError(ServiceUnavailableError):
-    """Not even to say that it cannot be served."""
 
 
 class ServiceClient:
@@ -155,7 +151,7 @@ class ServiceClient:
                         return response.status, answer
                     problem: Exception = self._problem(response.status, answer)
             except aiohttp.ClientConnectorCertificateError as error:
-                raise self._not_trusted(error) from error
+                raise not_trusted(self.address, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
                 problem = error
             self._follow(problem)
@@ -193,50 +189,11 @@ class ServiceClient:
         self._silent, self._heard_at = False, time.monotonic()
 
     def _gone(self, problem: Exception) -> NobodyAnswersError:
-        said = getattr(getattr(problem, "os_error", None), "strerror", None) or str(problem) or type(problem).__name__
-        return NobodyAnswersError(
-            f"The service {self.address} does not answer: {said}.",
-            next_step="start it (rmcs up), or give another address (RMCS_ADDRESS)",
-        )
-
-    def _not_trusted(self, error: Exception) -> ServiceUnavailableError:
-        return ServiceUnavailableError(
-            f"{self.address} cannot prove that it is what it says: {error}.",
-            next_step="name a file with the certificate of whoever vouches for it: RMCS_TLS_CA, or tls_ca=…",
-        )
+        return nobody_answers(self.address, problem)
 
     def _problem(self, status: int, answer: bytes) -> SchedulerError:
-        if status == 401:
-            return self._not_let_in()
-        return _problem(self.address, status, answer)
-
-    def _not_let_in(self) -> NotAllowedError:
-        source = self._credentials.source or "no token was given"
-        if self._credentials.token is None:
-            return NotAllowedError(
-                f"The service {self.address} wants a token, and {source}.",
-                next_step="give token=…, RMCS_TOKEN or RMCS_TOKEN_FILE; whoever runs the service makes one with "
-                "`rmcs token create`",
-            )
-        return NotAllowedError(
-            f"The service {self.address} does not take the token from {source}: it is not known there, was revoked, or "
-            "has expired.",
-            next_step="use another one; whoever runs the service makes one with `rmcs token create`",
-        )
+        return refusal(self.address, self._credentials, status, answer)
 
 
 class _NotItselfError(Exception):
     """The service that a token is for does not run; whoever listens there now is somebody else."""
-
-
-def _problem(address: str, status: int, answer: bytes) -> SchedulerError:
-    try:
-        said = json.loads(answer)
-    except ValueError:
-        said = None
-    if isinstance(said, dict) and "message" in said:
-        return wire.problem_from_wire(said)
-    return SchedulerError(
-        f"{address} answered {status}: {answer[:200].decode(errors='replace')}",
-        next_step="see whether that is the address of a service",
-    )

@@ -10,7 +10,6 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
-from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
@@ -118,18 +117,6 @@ def problem_to_wire(error: SchedulerError) -> dict[str, Any]:
         "cluster": error.cluster,
         "next_step": error.next_step,
     }
-
-
-def problem_from_wire(said: Mapping[str, Any]) -> SchedulerError:
-    kind = getattr(errors, str(said.get("error")), SchedulerError)
-    if not (isinstance(kind, type) and issubclass(kind, SchedulerError)):
-        kind = SchedulerError
-    return kind(
-        str(said.get("message") or "The service refused, and did not say why."),
-        task_id=said.get("task_id"),
-        cluster=said.get("cluster"),
-        next_step=said.get("next_step"),
-    )
 
 
 def missing_blobs(said: Mapping[str, Any]) -> Sequence[str]:

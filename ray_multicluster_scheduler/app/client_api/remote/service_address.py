@@ -1,0 +1,48 @@
+"""The address of a service: the one that was named, or of the one that runs here. Light: commands load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+
+ADDRESS = "RMCS_ADDRESS"
+
+
+def named_service(address: str | None, environ: Mapping[str, str]) -> str | None:
+    """The one that was given, else that of ``RMCS_ADDRESS``. Raises ConfigurationError for what is no address."""
+    if address is not None:
+        return checked_address(address, "address")
+    return checked_address(environ[ADDRESS], ADDRESS) if environ.get(ADDRESS) else None
+
+
+def service_here(environ: Mapping[str, str]) -> str | None:
+    """The one that runs on this machine with the same state folder. Raises ConfigurationError."""
+    said = holder(rmcs_home(environ))
+    found = None if said is None else said.get("address")
+    return None if found is None else checked_address(str(found), "server.json")
+
+
+def checked_address(address: object, key: str) -> str:
+    """Raises ConfigurationError."""
+    found = _parts(address)
+    if found is None or found.scheme not in ("http", "https") or not found.hostname or found.query:
+        raise ConfigurationError(
+            f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
+        )
+    return found.geturl().rstrip("/")
+
+
+def _parts(address: object) -> SplitResult | None:
+    if not isinstance(address, str):
+        return None
+    text = address.strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        return None
+    return parts

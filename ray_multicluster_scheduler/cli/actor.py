@@ -1,0 +1,44 @@
+"""`rmcs actor`: the actors of a service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ray_multicluster_scheduler.cli import completion, item_tables
+from ray_multicluster_scheduler.cli.items import each
+from ray_multicluster_scheduler.cli.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_several
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and end actors.")
+
+
+@app.command("list")
+def list_actors(output: Output = Format.table, address: Address = None) -> None:
+    """List actors that live, or did lately; oldest first."""
+    rows = connect(address).get(path_of("actors"))["actors"]
+    emit(rows, output, lambda: item_tables.actors_table(rows))
+
+
+@app.command()
+def kill(
+    actor_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID",
+            help="Ids, beginnings of ids, names, `last`, or `all` that live.",
+            autocompletion=completion.ids("actor", states=",".join(UNFINISHED), words=("last", "all")),
+        ),
+    ],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")] = "",
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """End actors, also detached ones."""
+    service = connect(address)
+    names = {row["name"]: row["id"] for row in service.get(path_of("actors"))["actors"] if row["state"] in UNFINISHED}
+    found = find_several(service, [names.get(one, one) for one in actor_ids], "actor")
+    said = {"reason": reason, "force": True}
+    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, "was killed")

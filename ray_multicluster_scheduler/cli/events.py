@@ -1,0 +1,146 @@
+"""`rmcs events`: what happened lately, or happens, one line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
+from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+
+_PATH = path_of("events")
+_SILENCE_S = 2.0
+"""The past is told without a pause; what does not come within this time will not come."""
+_ALIVE_S = 60.0
+"""The service says every 15 seconds that all is well."""
+
+
+def events(
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl+C.")] = False,
+    types: Annotated[
+        str | None, typer.Option("--types", help="transition, decision, cluster, action, telemetry; with commas.")
+    ] = None,
+    item_id: Annotated[
+        str | None, typer.Option("--id", help="Only of this item.", autocompletion=completion.ids(words=()))
+    ] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Only of this one.", autocompletion=completion.clusters)
+    ] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only into this state.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only task, actor, job or gang.")] = None,
+    since: Annotated[int | None, typer.Option("--since", min=0, help="What came after the event of this number.")] = (
+        None
+    ),
+    last: Annotated[
+        int, typer.Option("--last", min=0, help="Begin so many numbers ago, if --since says nothing.")
+    ] = 50,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Tell what happened lately and, with --follow, what happens. As json, one line each."""
+    service = connect(address)
+    newest = newest_number(service)
+    begin = max(0, newest - last) if since is None else since
+    wanted = {"types": types, "id": item_id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+    if follow:
+        for event in _following(service, begin, wanted):
+            _tell(event, output)
+        return
+    for event in _past(service, begin, newest, wanted):
+        _tell(event, output)
+
+
+def newest_number(service: Service) -> int:
+    """Of the last event that there was: a stream begins with it."""
+    for key, value in _frames(service, {"types": "cluster"}, _ALIVE_S):
+        if key == "id":
+            return int(value)
+    return 0
+
+
+def _past(service: Service, begin: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
+    """Up to the newest. Everything is read, and looked through here, so that the end of it can be seen."""
+    choose = {key: set(said.split(",")) for key, said in wanted.items() if said}
+    kinds = choose.pop("types", None)
+    if begin >= newest:
+        return
+    try:
+        for key, value in _frames(service, {"since": begin}, _SILENCE_S):
+            if key != "data":
+                continue
+            event = json.loads(value)
+            if (kinds is None or event["type"] in kinds) and all(event.get(one) in choose[one] for one in choose):
+                yield event
+            if int(event.get("number") or 0) >= newest:
+                return
+    except TimeoutError:
+        return
+
+
+def _following(service: Service, begin: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
+    """For ever; a service that is away is waited for, and nothing is missed."""
+    from ray_multicluster_scheduler.cli.waiting import patiently
+    from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+
+    last, away = begin, False
+    while True:
+        if away:
+            patiently(lambda: service.get(path_of("fleet")))
+            say("the service answers again")
+        try:
+            for key, value in _frames(service, {**wanted, "since": last}, _ALIVE_S):
+                if key == "id":
+                    last = int(value)
+                elif key == "data":
+                    yield json.loads(value)
+        except (ServiceUnavailableError, TimeoutError) as error:
+            say(f"{str(error) or 'the service is silent'}; it is asked again")
+        away = True
+
+
+def _frames(service: Service, query: dict[str, Any], silence_s: float) -> Iterator[tuple[str, str]]:
+    """Name and value of each line of a stream of server-sent events."""
+    rest = b""
+    for piece in service.stream(_PATH, silence_s=silence_s, **query):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            key, sign, value = line.decode(errors="replace").partition(": ")
+            if sign and key:
+                yield key, value
+
+
+def _tell(event: dict[str, Any], output: Format) -> None:
+    typer.echo(event_line(event) if output is Format.table else as_text(event, output, compact=True))
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """When, of which number, and what."""
+    from datetime import datetime
+
+    at = event.get("at")
+    when = "" if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    return "  ".join(word for word in (when, f"{event.get('number') or '':>6}", _words(event)) if word).rstrip()
+
+
+def _words(event: dict[str, Any]) -> str:
+    where = f" on {event['cluster']}" if event.get("cluster") else ""
+    match event["type"]:
+        case "transition":
+            return f"{event['id']} {event['state']}{where}: {event['code']}, {_first_line(event.get('sentence'))}"
+        case "decision":
+            return f"{event['id']} decided{where}: {_first_line(event.get('sentence') or event.get('code'))}"
+        case "missed":
+            return f"events {event['from']} to {event['to']} were missed; ask for them with --since {event['from'] - 1}"
+    known = ("type", "number", "at")
+    return f"{event['type']} " + " ".join(
+        f"{key}={_first_line(one)}" for key, one in event.items() if key not in known and one not in (None, "", {}, [])
+    )
+
+
+def _first_line(value: object) -> str:
+    return str(value if value is not None else "").partition("\n")[0]

@@ -1,0 +1,114 @@
+"""Items as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.output import facts_table, state_cell
+from ray_multicluster_scheduler.cli.times import UNKNOWN, ago, length
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK")
+_JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "TOOK", "ENTRYPOINT")
+_ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
+_WAITING = ("ID", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "SUBMITTED", "WHY")
+
+
+def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
+    """Rows of ``/api/v1/items``."""
+    cells = [
+        (
+            row["id"],
+            row["kind"],
+            row["name"],
+            row["owner"] or UNKNOWN,
+            state_cell(row["state"]),
+            row["cluster"] or UNKNOWN,
+            row["attempt"],
+            ago(row["submitted_at"], now),
+            _took(row["submitted_at"], row["finished_at"]),
+        )
+        for row in rows
+    ]
+    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("TRY", "OWNER", "KIND", "TOOK", "NAME"))
+
+
+def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
+    """Rows of ``/api/v1/jobs``."""
+    cells = [
+        (
+            row["job_id"],
+            state_cell(row["status"]),
+            row.get("cluster") or UNKNOWN,
+            row.get("attempt", 0),
+            ago(row.get("submitted_at"), now),
+            _took(row.get("started_at"), row.get("finished_at")),
+            row.get("entrypoint") or UNKNOWN,
+        )
+        for row in rows
+    ]
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("TRY", "TOOK", "SUBMITTED"))
+
+
+def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
+    """Rows of ``/api/v1/actors``."""
+    cells = [
+        (
+            row["id"],
+            row["name"] or UNKNOWN,
+            row.get("class") or UNKNOWN,
+            state_cell(row["state"]),
+            row["cluster"] or UNKNOWN,
+            row["attempt"],
+            row["lifetime"] or UNKNOWN,
+            row["message"].partition("\n")[0],
+        )
+        for row in rows
+    ]
+    return FittingTable(_ACTORS, cells, cut=("CLASS", "WHY"), drop=("LIFETIME", "TRY", "CLASS"))
+
+
+def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
+    """What waits, of ``/api/v1/queue``."""
+    cells = [
+        (
+            row["id"],
+            row["kind"],
+            row["name"],
+            row["owner"] or UNKNOWN,
+            row["priority"],
+            "HELD" if row["held"] else state_cell(row["state"]),
+            ago(row["submitted_at"], now),
+            row["sentence"].partition("\n")[0],
+        )
+        for row in rows
+    ]
+    return FittingTable(
+        _WAITING, cells, cut=("NAME", "OWNER", "WHY"), drop=("PRIORITY", "KIND", "OWNER", "NAME", "SUBMITTED")
+    )
+
+
+def item_table(item: Mapping[str, Any], now: float) -> Table:
+    """One item, a line for each thing that is known of it."""
+    done = (item.get("outcome") or {}).get("completion") or {}
+    lines: dict[str, object] = {
+        "id": item["id"],
+        "kind": item.get("kind"),
+        "name": item.get("name"),
+        "owner": item.get("owner"),
+        "state": state_cell(item["state"]),
+        "cluster": item.get("cluster"),
+        "attempt": item.get("attempt"),
+        "since": ago(item["at"], now) if "at" in item else None,
+        "why": f"{item['code']}: {item['sentence']}" if item.get("code") else None,
+        "error": done.get("message") if item["state"] != "SUCCEEDED" else None,
+    }
+    return facts_table(lines)
+
+
+def _took(began: float | None, ended: float | None) -> str:
+    return UNKNOWN if began is None or ended is None else length(ended - began)

@@ -1,0 +1,137 @@
+"""`rmcs job submit`: as `ray job submit`, to the best cluster of the fleet."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ray_multicluster_scheduler.cli import completion, exit_codes
+from ray_multicluster_scheduler.cli import ray_job_options as as_ray
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.plan import amounts_of
+from ray_multicluster_scheduler.cli.service import Address, Service, path_of
+from ray_multicluster_scheduler.cli.waiting import (
+    CancelOnInterrupt,
+    Timeout,
+    follow,
+    interrupted_well,
+    to_stderr,
+    to_stdout,
+)
+
+
+def submit(
+    entrypoint: Annotated[list[str], typer.Argument(metavar="ENTRYPOINT", help="What to run: -- python train.py")],
+    submission_id: Annotated[
+        str | None, typer.Option("--submission-id", help="Its id; the same again is the same job.")
+    ] = None,
+    job_id: Annotated[str | None, typer.Option("--job-id", hidden=True, help="Use --submission-id.")] = None,
+    runtime_env: Annotated[Path | None, typer.Option("--runtime-env", help="A YAML file with a runtime_env.")] = None,
+    runtime_env_json: Annotated[str | None, typer.Option("--runtime-env-json", help="Or that, as JSON.")] = None,
+    working_dir: Annotated[str | None, typer.Option("--working-dir", help="A folder that travels with it.")] = None,
+    metadata_json: Annotated[str | None, typer.Option("--metadata-json", help="Its metadata, as JSON.")] = None,
+    entrypoint_num_cpus: Annotated[
+        float | None, typer.Option("--entrypoint-num-cpus", min=0, help="CPUs that Ray holds for the entrypoint.")
+    ] = None,
+    entrypoint_num_gpus: Annotated[
+        float | None, typer.Option("--entrypoint-num-gpus", min=0, help="GPUs that Ray holds for it.")
+    ] = None,
+    entrypoint_memory: Annotated[
+        int | None, typer.Option("--entrypoint-memory", min=0, help="Bytes that Ray holds for it.")
+    ] = None,
+    entrypoint_resources: Annotated[
+        str | None, typer.Option("--entrypoint-resources", help="What else Ray holds for it, as JSON.")
+    ] = None,
+    entrypoint_label_selector: Annotated[
+        str | None, typer.Option("--entrypoint-label-selector", hidden=True, help="Not for a fleet: --require-tag.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Print its id, and do not wait for it.")] = False,
+    name: Annotated[str | None, typer.Option("--name", help="What it is called.")] = None,
+    cpus: Annotated[float | None, typer.Option("--cpus", min=0, help="CPUs that the whole job needs.")] = None,
+    gpus: Annotated[float | None, typer.Option("--gpus", min=0, help="GPUs that the whole job needs.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help='Memory that it needs, such as "8GiB".')] = None,
+    resource: Annotated[list[str] | None, typer.Option("--resource", help="name=amount; may be repeated.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Prefer clusters with it; may be repeated.")] = None,
+    require_tag: Annotated[
+        list[str] | None, typer.Option("--require-tag", help="Only clusters with it; may be repeated.")
+    ] = None,
+    preferred_cluster: Annotated[
+        str | None,
+        typer.Option("--preferred-cluster", help="Where it should go.", autocompletion=completion.clusters),
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher numbers go first.")] = 0,
+    retries: Annotated[int | None, typer.Option("--retries", min=0, help="How often, if it fails.")] = None,
+    timeout: Timeout = None,
+    cancel_on_interrupt: CancelOnInterrupt = False,
+    output: Output = Format.table,
+    address: Address = None,
+    verify: as_ray.Verify = "true",
+    headers: as_ray.Headers = None,
+    log_style: as_ray.Style = as_ray.LogStyle.auto,
+    log_color: as_ray.Color = as_ray.LogColor.auto,
+    verbose: as_ray.Verbose = False,
+) -> None:
+    """Submit a job; print what it prints, until it is over. Ends with 0, 100 or 103.
+
+    Its output is on stdout; with -o json that is on stderr, and how it ended on stdout. Ctrl+C leaves it running.
+    """
+    if entrypoint_label_selector is not None:
+        raise typer.BadParameter(
+            "nodes are not chosen from here; choose clusters by --require-tag.",
+            param_hint="--entrypoint-label-selector",
+        )
+    held = {"CPU": entrypoint_num_cpus, "GPU": entrypoint_num_gpus, "memory": entrypoint_memory}
+    options: dict[str, Any] = {
+        "submission_id": submission_id or job_id,
+        "runtime_env": as_ray.runtime_env_of(runtime_env, runtime_env_json, working_dir),
+        "metadata": as_ray.json_object(metadata_json, "--metadata-json"),
+        "entrypoint_resources": {
+            **(as_ray.json_object(entrypoint_resources, "--entrypoint-resources") or {}),
+            **{key: amount for key, amount in held.items() if amount is not None},
+        }
+        or None,
+        "resource_requirements": amounts_of(cpus, gpus, memory, resource) or None,
+        "name": name,
+        "tags": tag,
+        "require_tags": require_tag,
+        "preferred_cluster": preferred_cluster,
+        "priority": priority,
+        "retries": retries,
+    }
+    service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
+    given = {key: one for key, one in options.items() if one is not None}
+    made = _submit(service, shlex.join(entrypoint), given, as_ray.token_of(headers), as_ray.trusted(verify))
+    if no_wait:
+        info = service.get(path_of("jobs", made))
+        say(f"{made} is accepted; follow it with `rmcs job logs -f {made}`")
+        emit(info, output, lambda: made)
+        return
+    say(f"{made} is accepted; what it prints follows, and Ctrl+C {'stops it' if cancel_on_interrupt else 'leaves it'}")
+    _until_it_is_over(service, made, output, timeout, cancel=cancel_on_interrupt)
+
+
+def _submit(service: Service, entrypoint: str, options: dict[str, Any], token: str | None, ca: str | None) -> str:
+    """As every program does it: folders are packed here, and it is accepted when this returns."""
+    from ray_multicluster_scheduler import UnifiedScheduler
+
+    with UnifiedScheduler(address=service.address, token=token, tls_ca=ca) as scheduler:
+        return scheduler.submit_job(entrypoint, **options)
+
+
+def _until_it_is_over(service: Service, job_id: str, output: Format, timeout: float | None, *, cancel: bool) -> None:
+    with interrupted_well(service, job_id, cancel=cancel):
+        item = follow(service, job_id, to_stdout if output is Format.table else to_stderr, timeout)
+    info = service.get(path_of("jobs", job_id))
+    message = str(info["message"]).partition("\n")[0]
+    say(f"{job_id} {_words(info['status'])}{f': {message}' if message else ''}")
+    if output is not Format.table:
+        emit(info, output, str)
+    raise typer.Exit(exit_codes.code_of(item["state"]))
+
+
+def _words(status: str) -> str:
+    known = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "was stopped"}
+    return known.get(status, f"is {status}, and not over")

@@ -1,0 +1,87 @@
+"""`rmcs queue`: what waits and why; start nothing new of somebody, or somewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ray_multicluster_scheduler.cli import completion, item_tables
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+_Cluster = Annotated[str | None, typer.Option("--cluster", help="Of this cluster.", autocompletion=completion.clusters)]
+_Owner = Annotated[str | None, typer.Option("--owner", help="Of this owner.")]
+
+
+@app.callback()
+def show(
+    context: typer.Context,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only what is this owner's.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at the most.")] = 50,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show what waits, and why; pause and resume."""
+    if context.invoked_subcommand is not None:
+        if (owner, limit, output, address) != (None, 50, Format.table, None):
+            raise typer.BadParameter(f"write options of {context.invoked_subcommand} behind it.")
+        return
+    waiting = connect(address).get(path_of("queue"), owner=owner, limit=limit)
+    emit(waiting, output, lambda: queue_picture(waiting, time.time()))
+
+
+@app.command()
+def pause(
+    cluster: _Cluster = None,
+    owner: _Owner = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")] = "",
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Start nothing new on a cluster, or of an owner; what runs goes on."""
+    what, name = _one_of(cluster, owner)
+    _order(address, output, (what, name, "pause"), {"reason": reason}, f"the queue of {what} {name} is paused")
+
+
+@app.command()
+def resume(
+    cluster: _Cluster = None, owner: _Owner = None, output: Output = Format.table, address: Address = None
+) -> None:
+    """The end of pause."""
+    what, name = _one_of(cluster, owner)
+    _order(address, output, (what, name, "resume"), {}, f"the queue of {what} {name} goes on")
+
+
+def queue_picture(waiting: dict[str, Any], now: float) -> Group | str:
+    """How many wait, and the newest of them."""
+    if not waiting["depth"]:
+        return "Nothing waits."
+    from rich.console import Group
+
+    return Group(depth_line(waiting), item_tables.waiting_table(waiting["waiting"], now))
+
+
+def depth_line(waiting: dict[str, Any]) -> str:
+    kinds = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in waiting["kinds"].items())
+    return f"{waiting['depth']} wait{'s' if waiting['depth'] == 1 else ''}: {kinds}" if kinds else "Nothing waits."
+
+
+def _one_of(cluster: str | None, owner: str | None) -> tuple[str, str]:
+    if cluster is not None and owner is None:
+        return "cluster", cluster
+    if owner is not None and cluster is None:
+        return "owner", owner
+    raise typer.BadParameter("give either --cluster or --owner.")
+
+
+def _order(address: str | None, output: Format, words: tuple[str, ...], said: dict[str, Any], done: str) -> None:
+    answer = connect(address).post(path_of("queue", *words), said)
+    say(done)
+    if output is not Format.table:
+        emit(answer, output, str)

@@ -1,0 +1,65 @@
+"""Which items are meant: an id, the beginning of one, `last`, or `all`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.cli.service import path_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.service import Service
+
+LAST, ALL = "last", "all"
+UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "RETRYING", "LOST")
+MOST = 10_000
+_MOST_NAMED = 5
+
+
+def find_one(service: Service, said: str, kind: str | None = None) -> str:
+    """The id of the item that is meant. Raises UnknownItemError if there is none, ConfigurationError if there are
+    several."""
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    if said == LAST:
+        rows = service.rows(path_of("items"), "items", 1, kind=kind)
+        if not rows:
+            raise UnknownItemError(f"There is no {kind or 'item'} yet.", next_step="submit one")
+        return str(rows[0]["id"])
+    try:
+        found = service.get(path_of("items", said))
+    except UnknownItemError:
+        return _by_beginning(service, said, kind)
+    if kind is not None and found.get("kind", kind) != kind:
+        raise UnknownItemError(
+            f"{said} is a {found['kind']}, not a {kind}.", task_id=said, next_step=f"use `rmcs task show {said}`"
+        )
+    return str(found["id"])
+
+
+def find_several(
+    service: Service, said: Sequence[str], kind: str | None = None, states: Sequence[str] = UNFINISHED
+) -> list[str]:
+    """The same for many; ``all`` are those in these states."""
+    if list(said) == [ALL]:
+        rows = service.rows(path_of("items"), "items", MOST, kind=kind, state=",".join(states))
+        return [str(row["id"]) for row in rows]
+    return list(dict.fromkeys(find_one(service, one, kind) for one in said))
+
+
+def _by_beginning(service: Service, said: str, kind: str | None) -> str:
+    from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+
+    rows: list[dict[str, Any]] = service.rows(path_of("items"), "items", _MOST_NAMED + 1, kind=kind, begins=said)
+    what = kind or "item"
+    if not rows:
+        raise UnknownItemError(
+            f"There is no {what} {said!r}, and none whose id begins so.",
+            task_id=said,
+            next_step=f"see `rmcs {'job' if kind == 'job' else 'actor' if kind == 'actor' else 'task'} list`",
+        )
+    if len(rows) > 1:
+        named = ", ".join(str(row["id"]) for row in rows[:_MOST_NAMED])
+        more = " and more" if len(rows) > _MOST_NAMED else ""
+        raise ConfigurationError(f"Several ids begin with {said!r}: {named}{more}.", next_step="give more of it")
+    return str(rows[0]["id"])

@@ -1,0 +1,116 @@
+"""`rmcs status`: fleet and queue at a glance."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.item_tables import waiting_table
+from ray_multicluster_scheduler.cli.output import (
+    Format,
+    Output,
+    as_text,
+    console,
+    emit,
+    is_terminal,
+)
+from ray_multicluster_scheduler.cli.queue import depth_line
+from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_TITLES = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHAT IS WRONG")
+_SHOWN = 5
+
+
+def status(
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Again and again, until Ctrl+C.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show clusters and queue at a glance."""
+    service = connect(address)
+    if watch:
+        _watch(service, every, output)
+        return
+    now = look(service)
+    emit(now, output, lambda: status_picture(now, time.time()))
+
+
+def look(service: Service) -> dict[str, Any]:
+    """What there is to see now."""
+    about = service.get(path_of("fleet"))
+    return {
+        "address": service.address,
+        "version": about["version"],
+        "user": about["you"]["user"],
+        "clusters": service.get(path_of("clusters"))["clusters"],
+        "queue": service.get(path_of("queue"), limit=_SHOWN),
+    }
+
+
+def status_picture(seen: dict[str, Any], now: float) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    queue, clusters = seen["queue"], seen["clusters"]
+    there = sum(row["items"] for row in clusters)
+    parts: list[Any] = [
+        Text(f"rmcs {seen['version']} at {seen['address']}", style="bold"),
+        "",
+        FittingTable(
+            _TITLES,
+            [_cells(row) for row in clusters],
+            cut=("WHAT IS WRONG",),
+            drop=("NODES", "GPU", "MEMORY GiB"),
+        ),
+        "",
+        f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
+    ]
+    if queue["waiting"]:
+        parts += ["", waiting_table(queue["waiting"][:_SHOWN], now)]
+    more = queue["depth"] - min(len(queue["waiting"]), _SHOWN)
+    if more > 0 and queue["waiting"]:
+        parts.append(f"and {more} more: rmcs queue")
+    return Group(*parts)
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    from rich.text import Text
+
+    style = "red" if row["state"] != "UP" else "yellow" if row["cordoned"] else "green"
+    return (
+        row["name"],
+        Text(f"{row['state']}, cordoned" if row["cordoned"] else row["state"], style=style),
+        UNKNOWN if row.get("nodes") is None else row["nodes"],
+        load(row, "CPU"),
+        load(row, "memory", GIB),
+        load(row, "GPU"),
+        row["items"],
+        str(row.get("sentence") or "").partition("\n")[0],
+    )
+
+
+def _watch(service: Service, every: float, output: Format) -> None:
+    """On a terminal one picture that changes; else one after the other, as JSON one line each."""
+    if output is not Format.table or not is_terminal():
+        screen = console()
+        while True:
+            now = look(service)
+            if output is Format.table:
+                screen.print(status_picture(now, time.time()), "")
+            else:
+                typer.echo(as_text(now, output, compact=True))
+            time.sleep(every)
+    from rich.live import Live
+
+    with Live(console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(status_picture(look(service), time.time()), refresh=True)
+            time.sleep(every)

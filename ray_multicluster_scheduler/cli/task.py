@@ -1,0 +1,148 @@
+"""`rmcs task`: everything that was submitted to a service, of whatever kind."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
+from ray_multicluster_scheduler.cli.items import each, told_of
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_one, find_several
+from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+from ray_multicluster_scheduler.cli.times import seconds_of
+from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at and steer tasks, and all else that was submitted."
+)
+_OVER_BADLY = ("FAILED", "CANCELLED")
+_One = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="An id, the beginning of one, or `last`.", autocompletion=completion.ids()),
+]
+_Waiting = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID",
+        help="Ids, beginnings of ids, `last`, or `all` that are not over.",
+        autocompletion=completion.ids(states=",".join(UNFINISHED), words=("last", "all")),
+    ),
+]
+_Failed = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID",
+        help="Ids, beginnings of ids, `last`, or `all` that failed.",
+        autocompletion=completion.ids(states=",".join(_OVER_BADLY), words=("last", "all")),
+    ),
+]
+_Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")]
+
+
+@app.command("list")
+def list_items(
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only in this state; may be repeated.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only task, actor, job or gang.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Only on this one.", autocompletion=completion.clusters)
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only with this name.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only of the last 15m, 12h or 30d.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many at the most.")] = 50,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """List what was submitted, newest first."""
+    began = None
+    if since is not None:
+        lasts = seconds_of(since)
+        if lasts is None:
+            raise typer.BadParameter(f"{since!r} is no time; write 15m, 12h or 30d.", param_hint="--since")
+        began = time.time() - lasts
+    wanted: dict[str, Any] = {"kind": kind, "owner": owner, "cluster": cluster, "name": name, "since": began}
+    states = ",".join(one.upper() for one in state or ()) or None
+    rows = connect(address).rows(path_of("items"), "items", limit, state=states, **wanted)
+    emit(rows, output, lambda: item_tables.items_table(rows, time.time()))
+    if len(rows) == limit:
+        say(f"there may be more than these {limit}: --limit")
+
+
+@app.command()
+def show(item_id: _One, output: Output = Format.table, address: Address = None) -> None:
+    """Show one: state, place, attempts, how it ended. Ends with 0, 100, 101 or 103, as it stands."""
+    service = connect(address)
+    item = told_of(service, find_one(service, item_id))
+    emit(item, output, lambda: item_tables.item_table(item, time.time()))
+    raise typer.Exit(exit_codes.code_of(item["state"]))
+
+
+@app.command()
+def logs(
+    item_id: _One,
+    follow_it: Annotated[bool, typer.Option("-f", "--follow", help="As it comes, until it is over.")] = False,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Of this one; default: the newest.")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
+    address: Address = None,
+) -> None:
+    """Print what it printed. With -f, ends as it ends: 0, 100 or 103."""
+    service = connect(address)
+    found = find_one(service, item_id)
+    if not follow_it:
+        to_stdout(
+            service.fetch(path_of("items", found, "logs"), attempt=attempt, stream=stream).decode(errors="replace")
+        )
+        return
+    if attempt is not None or stream is not None:
+        raise typer.BadParameter("what comes is of the newest attempt and of both streams: leave -f out.")
+    with interrupted_well(service, found, cancel=False):
+        item = follow(service, found, to_stdout)
+    raise typer.Exit(exit_codes.code_of(item["state"]))
+
+
+@app.command()
+def cancel(
+    item_ids: _Waiting,
+    reason: _Reason = "",
+    force: Annotated[bool, typer.Option("--force", help="Without the polite interrupt.")] = False,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Ask for their end. Nothing happens to what is over."""
+    service = connect(address)
+    found = find_several(service, item_ids)
+    said = {"reason": reason, "force": force}
+    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, "was asked to end")
+
+
+@app.command()
+def retry(
+    item_ids: _Failed,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also what succeeded.")] = False,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Submit what failed or was cancelled once more, as another item."""
+    service = connect(address)
+    found = find_several(service, item_ids, states=("FAILED",))
+    said = {"anyway": anyway}
+    each(found, lambda one: service.post(path_of("items", one, "retry"), said), output, "is repeated")
+
+
+@app.command()
+def hold(item_ids: _Waiting, reason: _Reason = "", output: Output = Format.table, address: Address = None) -> None:
+    """Let them not start before they are released; what runs goes on."""
+    service = connect(address)
+    found = find_several(service, item_ids, states=("PENDING", "QUEUED", "RETRYING"))
+    each(found, lambda one: service.post(path_of("items", one, "hold"), {"reason": reason}), output, "is held")
+
+
+@app.command()
+def release(item_ids: _Waiting, output: Output = Format.table, address: Address = None) -> None:
+    """The end of hold."""
+    service = connect(address)
+    found = find_several(service, item_ids, states=("PENDING", "QUEUED", "RETRYING"))
+    each(found, lambda one: service.post(path_of("items", one, "release")), output, "may start")

@@ -1,0 +1,51 @@
+"""`rmcs config`: check a file, and show what is in force."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.service.http_service import HttpService
+
+GOOD = "settings: {retries: 2}\nclusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9', auth_token: hush}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "clusters.yaml"
+    path.write_text(GOOD)
+    return str(path)
+
+
+def test_a_right_one(file: str, rmcs: Rmcs) -> None:
+    done = rmcs("config", "check", file)
+    assert done.code == 0
+    assert "is right: 1 cluster (mac); settings: retries" in done.out
+    assert json.loads(rmcs("config", "check", file, "-o", "json").out)["clusters"] == ["mac"]
+
+
+def test_a_wrong_one(file: str, rmcs: Rmcs) -> None:
+    Path(file).write_text(GOOD.replace("name:", "nmae:"))
+    done = rmcs("config", "check", file)
+    assert (done.code, done.out) == (2, "")
+    assert "nmae" in done.err
+    assert "What to do" in done.err
+
+
+def test_what_a_service_goes_by(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("config", "show")
+    assert done.code == 0
+    assert yaml.safe_load(done.out)["clusters"][0]["name"] == "mac"
+    told = json.loads(rmcs("config", "show", "-o", "json").out)
+    assert complaints(service, "/api/v1/settings", told) == []
+
+
+def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
+    done = rmcs("config", "show", "--config", file, "-o", "yaml")
+    assert yaml.safe_load(done.out)["settings"]["retries"] == 2
+    assert "hush" not in done.out

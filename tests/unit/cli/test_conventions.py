@@ -1,0 +1,234 @@
+"""What all commands have in common: words, times, exit codes, completion, and a service that is not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.cli import app as cli_app
+from ray_multicluster_scheduler.cli import completion, exit_codes, service, times, waiting
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.late_group import load
+from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
+from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+ROOT = Path(__file__).resolve().parents[3]
+LATE = cli_app.Root.late
+NEED_A_SERVICE = [
+    "status",
+    "task list",
+    "task show x",
+    "task logs x",
+    "task cancel x",
+    "task retry x",
+    "task hold x",
+    "task release x",
+    "job submit -- true",
+    "job status x",
+    "job logs x",
+    "job stop x",
+    "job list",
+    "actor list",
+    "actor kill x",
+    "queue",
+    "queue pause --owner x",
+    "queue resume --owner x",
+    "events",
+    "config show",
+    "token list",
+    "trace x.csv",
+]
+
+
+def leaves(command: Any, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Every command below this one that can be run."""
+    found = [(words, command)] if getattr(command, "invoke_without_command", True) else []
+    for name, one in getattr(command, "commands", {}).items():
+        found += leaves(one, (*words, name))
+    return found
+
+
+ALL = [leaf for name, late in LATE.items() for leaf in leaves(load(name, late), (name,))]
+
+
+class TestCommands:
+    @pytest.mark.parametrize("name", LATE)
+    def test_the_list_says_what_the_command_says(self, name: str) -> None:
+        said = load(name, LATE[name]).get_short_help_str(1000)
+        assert said.rstrip(".") == LATE[name].help.rstrip(".")
+
+    @pytest.mark.parametrize("words", [" ".join(words) for words, _ in ALL])
+    def test_each_has_help(self, rmcs: Rmcs, words: str) -> None:
+        assert rmcs(*words.split(), "--help").code == 0
+
+    def test_whoever_has_output_has_all_three(self, rmcs: Rmcs) -> None:
+        having = [words for words, command in ALL if any("--output" in one.opts for one in command.params)]
+        assert len(having) > 20
+        for words in having:
+            done = rmcs(*words, "-o", "xml")
+            assert done.code == 2, words
+            assert all(f"'{form}'" in done.err for form in ("table", "json", "yaml")), done.err
+
+    @pytest.mark.parametrize(
+        ("words", "meant"), [("taks list", "task"), ("task cancle x", "cancel"), ("job sumbit x", "submit")]
+    )
+    def test_a_typo_is_answered_with_what_was_meant(self, rmcs: Rmcs, words: str, meant: str) -> None:
+        done = rmcs(*words.split())
+        assert done.code == 2
+        assert f"'{meant}'" in done.err.partition("Did you mean")[2]
+
+
+class TestNoService:
+    @pytest.mark.parametrize("words", NEED_A_SERVICE)
+    def test_it_is_said_how_to_start_one(
+        self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+    ) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+        done = rmcs(*words.split())
+        assert (done.code, done.out) == (2, "")
+        assert done.err.splitlines() == [
+            "rmcs: error: No service runs here.",
+            "What to do: start one with `rmcs up`, or give its --address",
+        ]
+
+    @pytest.mark.parametrize(
+        ("address", "code", "said"),
+        [("http://127.0.0.1:9", 1, "does not answer: Connection refused"), ("ftp://x", 2, "no address of a service")],
+    )
+    def test_one_that_is_not_there(self, rmcs: Rmcs, address: str, code: int, said: str) -> None:
+        done = rmcs("task", "list", "--address", address)
+        assert (done.code, done.out) == (code, "")
+        assert said in done.err
+
+    def test_something_else_listens_there(self, service: HttpService) -> None:
+        with pytest.raises(ConfigurationError, match="is not sent to"):
+            _connect("http://example.org")
+
+    def test_it_answers_no_json(self, service: HttpService) -> None:
+        with pytest.raises(Exception, match="see whether that is the address"):
+            _connect(service.address).get("/metrics")
+
+
+def _connect(address: str) -> service.Service:
+    return service.connect(address)
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(0, "0s"), (59, "59s"), (90, "90s"), (5400, "90m"), (7200, "2h"), (200_000, "2d"), (-3, "0s")],
+    )
+    def test_length(self, seconds: float, text: str) -> None:
+        assert times.length(seconds) == text
+
+    def test_ago(self) -> None:
+        assert (times.ago(None, 5), times.ago(100, 280), times.ago(460, 100)) == ("–", "3m ago", "in 6m")
+
+    @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2h", 7200), ("x", None), ("-1d", None), ("", None)])
+    def test_seconds_of(self, text: str, seconds: float | None) -> None:
+        assert times.seconds_of(text) == seconds
+
+    def test_moments_are_known_by_their_names_and_sizes(self) -> None:
+        data = {"at": 1794700800.0, "x": [{"ended_at": None, "sent_at": 1794700800}], "look_at": 3.0, "number": 2e9}
+        assert times.with_iso_times(data) == {
+            "at": "2026-11-15T00:00:00.000Z",
+            "x": [{"ended_at": None, "sent_at": "2026-11-15T00:00:00.000Z"}],
+            "look_at": 3.0,
+            "number": 2e9,
+        }
+
+
+def test_exit_codes_by_state() -> None:
+    over = {str(state) for state in TaskState if state.terminal}
+    assert {state for state in map(str, TaskState) if exit_codes.is_over(state)} == over
+    codes = {state: exit_codes.code_of(state) for state in ("SUCCEEDED", "FAILED", "RUNNING", "CANCELLED", "EXPIRED")}
+    assert list(codes.values()) == [0, 100, 101, 103, 102]
+
+
+class TestCompletion:
+    def offered(self, words: str) -> list[str]:
+        code = "from ray_multicluster_scheduler.main import main; import sys; sys.exit(main([]))"
+        environ = {**_environ(), "_RMCS_COMPLETE": "complete_bash", "COMP_WORDS": f"rmcs {words}"}
+        environ["COMP_CWORD"] = str(len(words.split(" ")))
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
+        return done.stdout.split()
+
+    def test_commands_and_live_ids(self, service: HttpService) -> None:
+        service.submit("alpha-1")
+        service.submit("beta-1")
+        until(lambda: service.get("/api/v1/items/beta-1")["state"] == "RUNNING")
+        assert self.offered("tas") == ["task"]
+        assert self.offered("task show al") == ["alpha-1"]
+        assert self.offered("task cancel ") == ["last", "all", "beta-1", "alpha-1"]
+        assert self.offered("queue pause --cluster m") == ["mac"]
+
+    def test_without_a_service_there_is_nothing_to_offer(self) -> None:
+        assert completion._quietly(lambda: _raise(ServiceUnavailableError("gone"))) == []
+
+
+def _raise(error: Exception) -> completion.Offered:
+    raise error
+
+
+def _environ() -> dict[str, str]:
+    import os
+
+    return dict(os.environ)
+
+
+class TestHeavyModules:
+    def test_a_simple_call_loads_no_client_library(self, service: HttpService) -> None:
+        """What makes a command slow is importing; counting modules is steadier than a clock."""
+        code = (
+            "import sys, json; from ray_multicluster_scheduler.main import main; main(['task', 'list']);"
+            "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=_environ(), capture_output=True, text=True, check=True
+        )
+        loaded = set(json.loads(done.stderr))
+        assert not loaded & {"aiohttp", "asyncio", "apsw", "cloudpickle", "cryptography", "psutil", "fastapi", "yaml"}
+
+
+class TestSpinner:
+    def test_on_a_terminal_it_spins_with_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import io
+
+        from rich.console import Console
+
+        screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+        monkeypatch.setattr(waiting, "is_terminal", lambda **_: True)
+        monkeypatch.setattr(waiting, "console", lambda **_: screen)
+        with waiting._Reason() as reason:
+            reason.show("t1 is QUEUED: mac is full")
+            reason.show("t1 is QUEUED: mac is full")
+        assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "nightly-2026-11-15  job   RUNNING  a long sentence about why it waits"),
+        (50, "nightly-2026-11-15  job   RUNNING  a long sentenc…"),
+        (42, "nightly-2026-11-15  RUNNING  a long sente…"),
+    ],
+)
+def test_a_table_that_is_too_wide_cuts_and_drops_what_matters_least(width: int, line: str) -> None:
+    import io
+
+    from rich.console import Console
+
+    screen = Console(file=io.StringIO(), width=width)
+    rows = [("nightly-2026-11-15", "job", "RUNNING", "a long sentence about why it waits")]
+    screen.print(FittingTable(("ID", "KIND", "STATE", "WHY"), rows, cut=("WHY",), drop=("KIND",)))
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is the StringIO of above
+    assert len(lines) == 2
+    assert lines[1].rstrip() == line

@@ -1,0 +1,99 @@
+"""`rmcs events`: the past, and what comes, with a service behind it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from ray_multicluster_scheduler.cli import events
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+
+@pytest.fixture
+def service(service: HttpService) -> HttpService:
+    service.submit("t1")
+    service.submit("t2")
+    until(lambda: service.get("/api/v1/items/t2")["state"] == "RUNNING")
+    return service
+
+
+def told(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_past(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("events", "--id", "t1", "--types", "transition", "-o", "json")
+    assert done.code == 0
+    heard = told(done.out)
+    assert list(dict.fromkeys(one["state"] for one in heard)) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING"]
+    assert heard[0]["at"].endswith("Z")
+    after = rmcs("events", "--id", "t1", "--types", "transition", "-o", "json", "--since", str(heard[1]["number"]))
+    assert told(after.out) == heard[2:]
+    documents = yaml.safe_load_all(rmcs("events", "--id", "t1", "--types", "transition", "-o", "yaml").out)
+    assert list(documents) == heard
+    assert rmcs("events", "--last", "0").out == ""
+
+
+def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
+    lines = rmcs("events").out.splitlines()
+    assert any("t1 QUEUED: " in line for line in lines)
+    assert any("t1 decided on mac" in line for line in lines)
+
+
+def test_followed_until_ctrl_c(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = events._tell
+
+    def heard(event: dict[str, Any], output: Any) -> None:
+        tell(event, output)
+        if event["state"] == "DISPATCHING" and event["id"] == "t2":
+            service.submit("t3")
+        if event["id"] == "t3":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "_tell", heard)
+    done = rmcs("events", "-f", "--types", "transition", "--since", "0", "--owner", "", "-o", "json")
+    assert done.code == 130
+    assert told(done.out)[-1]["id"] == "t3"
+    assert [one["number"] for one in told(done.out)] == sorted({one["number"] for one in told(done.out)})
+
+
+def test_a_service_that_is_started_again_is_waited_for(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+
+    def heard(event: dict[str, Any], _: object) -> None:
+        numbers.append(event["number"])
+        if len(numbers) == 3:
+            service.restart()
+            service.submit("t3")
+        if event.get("id") == "t3":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "_tell", heard)
+    done = rmcs("events", "-f", "--since", "0")
+    assert done.code == 130
+    assert "answers again" in done.err
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"type": "missed", "from": 3, "to": 9}, "events 3 to 9 were missed; ask for them with --since 2"),
+        ({"type": "cluster", "number": 7, "at": None, "name": "mac", "state": "UP"}, "7  cluster name=mac state=UP"),
+    ],
+)
+def test_other_words(event: dict[str, Any], line: str) -> None:
+    assert events.event_line(event).strip() == line
+
+
+def test_what_is_wrong_is_said(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("events", "-f", "--types", "odd")
+    assert done.code == 2
+    assert "odd" in done.err

@@ -1,0 +1,156 @@
+"""Pictures of a terminal, as SVG in tests/golden; `pytest --refresh-golden` writes them anew."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ray_multicluster_scheduler.cli.explain import explanation_words
+from ray_multicluster_scheduler.cli.item_tables import items_table
+from ray_multicluster_scheduler.cli.status import status_picture
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+NOW = 1794700800.0
+WIDTH = 110
+GIB = 1024.0**3
+
+
+def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **values: Any) -> dict[str, Any]:
+    began = NOW - ago_s
+    return {
+        "id": item_id,
+        "kind": "task",
+        "name": "train",
+        "owner": "ann",
+        "state": state,
+        "attempt": 1,
+        "cluster": "mac",
+        "priority": 0,
+        "submitted_at": began,
+        "finished_at": None if took_s is None else began + took_s,
+        **values,
+    }
+
+
+def waiting(item_id: str, ago_s: float, sentence: str, **values: Any) -> dict[str, Any]:
+    told = row(item_id, "QUEUED", ago_s, **{"code": "NO_CAPACITY", "sentence": sentence, "held": False, **values})
+    return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "finished_at")}
+
+
+def cluster(name: str, state: str, **values: Any) -> dict[str, Any]:
+    return {"name": name, "state": state, "sentence": "", "cordoned": False, "items": 0, **values}
+
+
+STATUS = {
+    "version": "0.1.0",
+    "address": "http://127.0.0.1:8000",
+    "user": "ann",
+    "clusters": [
+        cluster(
+            "centos",
+            "UP",
+            nodes=2,
+            total={"CPU": 40.0, "memory": 128 * GIB, "GPU": 2.0},
+            free={"CPU": 4.0, "memory": 70 * GIB, "GPU": 1.0},
+            items=9,
+        ),
+        cluster("mac", "UP", nodes=1, total={"CPU": 8.0, "memory": 16 * GIB}, free=None, cordoned=True, items=1),
+        cluster("lab", "CLUSTER_UNREACHABLE", sentence="lab does not answer: connection refused"),
+    ],
+    "queue": {
+        "depth": 7,
+        "states": {"QUEUED": 7},
+        "kinds": {"job": 1, "task": 6},
+        "waiting": [
+            waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned"),
+            waiting("nightly-2026-11-15", 5400, "waits for nobody", kind="job", name="nightly", held=True, priority=5),
+        ],
+    },
+}
+ITEMS = [
+    row("task-9f3c", "QUEUED", 12, cluster=None, attempt=0),
+    row(
+        "nightly-2026-11-15", "RUNNING", 5400, kind="job", name="python train.py --epochs 90 --out s3://models/nightly"
+    ),
+    row("task-7a11", "SUCCEEDED", 86_400, 61.5, cluster="centos", owner=""),
+    row("task-7a10", "FAILED", 90_000, 3.0, attempt=3),
+    row("actor-5d", "LOST", 200_000, kind="actor", name="Counter", owner="bob"),
+]
+STORY = {
+    "id": "task-9f3c",
+    "kind": "task",
+    "name": "train",
+    "state": "QUEUED",
+    "cluster": None,
+    "code": "NO_CAPACITY",
+    "sentence": "centos: 16 CPU are not free on any one node",
+    "unblocked_by": "12 more CPU are free on one node of centos",
+    "estimate": {"text": "in about 4 minutes"},
+    "queue": {"position": 2, "ahead": [{"id": "nightly-2026-11-15", "why": "priority 5"}]},
+    "decision": {
+        "at": NOW - 2,
+        "cluster": None,
+        "code": "NO_CAPACITY",
+        "sentence": "centos: 16 CPU are not free on any one node",
+        "filters": ["healthy", "cordoned", "capacity"],
+        "candidates": [
+            {
+                "cluster": "centos",
+                "rejections": [
+                    {"code": "NO_CAPACITY", "sentence": "16 CPU are not free on any one node", "permanent": False}
+                ],
+                "ranks": {},
+                "scores": {},
+                "raw_scores": {},
+                "total": None,
+            },
+            {
+                "cluster": "mac",
+                "rejections": [{"code": "NODE_TOO_SMALL", "sentence": "the largest node has 8 CPU", "permanent": True}],
+                "ranks": {},
+                "scores": {},
+                "raw_scores": {},
+                "total": None,
+            },
+        ],
+    },
+    "attempts": [],
+    "history": [
+        {"at": NOW - 12, "state": "PENDING", "code": "SUBMITTED"},
+        {"at": NOW - 12, "state": "QUEUED", "code": "NO_CAPACITY"},
+    ],
+}
+PICTURES: dict[str, Callable[[], Any]] = {
+    "status": lambda: status_picture(STATUS, NOW),
+    "task-list": lambda: items_table(ITEMS, NOW),
+    "explain": lambda: explanation_words(STORY, "the service http://127.0.0.1:8000"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_it_looks_as_it_did(name: str, request: pytest.FixtureRequest) -> None:
+    screen = Console(
+        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
+    )
+    screen.print(PICTURES[name](), markup=False)
+    drawn = screen.export_svg(title=f"rmcs {name.replace('-', ' ')}", unique_id=name)
+    path = GOLDEN / f"{name}.svg"
+    if request.config.getoption("--refresh-golden"):
+        path.write_text(drawn, encoding="utf-8")
+    assert path.exists(), "write it with: pytest tests/unit/cli/test_golden.py --refresh-golden"
+    assert drawn == path.read_text(encoding="utf-8"), "if it is better now: pytest --refresh-golden, and look at it"

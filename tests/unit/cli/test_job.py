@@ -1,0 +1,254 @@
+"""`rmcs job`: the commands and flags of `ray job`, with a service behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.cli import ray_job_options
+from ray_multicluster_scheduler.cli.app import Root
+from ray_multicluster_scheduler.cli.late_group import load
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.lifecycle import events
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+RAYS = {
+    "submit": "address job-id submission-id runtime-env runtime-env-json working-dir metadata-json entrypoint-num-cpus "
+    "entrypoint-num-gpus entrypoint-memory entrypoint-resources entrypoint-label-selector no-wait verify headers "
+    "log-style log-color verbose",
+    "status": "address verify headers log-style log-color verbose",
+    "logs": "address follow verify headers log-style log-color verbose",
+    "stop": "address no-wait verify headers log-style log-color verbose",
+    "list": "address verify headers log-style log-color verbose",
+}
+"""Options of `ray job` in Ray 2.60."""
+
+
+class Dashboard:
+    """Of a cluster that has printed one line for each job."""
+
+    def client(self, _: str) -> Dashboard:
+        return self
+
+    async def job_logs(self, submission_id: str) -> str:
+        return "a line\n"
+
+    async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+        yield "a line\n"
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def service(service: HttpService) -> HttpService:
+    service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+    return service
+
+
+def state(service: HttpService, job_id: str) -> str:
+    return str(service.get(f"/api/v1/items/{job_id}")["state"])
+
+
+def running(service: HttpService, job_id: str) -> str:
+    service.post("/api/v1/items", {"task": {"id": job_id, "kind": "job", "name": "j", "job": {"entrypoint": "true"}}})
+    until(lambda: state(service, job_id) == "RUNNING")
+    return job_id
+
+
+def end(service: HttpService, job_id: str, how: str = "succeeded") -> None:
+    failed: dict[str, Any] = {"failure": FailureClass.USER, "sentence": "it broke"} if how == "failed" else {}
+    service.plane.post(events.AttemptFinished(job_id, 1, how, **failed))  # type: ignore[arg-type]  # one of its words
+    until(lambda: state(service, job_id) in ("SUCCEEDED", "FAILED", "CANCELLED"))
+
+
+def end_when_it_runs(service: HttpService, job_id: str, how: str = "succeeded") -> threading.Thread:
+    def work() -> None:
+        until(lambda: service.ask("GET", f"/api/v1/items/{job_id}")[1].get("state") == "RUNNING")
+        end(service, job_id, how)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("command", RAYS)
+def test_it_has_every_flag_of_ray_job(command: str) -> None:
+    group = load("job", Root.late["job"])
+    known = {name for one in group.commands[command].params for name in one.opts}
+    assert {f"--{name}" for name in RAYS[command].split()} <= known
+
+
+class TestSubmit:
+    @pytest.mark.parametrize(("how", "code", "said"), [("succeeded", 0, "succeeded"), ("failed", 100, "failed")])
+    def test_its_output_and_its_end(self, service: HttpService, rmcs: Rmcs, how: str, code: int, said: str) -> None:
+        ending = end_when_it_runs(service, "j1", how)
+        done = rmcs("job", "submit", "--submission-id", "j1", "--", "python", "my script.py", "--arg=1")
+        ending.join()
+        assert (done.code, done.out) == (code, "a line\n")
+        assert f"j1 {said}" in done.err
+        assert service.get("/api/v1/jobs/j1")["entrypoint"] == "python 'my script.py' --arg=1"
+
+    def test_no_wait_prints_the_id_alone(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("job", "submit", "--no-wait", "python", "x.py", "--flag")
+        assert done.code == 0
+        info = service.get(f"/api/v1/jobs/{done.out.strip()}")
+        assert info["entrypoint"] == "python x.py --flag"
+        told = json.loads(rmcs("job", "submit", "--no-wait", "-o", "json", "--", "true").out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+
+    def test_as_json_stdout_has_only_the_end(self, service: HttpService, rmcs: Rmcs) -> None:
+        ending = end_when_it_runs(service, "j1")
+        done = rmcs("job", "submit", "--submission-id", "j1", "-o", "json", "true")
+        ending.join()
+        told = json.loads(done.out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+        assert told["status"] == "SUCCEEDED"
+        assert "a line" in done.err
+
+    def test_flags_reach_the_job(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+        env = tmp_path / "env.yaml"
+        env.write_text("env_vars: {COLOUR: red}\n")
+        words = ["--job-id", "j1", "--runtime-env", str(env), "--metadata-json", '{"who": "ann"}', "--priority", "3"]
+        words += ["--entrypoint-num-cpus", "0.5", "--entrypoint-memory", "1000", "--entrypoint-resources", '{"tpu": 1}']
+        words += ["--cpus", "2", "--resource", "disk=1", "--tag", "fast", "--name", "nightly", "--retries", "2"]
+        words += ["--entrypoint-num-gpus", "0", "--verify", "true", "--log-style", "record", "--log-color", "false"]
+        assert rmcs("job", "submit", "--no-wait", *words, "--", "true").code == 0
+        task = service.plane.runtime.run(service.plane.runtime.look("j1")).task  # type: ignore[union-attr]  # it is there
+        assert task.job is not None
+        assert task.job.metadata == {"who": "ann"}
+        assert task.job.entrypoint_resources == {"CPU": 0.5, "memory": 1000, "tpu": 1}
+        assert (dict(task.requirements), task.tags, task.name) == ({"CPU": 2, "disk": 1}, ("fast",), "nightly")
+        assert (task.priority, task.retries, task.runtime_env["env_vars"]) == (3, 2, {"COLOUR": "red"})
+
+    def test_a_folder_travels_along(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+        (tmp_path / "x.py").write_text("print(1)")
+        words = ["--submission-id", "j1", "--runtime-env-json", "{}", "--working-dir", str(tmp_path)]
+        assert rmcs("job", "submit", "--no-wait", *words, "--", "python", "x.py").code == 0
+        task = service.plane.runtime.run(service.plane.runtime.look("j1")).task  # type: ignore[union-attr]  # it is there
+        assert str(tmp_path) not in str(task.runtime_env["working_dir"]), "it is named by what is in it"
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--metadata-json", "{"], "this is no JSON"),
+            (["--metadata-json", "[]"], "JSON object"),
+            (["--runtime-env", "nowhere.yaml"], "cannot be read"),
+            (["--runtime-env", "x", "--runtime-env-json", "{}"], "only one of"),
+            (["--entrypoint-label-selector", "{}"], "--require-tag"),
+            (["--verify", "false"], "certificate"),
+            (["--headers", '{"Cookie": "x"}'], "only header"),
+            (["--resource", "tpu"], "name=amount"),
+            ([], "Missing argument"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, service: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+        done = rmcs("job", "submit", *words, *(["--", "true"] if words else []))
+        assert (done.code, done.out) == (2, "")
+        assert said in " ".join(done.err.split())
+
+    def test_a_wait_that_is_over_before_the_job(self, service: HttpService, rmcs: Rmcs) -> None:
+        running(service, "full")
+        service.plane.runtime.clients.tail_job_logs = _never  # type: ignore[method-assign, assignment]  # it prints nothing
+        done = rmcs("job", "submit", "--submission-id", "j1", "--timeout", "0.5", "--", "true")
+        assert done.code == 101
+        assert "j1 is RUNNING, and not over" in done.err
+
+
+async def _never(_: str) -> AsyncIterator[str]:
+    import asyncio
+
+    await asyncio.sleep(1.5)
+    yield ""
+
+
+class TestInterrupt:
+    @pytest.mark.parametrize(("words", "after"), [([], "RUNNING"), (["--cancel-on-interrupt"], "CANCELLED")])
+    def test_work_goes_on_unless_it_is_not_to(
+        self, service: HttpService, rmcs: Rmcs, words: list[str], after: str
+    ) -> None:
+        service.plane.runtime.clients.tail_job_logs = _never  # type: ignore[method-assign, assignment]  # it prints nothing
+
+        def interrupt() -> None:
+            until(lambda: service.ask("GET", "/api/v1/items/j1")[1].get("state") == "RUNNING")
+            threading.Event().wait(0.3)  # it is following by then
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        done = rmcs("job", "submit", "--submission-id", "j1", *words, "--", "true")
+        thread.join()
+        assert done.code == 130
+        assert ("j1 goes on" in done.err) == (after == "RUNNING")
+        assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
+        until(lambda: state(service, "j1") == after)
+
+
+class TestOthers:
+    def test_status(self, service: HttpService, rmcs: Rmcs) -> None:
+        running(service, "j1")
+        done = rmcs("job", "status", "j1")
+        assert done.code == 101
+        assert done.out.splitlines()[0] == "Status for job 'j1': RUNNING"
+        end(service, "j1", "failed")
+        done = rmcs("job", "status", "last", "-o", "json")
+        assert done.code == 100
+        told = json.loads(done.out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+        assert (told["status"], told["job_id"]) == ("FAILED", "j1")
+
+    def test_a_task_is_no_job(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        done = rmcs("job", "status", "t1")
+        assert done.code == 102
+        assert "t1 is a task, not a job" in done.err
+        assert rmcs("job", "status", "t").code == 102
+
+    def test_list(self, service: HttpService, rmcs: Rmcs) -> None:
+        for name in ("j1", "j2"):
+            running(service, name)
+        title, newest, _ = rmcs("job", "list").out.splitlines()
+        assert title.split()[:3] == ["JOB", "ID", "STATUS"]
+        assert newest.split()[:3] == ["j2", "RUNNING", "mac"]
+        rows = json.loads(rmcs("job", "list", "-o", "json").out)
+        assert complaints(service, "/api/v1/jobs", rows, "jobs") == []
+        assert rows[0]["submitted_at"].endswith("Z")
+        assert "--limit" in rmcs("job", "list", "--limit", "1").err
+
+    def test_logs(self, service: HttpService, rmcs: Rmcs) -> None:
+        running(service, "j1")
+        assert rmcs("job", "logs", "j1").out == "a line\n"
+        ending = end_when_it_runs(service, "j1", "failed")
+        done = rmcs("job", "logs", "--follow", "j1")
+        ending.join()
+        assert (done.code, done.out) == (100, "a line\n")
+
+    @pytest.mark.parametrize("words", [[], ["--no-wait"]])
+    def test_stop(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+        running(service, "j1")
+        done = rmcs("job", "stop", "j1", *words)
+        assert (done.code, done.out) == (0, "j1\n")
+        until(lambda: state(service, "j1") == "CANCELLED")
+        assert rmcs("job", "status", "j1").code == 103
+        told = json.loads(rmcs("job", "stop", "j1", "-o", "json").out)
+        assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+
+    def test_the_token_may_be_a_header(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RMCS_TOKEN")
+        assert rmcs("job", "list").code == 1
+        header = json.dumps({"Authorization": f"Bearer {service.token}"})
+        assert rmcs("job", "list", "--headers", header).code == 0
+        assert rmcs("job", "submit", "--no-wait", "--headers", header, "--", "true").code == 0
+
+    def test_whom_to_trust(self, tmp_path: Path) -> None:
+        assert ray_job_options.trusted("True") is None
+        assert ray_job_options.trusted(str(tmp_path)) == str(tmp_path)

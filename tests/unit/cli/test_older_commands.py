@@ -1,0 +1,77 @@
+"""`rmcs explain`, `clusters`, `plan` and `trace` with a service behind them: the same conventions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+EXPLAIN = "/api/v1/items/{item_id}/explain"
+
+
+@pytest.fixture
+def service(service: HttpService) -> HttpService:
+    """One waits for another."""
+    service.submit("alpha-1", 8)
+    until(lambda: service.get("/api/v1/items/alpha-1")["state"] == "RUNNING")
+    service.submit("beta-1", 8)
+    until(lambda: service.get("/api/v1/items/beta-1/explain")["code"] == "NO_CAPACITY")
+    return service
+
+
+class TestExplain:
+    @pytest.mark.parametrize("said", ["beta-1", "last", "be"])
+    def test_by_the_service(self, service: HttpService, rmcs: Rmcs, said: str) -> None:
+        done = rmcs("explain", said)
+        assert done.code == 0
+        assert done.out.startswith("beta-1 (task")
+        assert done.out.endswith(f"Told by the service {service.address}\n")
+
+    def test_json(self, service: HttpService, rmcs: Rmcs) -> None:
+        told = json.loads(rmcs("explain", "beta-1", "-o", "json").out)
+        assert complaints(service, EXPLAIN, told) == []
+        assert told["history"][0]["at"].endswith("Z")
+        assert yaml.safe_load(rmcs("explain", "beta-1", "-o", "yaml").out)["id"] == "beta-1"
+
+    def test_one_that_nobody_knows(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path))  # where no program runs
+        assert rmcs("explain", "nothing").code == 102
+        named = rmcs("explain", "nothing", "--address", service.address)
+        assert named.code == 102
+        assert "There is no item 'nothing'" in named.err
+
+
+def test_clusters(service: HttpService, rmcs: Rmcs) -> None:
+    rows = json.loads(rmcs("clusters", "-o", "json").out)
+    assert complaints(service, "/api/v1/clusters", rows, "clusters") == []
+    assert yaml.safe_load(rmcs("clusters", "-o", "yaml").out)[0]["name"] == "mac"
+    assert rmcs("clusters").out.splitlines()[1].split()[:2] == ["mac", "UP"]
+
+
+def test_plan(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("plan", "--cpus", "1", "-o", "json")
+    assert done.code == 0
+    assert complaints(service, "/api/v1/plan", json.loads(done.out), method="post") == []
+    assert rmcs("plan", "--cpus", "9").code == 100
+
+
+def test_trace(service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+    done = rmcs("trace", str(tmp_path / "out.csv"))
+    assert (done.code, done.out) == (0, "")
+    assert "items in" in done.err
+    assert rmcs("trace", str(tmp_path / "none" / "out.csv")).code == 2
+
+
+def test_tokens(service: HttpService, rmcs: Rmcs) -> None:
+    rows = json.loads(rmcs("token", "list", "-o", "json").out)
+    assert complaints(service, "/api/v1/tokens", rows, "tokens") == []
+    assert "never" in rmcs("token", "list").out

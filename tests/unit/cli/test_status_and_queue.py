@@ -1,0 +1,96 @@
+"""`rmcs status` and `rmcs queue`, with a service behind them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.cli import status
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+
+@pytest.fixture
+def full(service: HttpService) -> HttpService:
+    """One runs, and six wait."""
+    service.submit("t0", 8)
+    until(lambda: service.get("/api/v1/items/t0")["state"] == "RUNNING")
+    for number in range(1, 7):
+        service.submit(f"t{number}", 8, owner="ann")
+    until(lambda: service.get("/api/v1/queue")["depth"] == 6)
+    return service
+
+
+class TestStatus:
+    def test_at_a_glance(self, full: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("status")
+        assert done.code == 0
+        lines = done.out.splitlines()
+        assert lines[0].endswith(full.address)
+        assert [line.split()[:2] for line in lines if line.startswith("mac")] == [["mac", "UP"]]
+        assert "1 is on clusters. 6 wait: 6 tasks" in done.out
+        assert "and 1 more: rmcs queue" in done.out
+
+    def test_json(self, full: HttpService, rmcs: Rmcs) -> None:
+        told = json.loads(rmcs("status", "-o", "json").out)
+        assert complaints(full, "/api/v1/clusters", told["clusters"], "clusters") == []
+        assert complaints(full, "/api/v1/queue", told["queue"]) == []
+
+    @pytest.mark.parametrize("words", [[], ["-o", "json"]])
+    def test_watched(self, full: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+        looks: list[dict[str, Any]] = []
+
+        def look(service: Any) -> dict[str, Any]:
+            if len(looks) == 2:
+                raise KeyboardInterrupt
+            looks.append(seen(service))
+            return looks[-1]
+
+        seen = status.look
+        monkeypatch.setattr(status, "look", look)
+        done = rmcs("status", "--watch", "--every", "0.2", *words)
+        assert done.code == 130
+        if words:
+            assert [json.loads(line)["queue"]["depth"] for line in done.out.splitlines()] == [6, 6]
+        else:
+            assert done.out.count("6 wait") == 2
+
+
+class TestQueue:
+    def test_what_waits_and_why(self, full: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("queue")
+        assert done.code == 0
+        assert done.out.startswith("6 wait: 6 tasks\n")
+        line = next(line for line in done.out.splitlines() if line.startswith("t6"))
+        assert "QUEUED" in line
+        assert "mac" in line
+        told = json.loads(rmcs("queue", "-o", "json", "--owner", "ann", "--limit", "2").out)
+        assert complaints(full, "/api/v1/queue", told) == []
+        assert (told["depth"], len(told["waiting"])) == (6, 2)
+
+    def test_nothing_waits(self, service: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("queue").out == "Nothing waits.\n"
+
+    @pytest.mark.parametrize(("what", "name"), [("cluster", "mac"), ("owner", "ann")])
+    def test_pause_and_resume(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
+        done = rmcs("queue", "pause", f"--{what}", name, "--reason", "until Monday", "-o", "json")
+        assert done.code == 0
+        assert complaints(service, "/api/v1/queue/{what}/{name}/pause", json.loads(done.out), method="post") == []
+        service.submit("t1", owner="ann")
+        until(lambda: "until Monday" in service.get("/api/v1/items/t1/explain")["sentence"])
+        assert rmcs("queue", "resume", f"--{what}", name).code == 0
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+
+    @pytest.mark.parametrize("words", [[], ["--cluster", "mac", "--owner", "ann"], ["--cluster", "nowhere"]])
+    def test_usage(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+        assert rmcs("queue", "pause", *words).code == 2
+        assert rmcs("queue", "resume", *words).code == 2
+
+    def test_an_option_at_the_wrong_place_is_not_lost(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("queue", "-o", "json", "pause", "--cluster", "mac")
+        assert done.code == 2
+        assert "behind it" in done.err

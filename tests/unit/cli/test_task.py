@@ -1,0 +1,216 @@
+"""`rmcs task`: list, show, logs, cancel, retry, hold, release, with a service behind it."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import yaml
+
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+ITEM = "/api/v1/items/{item_id}"
+
+
+@pytest.fixture
+def two(service: HttpService) -> HttpService:
+    """One that runs, and one for which there is no room."""
+    service.submit("alpha-1", 8, name="first")
+    until(lambda: state(service, "alpha-1") == "RUNNING")
+    service.submit("alpha-2", 8, name="second")
+    until(lambda: state(service, "alpha-2") == "QUEUED")
+    return service
+
+
+def state(service: HttpService, item_id: str) -> str:
+    return str(service.get(f"/api/v1/items/{item_id}")["state"])
+
+
+def end(service: HttpService, item_id: str, how: str = "succeeded") -> None:
+    failed = {"failure": FailureClass.USER, "error_type": "ValueError", "message": "no"} if how == "failed" else {}
+    service.plane.end(CallResult(item_id, 1, how, **failed))  # type: ignore[arg-type]  # one of its three words
+    until(lambda: state(service, item_id) not in ("RUNNING", "QUEUED"))
+
+
+class TestList:
+    def test_a_table_newest_first(self, two: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("task", "list")
+        assert done.code == 0
+        title, second, first = done.out.splitlines()
+        assert title.split() == ["ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK"]
+        assert second.split()[:3] == ["alpha-2", "task", "second"]
+        assert "RUNNING" in first
+        assert "ago" in first
+
+    def test_json_is_as_the_document_says_with_iso_times(self, two: HttpService, rmcs: Rmcs) -> None:
+        rows = json.loads(rmcs("task", "list", "-o", "json").out)
+        assert [row["id"] for row in rows] == ["alpha-2", "alpha-1"]
+        assert complaints(two, "/api/v1/items", rows, "items") == []
+        assert yaml.safe_load(rmcs("task", "list", "-o", "yaml").out) == rows
+
+    def test_chosen(self, two: HttpService, rmcs: Rmcs) -> None:
+        def chosen(*words: str) -> list[str]:
+            return [row["id"] for row in json.loads(rmcs("task", "list", "-o", "json", *words).out)]
+
+        assert chosen("--state", "running") == ["alpha-1"]
+        assert chosen("--state", "QUEUED", "--state", "RUNNING") == ["alpha-2", "alpha-1"]
+        assert chosen("--kind", "job") == []
+        assert chosen("--cluster", "mac") == ["alpha-1"]
+        assert chosen("--name", "second") == ["alpha-2"]
+        assert chosen("--since", "1h") == ["alpha-2", "alpha-1"]
+        assert chosen("--owner", "nobody") == []
+
+    def test_there_may_be_more(self, two: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("task", "list", "--limit", "1")
+        assert "alpha-1" not in done.out
+        assert "--limit" in done.err
+
+    @pytest.mark.parametrize(("words", "said"), [(["--state", "ODD"], "ODD"), (["--since", "soon"], "15m, 12h")])
+    def test_what_is_wrong_is_said(self, two: HttpService, rmcs: Rmcs, words: list[str], said: str) -> None:
+        done = rmcs("task", "list", *words)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+
+
+class TestShow:
+    @pytest.mark.parametrize(("how", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])
+    def test_its_end_is_the_exit_code(self, service: HttpService, rmcs: Rmcs, how: str, code: int) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        assert rmcs("task", "show", "t1").code == 101
+        if how == "cancelled":
+            assert rmcs("task", "cancel", "t1").code == 0
+            until(lambda: state(service, "t1") == "CANCELLED")
+        else:
+            end(service, "t1", how)
+        done = rmcs("task", "show", "t1")
+        assert done.code == code
+        assert done.out.splitlines()[0].split() == ["id", "t1"]
+
+    def test_json(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        service.plane.end(CallResult("t1", 1, "succeeded", b"pickled"))
+        until(lambda: state(service, "t1") == "SUCCEEDED")
+        told = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
+        assert complaints(service, ITEM, told) == []
+        assert told["at"].endswith("Z")
+        assert told["outcome"]["completion"]["state"] == "SUCCEEDED"
+        assert "payload" not in json.dumps(told)
+
+
+class TestSelectors:
+    def test_last_and_the_beginning_of_an_id(self, two: HttpService, rmcs: Rmcs) -> None:
+        assert "alpha-2" in rmcs("task", "show", "last").out
+        two.submit("beta-1", 8)
+        assert "beta-1" in rmcs("task", "show", "be").out
+
+    def test_several_that_begin_so(self, two: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("task", "show", "alpha")
+        assert done.code == 2
+        assert "alpha-2, alpha-1" in done.err
+
+    @pytest.mark.parametrize("command", ["show", "logs", "cancel", "hold", "release", "retry"])
+    def test_none_is_102(self, service: HttpService, rmcs: Rmcs, command: str) -> None:
+        done = rmcs("task", command, "nothing")
+        assert (done.code, done.out) == (102, "")
+        assert "There is no item 'nothing'" in done.err
+        assert "What to do" in done.err
+        assert rmcs("task", command, "last").code == 102
+
+    def test_all_is_what_is_not_over(self, two: HttpService, rmcs: Rmcs) -> None:
+        end(two, "alpha-1")
+        two.submit("beta-1", 8)
+        done = rmcs("task", "cancel", "all", "--reason", "enough")
+        assert done.code == 0
+        assert done.out.splitlines() == ["beta-1", "alpha-2"]
+        until(lambda: state(two, "alpha-2") == state(two, "beta-1") == "CANCELLED")
+        assert state(two, "alpha-1") == "SUCCEEDED"
+        again = rmcs("task", "cancel", "all")
+        assert (again.code, again.out) == (0, "")
+        assert "there is none" in again.err
+
+
+class TestOrders:
+    def test_hold_and_release(self, two: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("task", "hold", "alpha-2", "--reason", "later", "-o", "json")
+        assert done.code == 0
+        assert json.loads(done.out) == [{"id": "alpha-2"}]
+        assert "later" in two.get("/api/v1/items/alpha-2/explain")["sentence"]
+        end(two, "alpha-1")
+        assert state(two, "alpha-2") == "QUEUED"
+        assert rmcs("task", "release", "alpha-2").out == "alpha-2\n"
+        until(lambda: state(two, "alpha-2") == "RUNNING")
+
+    def test_retry_is_another_item(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        done = rmcs("task", "retry", "t1")
+        assert (done.code, done.out) == (1, "")
+        assert "is not over" in done.err
+        end(service, "t1", "failed")
+        again = rmcs("task", "retry", "all")
+        assert again.code == 0
+        assert state(service, again.out.strip()) in ("PENDING", "QUEUED", "DISPATCHING", "RUNNING")
+        assert f"t1 is repeated as {again.out.strip()}" in again.err
+
+    def test_one_that_is_refused_does_not_stop_the_others(self, two: HttpService, rmcs: Rmcs) -> None:
+        two.submit("t3")
+        assert rmcs("task", "cancel", "alpha-1").code == 0
+        until(lambda: state(two, "alpha-1") == "CANCELLED")
+        until(lambda: state(two, "alpha-2") == "RUNNING")
+        done = rmcs("task", "retry", "alpha-2", "alpha-1", "-o", "json")
+        assert done.code == 1
+        assert [one["repeats"] for one in json.loads(done.out)] == ["alpha-1"]
+        assert complaints(two, f"{ITEM}/retry", json.loads(done.out)[0], method="post") == []
+        assert "alpha-2" in done.err
+
+
+class TestLogs:
+    def printed(self, service: HttpService, text: str) -> None:
+        runtime = service.plane.runtime
+        runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", text))
+
+    def test_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        self.printed(service, "one\n")
+        assert rmcs("task", "logs", "t1").out == "one\n"
+
+    @pytest.mark.parametrize(("how", "code"), [("succeeded", 0), ("failed", 100)])
+    def test_followed_to_its_end(self, service: HttpService, rmcs: Rmcs, how: str, code: int) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        self.printed(service, "one\n")
+
+        def rest() -> None:
+            self.printed(service, "two ü\n")
+            end(service, "t1", how)
+
+        later = threading.Timer(0.5, rest)
+        later.start()
+        done = rmcs("task", "logs", "-f", "last")
+        later.join()
+        assert (done.code, done.out) == (code, "one\ntwo ü\n")
+
+    def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs) -> None:
+        def go() -> None:
+            end(two, "alpha-1")
+            until(lambda: state(two, "alpha-2") == "RUNNING")
+            end(two, "alpha-2")
+
+        later = threading.Timer(0.8, go)
+        later.start()
+        done = rmcs("task", "logs", "-f", "alpha-2")
+        later.join()
+        assert done.code == 0
+        assert "alpha-2 is QUEUED: mac" in done.err
+
+    def test_usage(self, two: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("task", "logs", "-f", "--attempt", "1", "alpha-1").code == 2
