@@ -34,8 +34,10 @@ def _report(error: SchedulerError) -> None:
     print(f"rmcs: error: {error.message}", file=sys.stderr)
     if error.next_step:
         print(f"What to do: {error.next_step}", file=sys.stderr)
-    if error.code != ConfigurationError.code and said_of(error.code) is not None:  # such a message says it all
-        print(f"More: rmcs explain {error.code}", file=sys.stderr)
+    codes = [error.code, *(kind.code for kind in type(error).__mro__ if issubclass(kind, SchedulerError))]
+    code = next((code for code in codes if said_of(code) is not None), None)
+    if code not in (None, ConfigurationError.code):  # such a message says it all
+        print(f"More: rmcs explain {code}", file=sys.stderr)
 
 
 if __name__ == "__main__":
