@@ -24,6 +24,7 @@ class Root(LateGroup):
         "explain": Late("explain", "explain", "Explain why an item is where it is."),
         "plan": Late("plan", "plan", "Ask where something would go now, without submitting it."),
         "events": Late("events", "events", "Tell what happened lately and, with --follow, what happens."),
+        "doctor": Late("doctor", "doctor", "Look for what commonly goes wrong, and say how to mend each."),
         "config": Late("config", "app", "Check and show the configuration."),
         "owner": Late("owner", "app", "List owners of a service, and set their limits."),
         "token": Late("token", "app", "Make, list and revoke tokens of a service."),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 RMCS = [sys.executable, "-m", "ray_multicluster_scheduler"]
 
@@ -44,6 +45,23 @@ def test_clusters_without_any_configuration(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "rmcs fleet up" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_doctor_finds_real_clusters_well_and_a_lost_one_wrong(config_path: Path, tmp_path: Path) -> None:
+    home = {"RMCS_HOME": str(tmp_path / "home")}
+    done = rmcs("doctor", "--deep", "--config", str(config_path), **home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("a task went there and back") == 2
+    config = yaml.safe_load(config_path.read_text())
+    dead, blind = config["clusters"]
+    dead["dashboard"] = "http://127.0.0.1:9"
+    blind.pop("auth_token_path", None)
+    blind["auth_token"] = "wrong"
+    (tmp_path / "clusters.yaml").write_text(yaml.safe_dump(config))
+    done = rmcs("doctor", "-o", "json", "--config", str(tmp_path / "clusters.yaml"), **home)
+    assert done.returncode == 100
+    wrong = {one["about"]: one["code"] for one in json.loads(done.stdout) if one["verdict"] == "wrong"}
+    assert wrong == {dead["name"]: "DASHBOARD_DOWN", blind["name"]: "WRONG_TOKEN"}
 
 
 @pytest.fixture

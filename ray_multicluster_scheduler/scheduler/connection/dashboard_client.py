@@ -11,6 +11,7 @@ import io
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,6 +72,11 @@ class DashboardClient:
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise self._http.problem("NOT_A_DASHBOARD", "answers in JSON, but not as a Ray dashboard does")
         return answer
+
+    async def clock(self) -> float | None:
+        """What time it is there, to the second; None if it does not say. Raises DashboardProblem."""
+        said = (await self._http.request("GET", VERSION_ROUTE)).date
+        return None if said is None else parsedate_to_datetime(said).timestamp()
 
     async def snapshot(self, now: float) -> ResourceSnapshot:
         """Total and free per node, as of ``now`` at the latest. Raises DashboardProblem."""

@@ -49,6 +49,8 @@ class Answer:
 
     status: int
     body: bytes
+    date: str | None = None
+    """What its clock says, as the header has it."""
 
     @property
     def text(self) -> str:
@@ -105,7 +107,7 @@ class DashboardHttp:
                 timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=min(self.timeouts.connect, limit_s)),
             ) as response:
                 body = await self._read(response, limit_bytes)
-                answer = Answer(response.status, body)
+                answer = Answer(response.status, body, response.headers.get("Date"))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise from_exception(self.name, self.url, error, limit_s=limit_s) from error
         self._refuse_foreigners(answer, sent_token=bool(headers), path=path)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.common import exception
 from ray_multicluster_scheduler.common.exception import code_of
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import ProblemCode
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
@@ -30,6 +32,7 @@ def of_links() -> set[str]:
         path for part in ("connection", "scheduler_core") for path in (PACKAGE / "scheduler" / part).rglob("*.py")
     ]
     found = {code for path in sources for code in re.findall(r'\bcode="([A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    found |= set(get_args(ProblemCode))
     return found - {"JOB_STOPPED", "RECALLED"}  # between our own parts; people see CANCELLED_THERE and TAKEN_BACK
 
 

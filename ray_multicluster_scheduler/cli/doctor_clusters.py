@@ -1,0 +1,98 @@
+"""What commonly goes wrong between here and a cluster. All are looked at side by side; nothing is started there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AGENT_KEY, CONTROL_PLANE_KEY
+from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+
+SKEW_S = 5.0
+KNOCK_S = 3.0
+
+
+async def look(clusters: tuple[ClusterConfig, ...], control_plane: str | None) -> list[Finding]:
+    """``control_plane`` is the service's own name for itself, by which its agents are told from others'."""
+    pool = JobClientPool({one.name: one for one in clusters})
+    try:
+        found = await asyncio.gather(*(_collect(one, pool, control_plane) for one in clusters))
+    finally:
+        await pool.close()
+    return [one for some in found for one in some]
+
+
+async def _collect(cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None) -> list[Finding]:
+    return [finding async for finding in _all_of(cluster, pool, control_plane)]
+
+
+async def _all_of(cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None) -> AsyncIterator[Finding]:
+    name = cluster.name
+    if cluster.head_address is not None:
+        yield await _head(name, cluster.head_address)
+    if cluster.dashboard is None:
+        yield wrong(
+            name, "it has no dashboard, so neither jobs nor tasks can go there", "add `dashboard:`", "NO_CARRIER"
+        )
+        return
+    try:
+        client = pool.client(name)
+        snapshot = await client.snapshot(time.time())
+    except SchedulerError as error:
+        yield wrong(name, error.message, error.next_step or "", error.code)
+        return
+    yield well(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {len(snapshot.nodes)} node(s)")
+    for look_at in (_clock, _agents):
+        try:
+            yield await look_at(client, control_plane)
+        except SchedulerError as error:
+            yield doubtful(name, error.message, error.next_step or "", error.code)
+
+
+async def _head(name: str, address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), KNOCK_S)
+    except (OSError, TimeoutError) as error:
+        why = getattr(error, "strerror", None) or "no answer"
+        return doubtful(
+            name, f"nobody listens at head_address {address}: {why}", "start the head, or correct the address"
+        )
+    writer.close()
+    return well(name, f"head_address {address} can be reached")
+
+
+async def _clock(client: DashboardClient, _: str | None) -> Finding:
+    asked = time.time()
+    there = await client.clock()
+    if there is None:
+        return well(client.name, "it does not say what time it is")
+    middle = (asked + time.time()) / 2
+    off = there - middle
+    if abs(off) <= SKEW_S:
+        return well(client.name, "its clock agrees with ours")
+    says = f"its clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} ours, so times in logs do not agree"
+    return doubtful(client.name, says, "let both follow the same time server (NTP)")
+
+
+async def _agents(client: DashboardClient, control_plane: str | None) -> Finding:
+    """Others' agents are no fault, but each control plane keeps its own limits only."""
+    agents = [job for job in await client.list_jobs() if _runs_an_agent(job)]
+    others = {str((job["metadata"] or {}).get(CONTROL_PLANE_KEY)) for job in agents} - {control_plane}
+    if not others:
+        return well(client.name, "no agents of other control planes")
+    named = ", ".join(sorted(others)[:3])
+    says = f"{len(others)} other control plane(s) have agents there ({named}); each keeps its own limits only"
+    return doubtful(
+        client.name, says, "if nobody runs them on purpose, end those programs; their agents end with their lease"
+    )
+
+
+def _runs_an_agent(job: dict[str, Any]) -> bool:
+    return job.get("status") == "RUNNING" and AGENT_KEY in (job.get("metadata") or {})
