@@ -112,7 +112,7 @@ STORY = {
             },
             {
                 "cluster": "mac",
-                "rejections": [{"code": "NODE_TOO_SMALL", "sentence": "the largest node has 8 CPU", "permanent": True}],
+                "rejections": [{"code": "TOO_BIG", "sentence": "the largest node has 8 CPU", "permanent": True}],
                 "ranks": {},
                 "scores": {},
                 "raw_scores": {},
