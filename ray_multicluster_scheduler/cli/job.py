@@ -98,6 +98,23 @@ def stop(
     raise typer.Exit(exit_codes.OK if over or no_wait else exit_codes.NOT_FINISHED)
 
 
+@app.command()
+def delete(
+    job_id: _Job,
+    address: Address = None,
+    verify: as_ray.Verify = "true",
+    headers: as_ray.Headers = None,
+    log_style: as_ray.Style = as_ray.LogStyle.auto,
+    log_color: as_ray.Color = as_ray.LogColor.auto,
+    verbose: as_ray.Verbose = False,
+) -> None:
+    """Forget a job that is over, and its history. What Ray keeps of it in its cluster is not touched."""
+    service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
+    found = find_one(service, job_id, "job")
+    service.delete(path_of("items", found))
+    say(f"{found} is forgotten")
+
+
 @app.command("list")
 def list_jobs(
     limit: Annotated[int, typer.Option("--limit", min=1, help="So many at the most.")] = 50,

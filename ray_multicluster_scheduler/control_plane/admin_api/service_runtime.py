@@ -258,6 +258,12 @@ class ServiceRuntime(ServiceKnown):
             self.values.keep_for(item, wanted.objects)
         return item
 
+    def forget_ended(self, item_id: str) -> None:
+        """The store has forgotten it: so do we."""
+        if item_id in self._finished:
+            self._finished.remove(item_id)
+            self._forget(item_id)
+
     async def durable(self) -> None:
         """Until all that was said so far is written. Raises ServiceUnavailableError if that cannot be told."""
         await until_written(self.manager.when_durable, self._check_that_orders_are_written)

@@ -130,6 +130,10 @@ class Store(Protocol):
         """Forget notes and items that ended before then, and all but the ``keep`` newest of those that are over, but
         none that is ``needed``. Returns how many; of those only that they once were is known."""
 
+    def forget(self, item_id: str, needed: Collection[str] = ()) -> bool:
+        """This one, which is over, now: from then on it is expired. False if it is not there, not over, of which
+        something is still to be done, or ``needed``."""
+
     def expired(self, item_id: str) -> bool:
         """Was it here, and is forgotten?"""
 

@@ -11,6 +11,8 @@ from math import inf
 from pathlib import Path
 from time import perf_counter
 
+import apsw
+
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder
@@ -249,10 +251,24 @@ class SqliteStore:
             newest = next(connection.execute(said["newest_to_expire"], (keep,)), (-inf, 0))
             asked = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
             found = list(connection.execute(said["to_expire"], {**asked, "limit": _EXPIRED_AT_ONCE}))
-            connection.executemany(said["expire"], [(_hash(item_id),) for _, item_id in found])
-            for what in _OF_AN_ITEM:
-                connection.executemany(said[what], [(number,) for number, _ in found])
+            self._remove(connection, found)
         return len(found)
+
+    def forget(self, item_id: str, needed: Collection[str] = ()) -> bool:
+        done: bool = self._writer.put(lambda: self._forget(item_id, json.dumps(list(needed)))).result()
+        return done
+
+    def _forget(self, item_id: str, needed: str) -> bool:
+        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+            found = list(connection.execute(self._retention["to_forget"], {"id": item_id, "needed": needed}))
+            self._remove(connection, found)
+        return bool(found)
+
+    def _remove(self, connection: apsw.Connection, found: list[tuple[int, str]]) -> None:
+        """What is known of these, but for that they were there."""
+        connection.executemany(self._retention["expire"], [(_hash(item_id),) for _, item_id in found])
+        for what in _OF_AN_ITEM:
+            connection.executemany(self._retention[what], [(number,) for number, _ in found])
 
     def expired(self, item_id: str) -> bool:
         with sentences(self.path):

@@ -30,6 +30,7 @@ RAYS = {
     "logs": "address follow verify headers log-style log-color verbose",
     "stop": "address no-wait verify headers log-style log-color verbose",
     "list": "address verify headers log-style log-color verbose",
+    "delete": "address verify headers log-style log-color verbose",
 }
 """Options of `ray job` in Ray 2.60."""
 
@@ -252,3 +253,18 @@ class TestOthers:
     def test_whom_to_trust(self, tmp_path: Path) -> None:
         assert ray_job_options.trusted("True") is None
         assert ray_job_options.trusted(str(tmp_path)) == str(tmp_path)
+
+
+def test_delete_forgets_what_is_over(service: HttpService, rmcs: Rmcs) -> None:
+    job = running(service, "nightly")
+    done = rmcs("job", "delete", job)
+    assert done.code == 1
+    assert "it is RUNNING" in done.err
+    end(service, job)
+    until(lambda: state(service, job) == "SUCCEEDED")
+    until(lambda: rmcs("job", "delete", job).code == 0)
+    assert service.get(f"/api/v1/items/{job}")["state"] == "EXPIRED"
+    assert rmcs("job", "status", job).code == 102
+    assert rmcs("job", "list", "-o", "json").out.strip() == "[]"
+    service.restart()
+    assert service.get(f"/api/v1/items/{job}")["state"] == "EXPIRED"

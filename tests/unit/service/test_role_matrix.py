@@ -90,6 +90,7 @@ EXAMPLES = {
     "GET /api/v1/owners/{owner}": Example("/api/v1/owners/own", of="task"),
     "PUT /api/v1/owners/{owner}": Example("/api/v1/owners/nobody", {"max_running": 1}),
     "DELETE /api/v1/owners/{owner}": Example("/api/v1/owners/nobody"),
+    "DELETE /api/v1/items/{item_id}": Example(_ITEM, None, "task"),
     "POST /api/v1/items/{item_id}/retry": Example(f"{_ITEM}/retry", {}, "task"),
     "POST /api/v1/clusters/{name}/check": Example("/api/v1/clusters/mac/check", {}),
     "POST /api/v1/clusters/{name}/drain": Example("/api/v1/clusters/mac/drain", {"timeout": 0}),

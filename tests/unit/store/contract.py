@@ -92,6 +92,19 @@ class StoreContract:
         assert not store.expired("x")
         assert (store.next_fence, store.next_number) == (1, 1)
 
+    def test_one_that_is_over_is_forgotten_at_once(self, open_store: Open) -> None:
+        store = open_store()
+        store.write(accepted(1)).result()
+        assert not store.forget("t1"), "it is not over"
+        store.write(ended(1, 200.0)).result()
+        assert not store.forget("t1", ["t1"]), "somebody needs it"
+        assert store.forget("t1")
+        assert store.item("t1") is None
+        assert store.expired("t1")
+        assert store.steps("t1") == []
+        assert not store.forget("t1")
+        assert not store.forget("never")
+
     def test_each_commit_tells_how_long_it_took(self, open_store: Open) -> None:
         store, took = open_store(), list[float]()
         store.on_commit(took.append)

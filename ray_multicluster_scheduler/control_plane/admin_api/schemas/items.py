@@ -194,6 +194,10 @@ RESULT = Described(
 )
 LOGS = Described(summary="What it printed", answer=one(text(), "epoch 1: loss 0.7\n", "text/plain"))
 
+FORGET = Described(
+    summary="Forget what is over",
+    answer=one(thing(id=text(), state=text("EXPIRED")), {"id": ID, "state": "EXPIRED"}),
+)
 RETRY = Described(
     summary="Submit what is over once more",
     body=Said(

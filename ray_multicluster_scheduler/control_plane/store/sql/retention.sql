@@ -14,6 +14,12 @@ SELECT number, id
  ORDER BY finished_at, number
  LIMIT :limit
 
+-- name: to_forget
+SELECT number, id
+  FROM items
+ WHERE id = :id AND finished_at IS NOT NULL AND NOT owed
+   AND id NOT IN (SELECT value FROM json_each(:needed))
+
 -- name: expire
 INSERT OR IGNORE INTO expired (hash) VALUES (?)
 
