@@ -355,8 +355,7 @@ async def logs(
     if item.task.kind == "job":
         if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
             known = item.cluster is not None and item.attempt > 0
-            text = await job_logs.read(runtime, item_id, item.cluster or "", item.attempt) if known else ""
-            return PlainTextResponse(text)
+            return PlainTextResponse(await followed_output.of_old_job(runtime, item) if known else "")
         if follow:
             return StreamingResponse(followed_output.of_job(runtime, item, still), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
