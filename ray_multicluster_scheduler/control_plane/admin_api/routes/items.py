@@ -22,13 +22,13 @@ from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import followed_output, problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
+from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
     caller_of,
     check_seen,
     check_steered,
-    check_still_let_in,
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
@@ -236,7 +236,7 @@ async def wait(request: Request) -> Response:
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
     caller, add, heard = caller_of(request), texts(said, "add", MOST_ITEMS), texts(said, "heard")
-    news = await mailboxes_of(request).ask(
+    asking = mailboxes_of(request).ask(
         client,
         known,
         add,
@@ -246,8 +246,7 @@ async def wait(request: Request) -> Response:
         tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
         check=own_work.seen_by(caller),
     )
-    check_still_let_in(request)
-    return Answer(news)
+    return Answer(await while_let_in(request, asking))
 
 
 @router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.CANCEL))
