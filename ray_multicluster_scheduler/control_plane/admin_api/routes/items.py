@@ -28,7 +28,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
     caller_of,
     check_seen,
-    check_steered,
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
@@ -161,7 +160,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 
 def face(request: Request, item: Item) -> dict[str, Any]:
     """An item as it is now, for whoever has not submitted it. Raises NotAllowedError."""
-    check_seen(request, item.task.owner, item.id)
+    own_work.check_item_seen(request, item.task.owner, item.id)
     told = {
         **_status(caller_of(request), item),
         "kind": item.task.kind,
@@ -307,14 +306,16 @@ async def _there(request: Request, item_id: str) -> Item | None:
     """For whoever may steer it. Raises UnknownItemError, NotAllowedError."""
     item = await runtime_of(request).look(item_id)
     if item is not None:
-        check_steered(request, item.task.owner, item_id)
+        own_work.check_item_steered(request, item.task.owner, item_id)
     return item
 
 
 @router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
-    return Answer(await runtime_of(request).explained(item_id, own_work.seen_by(caller_of(request))))
+    runtime, caller = runtime_of(request), caller_of(request)
+    story = await runtime.explained(item_id, own_work.seen_by(caller))
+    return Answer(own_work.without_others(story, caller, runtime.owner_now))
 
 
 @router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
@@ -349,7 +350,7 @@ async def logs(
     item = await runtime.look(item_id)
     if item is None:
         raise result_lost(item_id)
-    check_seen(request, item.task.owner, item_id)
+    own_work.check_item_seen(request, item.task.owner, item_id)
     still = partial(still_let_in, request)
     if item.task.kind == "job":
         if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
