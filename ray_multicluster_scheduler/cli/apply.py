@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
 from ray_multicluster_scheduler.cli.service import AddressOption, Output, OutputOption, ask, echo_json
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def apply(
         echo_json(answer)
         return
     for line in _lines(answer, dry_run=dry_run):
-        typer.echo(line)
+        say(line)
 
 
 def _document(file: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.apply import apply
+from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +63,7 @@ def show(
     screen.print(fleet_table(rows))
     for row in rows:
         if row.get("sentence"):
-            screen.print(f"{row['name']}: {row['sentence']}", markup=False)
+            screen.print(escaped(f"{row['name']}: {row['sentence']}"), markup=False)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
 from ray_multicluster_scheduler.cli.troubleshooting import said_of
 
 _LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
@@ -40,12 +41,12 @@ def explain(
         _list_all(output)
         return
     if (said := said_of(item_id)) is not None:  # all capitals: no id of ours is
-        typer.echo(_json({"code": item_id, "text": said}) if output is Output.json else said)
+        say(_json({"code": item_id, "text": said}) if output is Output.json else said)
         return
     asked: list[str] = []
     for pid, answer in running_programs.ask_all({"explain": item_id}):
         if "explain" in answer:
-            typer.echo(_json(answer["explain"]) if output is Output.json else _text(answer))
+            say(_json(answer["explain"]) if output is Output.json else _text(answer))
             return
         asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
     raise running_programs.nobody_knows(item_id, asked)
@@ -60,11 +61,11 @@ def _list_all(output: Output) -> None:
             answers.append(answer)
         else:
             silent = True
-            typer.echo(f"process {pid} did not say what it has: {_trouble(answer)}", err=True)
+            say(f"process {pid} did not say what it has: {_trouble(answer)}", err=True)
     if output is Output.json:
-        typer.echo(_json(answers))
+        say(_json(answers))
     elif answers or not silent:
-        typer.echo(_listing(answers))
+        say(_listing(answers))
 
 
 def _text(answer: Mapping[str, Any]) -> str:

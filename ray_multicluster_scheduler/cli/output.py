@@ -8,6 +8,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
+from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -26,6 +30,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, force_terminal=terminal, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Text that may have words of others in it: none of them moves the cursor, or worse."""
+    typer.echo(escaped_lines(text), err=err)
+
+
 def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Columns without lines, one row per line: good to read and to grep. Cells are text, never markup."""
     from rich.table import Table
@@ -35,5 +44,5 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     for title in titles:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(escaped(str(cell))) for cell in row))
     return table

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
+
 EXIT_WOULD_FAIL = 100
 
 
@@ -66,9 +68,9 @@ def plan(
             fallback=fallback.value,
         )
     if output is Output.json:
-        typer.echo(json.dumps(decision.to_dict(), indent=2, ensure_ascii=False, default=str))
+        say(json.dumps(decision.to_dict(), indent=2, ensure_ascii=False, default=str))
     else:
-        typer.echo(decision_text(decision))
+        say(decision_text(decision))
     if fails_at_once(decision_lines(decision)):
         raise typer.Exit(EXIT_WOULD_FAIL)
 

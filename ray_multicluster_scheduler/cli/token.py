@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import say
 from ray_multicluster_scheduler.cli.service import AddressOption, Output, OutputOption, ask, echo_json
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, list and revoke tokens of a service.")
@@ -32,8 +33,8 @@ def create(
         echo_json(made)
         return
     until = "" if made["expires_at"] is None else f" until {_time(made['expires_at'])}"
-    typer.echo(f"rmcs: {made['id']}: {user} is {', '.join(made['roles'])}{until}; it is shown only now", err=True)
-    typer.echo(made["token"])
+    say(f"rmcs: {made['id']}: {user} is {', '.join(made['roles'])}{until}; it is shown only now", err=True)
+    say(made["token"])
 
 
 @app.command("list")
@@ -59,7 +60,7 @@ def revoke(
 
     path = f"/api/v1/tokens/{quote(token_id, safe='')}?force={str(force).lower()}"
     gone = ask(address, "DELETE", path)
-    typer.echo(f"rmcs: {gone['id']} of {gone['user']} lets nobody in any more", err=True)
+    say(f"rmcs: {gone['id']} of {gone['user']} lets nobody in any more", err=True)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import unknown_item
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.common.one_line import check_words
 from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
@@ -55,8 +56,10 @@ def _bare(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def admitted(caller: Caller, limits_of: LimitsOf, wanted: Wanted) -> Wanted:
-    """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority."""
+    """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority,
+    ConfigurationError for an id, an owner or a key that is more than a line."""
     task = wanted.task
+    check_words(task)
     if not task.owner:
         task = replace(task, owner=caller.user)
         wanted = wanted._replace(task=task)
