@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import typer
+from ray_multicluster_scheduler.cli.output import show
 
 MOST_NAMED = 10
 
@@ -22,7 +22,7 @@ def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[
     for pid, answer in ask_all(question):
         if "items" in answer:
             obeyed += 1
-            typer.echo(f"process {pid} ({answer['program']['command']}): {cluster} {done}; {told(answer['items'])}")
+            show(f"process {pid} ({answer['program']['command']}): {cluster} {done}; {told(answer['items'])}")
         elif answer.get("error") == "ConfigurationError":
             strangers.append(f"process {pid}: {answer.get('message')}")
         else:

@@ -13,6 +13,7 @@ import typer
 
 from ray_multicluster_scheduler.cli.apply import apply
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
+from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -100,7 +101,9 @@ def _picture(rows: Sequence[Mapping[str, Any]]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(fleet_table(rows), *(Text(f"{row['name']}: {row['sentence']}") for row in rows if row.get("sentence")))
+    return Group(
+        fleet_table(rows), *(Text(escaped(f"{row['name']}: {row['sentence']}")) for row in rows if row.get("sentence"))
+    )
 
 
 def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:

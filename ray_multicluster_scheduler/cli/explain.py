@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion
-from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say, show
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
 from ray_multicluster_scheduler.cli.troubleshooting import said_of
 
@@ -101,7 +101,7 @@ def _list_all(output: Format) -> None:
     if output is not Format.table:
         typer.echo(as_text(answers, output))
     elif answers or not silent:
-        typer.echo(_listing(answers))
+        show(_listing(answers))
 
 
 def explanation_words(story: Mapping[str, Any], by: str) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.common.line_text import escaped
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
+    from rich.text import Text
 
 _GAP = 2
 _LEAST = 12
@@ -27,7 +30,7 @@ class FittingTable:
         drop: Sequence[str] = (),
     ) -> None:
         self._cut, self._drop = cut, drop
-        self._columns = {title: [row[at] for row in rows] for at, title in enumerate(titles)}
+        self._columns = {title: [_cell(row[at]) for row in rows] for at, title in enumerate(titles)}
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._columns)
@@ -53,5 +56,12 @@ class FittingTable:
             # A column that may wrap is the first to be made narrow; its cells are cut instead.
             table.add_column(title, overflow="ellipsis", no_wrap=title not in self._cut, min_width=len(title))
         for row in zip(*(self._columns[title] for title in kept), strict=True):
-            table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell), no_wrap=True) for cell in row))
+            table.add_row(*(Text(cell, no_wrap=True) if isinstance(cell, str) else cell for cell in row))
         return table
+
+
+def _cell(value: object) -> str | Text:
+    """What has a style keeps it; what others have said is one line."""
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else escaped(str(value))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -31,7 +33,12 @@ Output = Annotated[Format, typer.Option("-o", "--output", help="A table for peop
 
 def say(text: str) -> None:
     """A word to the person at the terminal; never on stdout, which is for data."""
-    typer.echo(f"rmcs: {text}", err=True)
+    typer.echo(escaped_lines(f"rmcs: {text}"), err=True)
+
+
+def show(text: str) -> None:
+    """Lines of data that may have words of others in them: none of them moves the cursor, or worse."""
+    typer.echo(escaped_lines(text))
 
 
 def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str]) -> None:
@@ -41,7 +48,7 @@ def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str])
         return
     drawn = picture()
     if isinstance(drawn, str):
-        typer.echo(drawn)
+        show(drawn)
     else:
         console().print(drawn)
 
@@ -86,7 +93,7 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     for title in titles:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(escaped(str(cell))) for cell in row))
     return table
 
 
@@ -98,7 +105,7 @@ def facts_table(facts: Mapping[str, object]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for name, value in facts.items():
         if value not in (None, ""):
-            table.add_row(Text(name, style="bold"), value if isinstance(value, Text) else Text(str(value)))
+            table.add_row(Text(name, style="bold"), value if isinstance(value, Text) else Text(escaped(str(value))))
     return table
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.output import show
+
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation.history import Line
     from ray_multicluster_scheduler.simulation.replay import Replayed
@@ -38,11 +40,11 @@ def replay(
         for number, line in enumerate(done.history):
             text = line_text(line, everything=everything)
             if text:
-                typer.echo(f"{number:>6} {line.at:>12.3f} {text}")
+                show(f"{number:>6} {line.at:>12.3f} {text}")
     violations = judge(done.history) if done.error is None else []
     for violation in violations:
-        typer.echo(str(violation))
-    typer.echo(_summary(done, len(violations)))
+        show(str(violation))
+    show(_summary(done, len(violations)))
     if violations or done.error is not None:
         raise typer.Exit(1)
 

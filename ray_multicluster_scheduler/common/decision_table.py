@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ray_multicluster_scheduler.common.line_text import escaped
+
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model.decision import CandidateReport, SchedulingDecision
 
@@ -39,9 +41,9 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
     is_told = any(one["code"] == data["code"] for row in data["candidates"] for one in row["rejections"])
     never = fails_at_once(lines)
     outcome = "no cluster can take it, and waiting would not help" if never else "it waits; each cluster says why"
-    head = f"{data['code']}: {outcome if is_told else data['sentence']}"
+    head = f"{data['code']}: {outcome if is_told else escaped(data['sentence'])}"
     if data.get("unblocked_by"):
-        head += f"\nIt can go on when {data['unblocked_by']}."
+        head += f"\nIt can go on when {escaped(data['unblocked_by'])}."
     return f"{head}\n{columns(TITLES, lines)}" if lines else head
 
 
@@ -61,7 +63,7 @@ def reason_lines(candidates: Sequence[CandidateReport]) -> str:
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Plain text in columns; the last one is not filled up."""
-    texts = [[str(cell) for cell in row] for row in (titles, *rows)]
+    texts = [[escaped(str(cell)) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(titles) - 1)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from ray_multicluster_scheduler.common.line_text import as_json_escapes, escaped, escaped_lines
+
 ROOT = "ray_multicluster_scheduler"
 EXTRAS = ("id", "attempt", "cluster", "reason")
 """The extras that both formats know; others are the caller's own business."""
@@ -163,10 +165,15 @@ class TextFormatter(logging.Formatter):
     """``2025-11-15T02:53:01.123Z INFO placed id=t-1 attempt=1 cluster=mac``"""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_utc(record.created)} {record.levelname} {record.getMessage()}"
+        line = f"{_utc(record.created)} {record.levelname} {escaped(record.getMessage())}"
         for name, value in extras_of(record).items():
-            line += f" {name}={value}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+            line += f" {name}={escaped(str(value))}"
+        return f"{line}\n{self._indented(record)}" if record.exc_info else line
+
+    def _indented(self, record: logging.LogRecord) -> str:
+        """What an exception says may have lines that look like ours: none of them begins where ours do."""
+        text = escaped_lines(self.formatException(record.exc_info)) if record.exc_info else ""
+        return "\n".join(f"  {line}" for line in text.split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -182,4 +189,4 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return as_json_escapes(json.dumps(entry, ensure_ascii=False, default=str))

@@ -8,9 +8,12 @@ from typing import Any
 
 MASKED = "•••"
 _ENDS = re.compile(
-    r"(?:token|secret|password|passwd|passphrase|pwd|credential|cookie|dsn|signature|webhook|jwt|key)s?$"
+    r"(?:token|secret|password|passwd|passphrase|passcode|pwd?|credential|cookie|sess(?:ion)?id|dsn|signature|webhook"
+    r"|jwt|otp|key)s?$"
 )
-"""What the last letters of a part of a name are: PGPASSWORD, apikey."""
+"""What the last letters of a part of a name are: PGPASSWORD, apikey, ROOTPW."""
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+"""Every shell has these: where one is, and where one was."""
 _WHOLE = frozenset({"auth", "authorization", "bearer", "creds", "pass", "pat"})
 """What a part of a name is as a whole: not author, path or compass."""
 _ANIMALS = re.compile(r"(?:mon|don|tur|hoc|joc|whis)keys?")
@@ -38,7 +41,7 @@ _COUNTED = frozenset(
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _STRING = re.compile(r"connection_?string", re.IGNORECASE)
-_IN_ADDRESS = re.compile(r"(?<![\w+.-])(\w[\w+.-]*://[^/\s:@]*:)[^/\s@]+(?=@)")
+_IN_ADDRESS = re.compile(r"(?<![\w+.-])(\w[\w+.-]*://[^/\s:@]*:)([^/\s@]+)(?=@)")
 """A password, as in https://user:password@host."""
 _WHO_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 """User and password, or a token in the place of both."""
@@ -47,7 +50,7 @@ _GIVEN = re.compile(rf"(?<![\w-])([\w-]+)=({_VALUE})")
 _HEADER = re.compile(
     r"""(?<![\w-])([\w-]+)(:\s*)(?!//)((?:(?:bearer|basic|digest|token)\s+)?[^\s"';|&]+)""", re.IGNORECASE
 )
-_BEARER = re.compile(r"""(?<![\w-])(bearer\s+)[^\s"';|&]+""", re.IGNORECASE)
+_BEARER = re.compile(r"""(?<![\w-])(bearer\s+)([^\s"';|&]+)""", re.IGNORECASE)
 """As they are given to curl: Authorization: Bearer abc."""
 _OPTION = re.compile(rf"(?<!\S)(--?[\w-]+)(\s+)({_VALUE})")
 _MAYBE = re.compile(r"[=@:-]|bearer", re.IGNORECASE)
@@ -56,12 +59,14 @@ _MOST = 20_000
 
 def name_looks_secret(name: str) -> bool:
     """Does a variable of this name hold something that nobody else is to read?"""
+    if name in _FOLDERS:
+        return False
     parts = {one.lower() for one in (*_PART.findall(name), *_LETTERS.findall(name))}
     return any(_is_secret(one, parts) for one in parts) or _STRING.search(name) is not None
 
 
 def _is_secret(part: str, beside: set[str]) -> bool:
-    if part in _WHOLE:
+    if part in _WHOLE or (part == "session" and "aws" in beside):
         return True
     if part == "tokens" and not beside.isdisjoint(_COUNTED):
         return False
@@ -70,14 +75,39 @@ def _is_secret(part: str, beside: set[str]) -> bool:
 
 def masked_line(text: str) -> str:
     """A command line without the values of what looks like a secret in it: ``API_KEY=… python train.py --token …``."""
+    return _line_without(text, lambda _: None)
+
+
+def secrets_in_line(text: str) -> list[str]:
+    """Those values, without the quotes around them; of a header also its last word."""
+    found: list[str] = []
+    _line_without(text, found.append)
+    bare = [one[1:-1] if one[:1] in ("'", '"') and one[-1:] == one[:1] else one for one in found]
+    return [*bare, *(one.split()[-1] for one in bare if len(one.split()) > 1)]
+
+
+def _line_without(text: str, tell: Callable[[str], object]) -> str:
     if not _MAYBE.search(text):
         return text
     shown, rest = (text, "") if len(text) <= _MOST else (text[:_MOST], MASKED)
-    shown = _GIVEN.sub(lambda one: f"{one[1]}={MASKED}" if name_looks_secret(one[1]) else one[0], shown)
-    shown = _HEADER.sub(lambda one: f"{one[1]}{one[2]}{MASKED}" if name_looks_secret(one[1]) else one[0], shown)
-    shown = _BEARER.sub(rf"\g<1>{MASKED}", shown)
-    shown = _OPTION.sub(lambda one: f"{one[1]}{one[2]}{MASKED}" if name_looks_secret(one[1]) else one[0], shown)
-    return _IN_ADDRESS.sub(rf"\g<1>{MASKED}", shown) + rest
+    if rest:
+        tell(text[_MOST:])
+
+    def named(between: str, value: str, one: re.Match[str]) -> str:
+        if not name_looks_secret(one[1]):
+            return one[0]
+        tell(value)
+        return f"{one[1]}{between}{MASKED}"
+
+    def after(one: re.Match[str]) -> str:
+        tell(one[2])
+        return f"{one[1]}{MASKED}"
+
+    shown = _GIVEN.sub(lambda one: named("=", one[2], one), shown)
+    shown = _HEADER.sub(lambda one: named(one[2], one[3], one), shown)
+    shown = _BEARER.sub(after, shown)
+    shown = _OPTION.sub(lambda one: named(one[2], one[3], one), shown)
+    return _IN_ADDRESS.sub(after, shown) + rest
 
 
 def masked_addresses(text: str) -> str:
@@ -98,6 +128,27 @@ def has_secrets(value: Any) -> bool:
     found: list[object] = []
     replaced(value, found.append)
     return bool(found)
+
+
+def secrets_in_value(value: Any) -> list[str]:
+    """The texts and numbers in plain data that look like secrets; of addresses what is secret in them."""
+    found: list[str] = []
+    _tell_secrets(value, found)
+    return found
+
+
+def _tell_secrets(value: Any, found: list[str], *, secret: bool = False) -> None:
+    if isinstance(value, str):
+        found.extend([value] if secret else [])
+        found.extend(one[2] for one in _IN_ADDRESS.finditer(value))
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            _tell_secrets(one, found, secret=secret or (isinstance(name, str) and name_looks_secret(name)))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _tell_secrets(one, found, secret=secret)
+    elif secret and isinstance(value, (int, float)) and not isinstance(value, bool):
+        found.append(str(value))
 
 
 def replaced(value: Any, instead: Callable[[Any], Any], *, secret: bool = False) -> Any:

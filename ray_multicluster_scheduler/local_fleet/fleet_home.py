@@ -77,7 +77,9 @@ class FleetHome:
         return self.root / "fleet.json"
 
     def make(self) -> None:
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """For its owner only, and so is the folder that it is in, if that is not there yet."""
+        self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, exist_ok=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.explanation_html import explanation_html
 from ray_multicluster_scheduler.common.decision_table import TITLES, columns, decision_lines, decision_text
+from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines
 
 _ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
 _UNKNOWN = "–"
@@ -25,8 +26,18 @@ class Explanation(dict[str, Any]):
 
 def explanation_text(story: Mapping[str, Any]) -> str:
     """Sections of text; what there is nothing to say about is left out."""
+    story = _shown(story)
     parts = [_head(story), _queue(story), _decision(story), _attempts(story), _environment(story), _history(story)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _shown(value: Any, key: object = None) -> Any:
+    """Every text in it on one line. What a cluster said may have several: those that follow are indented."""
+    if isinstance(value, str):
+        return escaped_lines(value).replace("\n", "\n    ") if key == "sentence" else escaped(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(one, name) for name, one in value.items()}
+    return [_shown(one, key) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _head(story: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ class ActorNames:
         if there is not None and check is not None:
             try:
                 check(there.task.owner, there.id)
-            except NotAllowedError:
+            except (NotAllowedError, UnknownItemError):
                 raise name_taken(name, "somebody else's", None) from None
         if there is not None and get_if_exists:
             return there

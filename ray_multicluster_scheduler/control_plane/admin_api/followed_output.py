@@ -1,4 +1,4 @@
-"""What items print, as it comes, for whoever follows it over HTTP."""
+"""What items print, for whoever asks for it over HTTP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.common.own_secrets import secrets_of
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 LOOK_AGAIN_S = 0.2
 """Output is looked for so often."""
@@ -46,3 +48,10 @@ async def of_job(runtime: ServiceRuntime, item: Item, still: Callable[[], bool])
             return
         else:
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def of_old_job(runtime: ServiceRuntime, item: Item) -> str:
+    """Of one that is known from the store alone: its cluster may still have what it printed."""
+    stored = await asyncio.to_thread(runtime.store.item, item.id)
+    secrets = () if stored is None else secrets_of(task_of(stored, runtime.store.sealer)[0])
+    return await job_logs.read(runtime, item.id, item.cluster or "", item.attempt, secrets)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.access.guard import SAFE, same_origin
 from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Refusal, refuse
 
 _BODIES = frozenset({"application/json", "application/octet-stream"})
@@ -48,6 +49,9 @@ class OnlyLocal:
         listed = bool(origin) and self._is_listed(origin)
         if origin and not listed and not self._is_ours(_host_of(origin)):
             return f"A page of {origin} may not use this service."
+        changes = scope["type"] != "http" or scope["method"] not in SAFE
+        if origin and not listed and changes and self._access.book is None and not same_origin(scope):
+            return f"A page of {origin} may only look, without a token."
         if scope["type"] != "http":
             return None
         kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()

@@ -52,6 +52,11 @@ class ServiceKnown(Runtime):
             return text
         return await asyncio.to_thread(self._stored.printed.stored_text, item.id, attempt, stream)
 
+    def owner_now(self, item_id: str) -> str | None:
+        """Of an item that is in progress."""
+        known = self.item(item_id) or self.record(item_id)
+        return None if known is None else known.task.owner
+
     async def named(self, item_id: str) -> Named | None:
         """What is called so; an item of this id, wherever it is, comes before a gang's member. Whoever asks whose an
         id is and whoever then uses it both ask here: there is no other way to read one."""

@@ -21,7 +21,8 @@ def run_folder() -> Path:
 def make_run_folder() -> Path:
     """For its owner only. Raises OSError, also when the folder belongs to somebody else."""
     folder = run_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")

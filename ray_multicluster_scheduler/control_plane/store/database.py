@@ -19,6 +19,8 @@ APPLICATION = 0x524D4353
 """Says to whom such a file belongs: RMCS."""
 
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
+_BESIDE = frozenset({"-wal", "-shm", "-journal"})
+"""Files of SQLite itself: it writes to these first."""
 _CHECKED_BYTES = 256 * 2**20
 
 
@@ -74,12 +76,15 @@ def _damaged(path: Path, what: str) -> StoreError:
     )
 
 
-def refuse_to_begin_anew(path: Path, *, there_was_one: bool) -> None:
-    """Raises StoreError where there was a database: it is lost, and a new one would hide that."""
+def refuse_to_begin_anew(path: Path, *, made: bool, payloads: bool) -> None:
+    """Raises StoreError where there was a database: it is lost, and a new one would hide that. An empty one that was
+    never ``made`` is what a process left that was killed before anything could be accepted."""
     if path.exists() and path.stat().st_size:
         return
     left = [one.name for one in path.parent.glob(f"{path.name}?*") if one.stat().st_size]
-    if left or there_was_one:
+    if path.exists() and not made:
+        left = [one for one in left if one.removeprefix(path.name) not in _BESIDE]
+    if left or made or payloads:
         what = "is empty" if path.exists() else "is missing"
         raise _damaged(path, f"it {what}, and {', '.join(left) or 'what is'} beside it shows that there was one")
 

@@ -15,7 +15,7 @@ import apsw
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
-from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder
+from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder, sync_folder
 from ray_multicluster_scheduler.control_plane.store.blob_room import BlobRoom
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
 from ray_multicluster_scheduler.control_plane.store.database import (
@@ -76,7 +76,7 @@ class SqliteStore:
             make_folder(folder)
             self._files = BlobFiles(folder / "blobs")
             made = folder / "rmcs.made"
-            refuse_to_begin_anew(self.path, there_was_one=self._files.any() or made.exists())
+            refuse_to_begin_anew(self.path, made=made.exists(), payloads=self._files.any())
         except OSError as error:
             raise StoreError(f"The state folder {folder} cannot be used: {error.strerror}.") from error
         with sentences(self.path):
@@ -84,7 +84,9 @@ class SqliteStore:
             self._reader = Reader(lambda: connect(self.path, vfs=vfs, writes=False))
             try:
                 bring_up_to_date(self._connection, self.path)
-                made.touch(mode=0o600)
+                if not made.exists():  # on the disk before anything is accepted: see refuse_to_begin_anew
+                    made.touch(mode=0o600)
+                    sync_folder(folder)
                 self._changes = ChangeWriter(self._connection)
                 kept_bytes: int = self._reader.one("blob_bytes")
             except BaseException:

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.common.own_secrets import covered, secrets_of
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
@@ -180,7 +181,8 @@ class JobRunner:
                 if not doubt.exists:
                     if not problem.ambiguous:
                         raise
-                    _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, problem)
+                    said = covered(str(problem), secrets_of(task))
+                    _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, said)
                 doubt.grows(problem)
                 if doubt.answered and doubt.still_absent(await self._is_there(order)) >= _FORGOTTEN_AFTER:
                     raise

@@ -73,6 +73,7 @@ class KeepingCollector(ResultCollector):
         if result.of_actor is not None:
             super().finished(cluster, result)
             return
+        result = self.covers.result(result)
         payload = result.payload
         if payload is not None and len(payload) > _SMALL_BYTES:
             task = asyncio.get_running_loop().create_task(self._write(result.task_id, payload))

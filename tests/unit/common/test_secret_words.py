@@ -13,6 +13,8 @@ from ray_multicluster_scheduler.common.secret_words import (
     masked,
     masked_line,
     name_looks_secret,
+    secrets_in_line,
+    secrets_in_value,
 )
 
 
@@ -42,6 +44,18 @@ from ray_multicluster_scheduler.common.secret_words import (
         "APIKeyProd",
         "BEARER",
         "sessionCookies",
+        "MY_PW",
+        "MY_PWD",
+        "dbPwd",
+        "ROOTPW",
+        "pwd",
+        "AWS_SESSION_TOKEN",
+        "AWS_SESSION",
+        "SESSION_TOKEN",
+        "PHPSESSID",
+        "SESSIONID",
+        "APP_OTP",
+        "PASSCODE",
     ],
 )
 def test_names_that_look_secret(name: str) -> None:
@@ -61,6 +75,14 @@ def test_names_that_look_secret(name: str) -> None:
         "RMCS_FENCE",
         "MONKEY",
         "MAX_TOKENS",
+        "PWD",
+        "OLDPWD",
+        "RAY_SESSION_DIR",
+        "XDG_SESSION_TYPE",
+        "DESKTOP_SESSION",
+        "POWER",
+        "PWM_RATE",
+        "OPTIONS",
     ],
 )
 def test_names_that_do_not(name: str) -> None:
@@ -107,6 +129,15 @@ def test_plain_data() -> None:
     }
     assert has_secrets(env)
     assert not has_secrets({"env_vars": {"X": "b"}, "TOKEN": None})
+
+
+def test_what_is_secret_in_a_line_and_in_plain_data() -> None:
+    line = "API_KEY='a b' t.py --token abc -H 'Authorization: Bearer xyz' https://me:pw@host --lr 1"
+    assert set(secrets_in_line(line)) >= {"a b", "abc", "xyz", "pw"}
+    assert "1" not in secrets_in_line(line)
+    assert secrets_in_line("python train.py --lr 1") == []
+    given = {"env_vars": {"TOKEN": "a", "X": "b"}, "pip": ["https://u:p@host/s"], "secret": [5, True]}
+    assert secrets_in_value(given) == ["a", "p", "5"]
 
 
 def test_long_lines_cost_little() -> None:

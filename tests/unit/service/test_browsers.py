@@ -131,6 +131,19 @@ def test_what_is_no_bearer_token(service: HttpService, header: str) -> None:
     assert (status, headers["www-authenticate"], said["error"]) == (401, "Bearer", "NotAllowedError")
 
 
+def test_nothing_that_a_token_opened_lasts_longer_than_the_token(service: HttpService) -> None:
+    bearer = {"Authorization": f"Bearer {service.token_for('ann', Role.VIEWER, expires_at=time.time() + 20)}"}
+    status, headers, said = ask(service, "POST", "/api/v1/session", bearer)
+    assert status == 200
+    assert 10 < said["expires_in"] <= 20
+    most = next(one for one in headers["set-cookie"].split("; ") if one.startswith("Max-Age="))
+    assert 10 <= int(most.partition("=")[2]) <= 20
+    assert 10 < ask(service, "POST", "/api/v1/ticket", bearer)[2]["expires_in"] <= 20
+    _, headers, said = ask(service, "POST", "/api/v1/session", {"Authorization": f"Bearer {service.token}"})
+    assert said["expires_in"] == 43200
+    assert "Max-Age=43200" in headers["set-cookie"]
+
+
 def test_a_ticket_is_for_streams_only(service: HttpService) -> None:
     bearer = {"Authorization": f"Bearer {service.token}"}
     status, headers, said = ask(service, "POST", "/api/v1/ticket", bearer)

@@ -71,7 +71,7 @@ def test_calls(service: Service, actor: str, objects: list[str]) -> None:
     blobs = wire.bytes_to_wire({digest_of(ARGUMENTS): ARGUMENTS})
     said = {"client": "me", "calls": [a_call("c", actor, objects=objects)], "blobs": blobs}
     answer = service.ask("POST", "/api/v1/calls", said, token=service.alice)[1]["calls"][0]
-    assert answer["problem"]["status"] == 403
+    assert answer["problem"]["status"] == 404
     assert service.link.calls == []
 
 
@@ -79,7 +79,7 @@ def test_waiting(service: Service) -> None:
     service.just_before(service.app.state.mailboxes, "ask", *BOBS)
     said = {"client": "me", "add": ["victim"], "timeout": 5}
     news = service.ask("POST", "/api/v1/wait", said, token=service.alice)[1]
-    assert (news["items"], news["problems"]["victim"]["error"]) == ([], "NotAllowedError")
+    assert (news["items"], news["problems"]["victim"]["error"]) == ([], "UnknownItemError")
 
 
 def test_values_and_actors_that_nobody_knows_are_refused(service: Service) -> None:

@@ -59,9 +59,9 @@ def test_members_are_their_gangs_owners(service: Service) -> None:
     assert service.send(service.bob, a_gang("g"))[0] == 200
     until(lambda: service.get("/api/v1/items/g")["state"] == "RUNNING")
     assert service.call_as(service.bob, "c0", "g.0") == {"id": "c0"}
-    assert service.call_as(service.alice, "c1", "g.0")["problem"]["status"] == 403
+    assert service.call_as(service.alice, "c1", "g.0")["problem"]["status"] == 404
     assert service.call_as(service.alice, "c2", "g.7")["problem"]["status"] == 404
-    assert service.ask("GET", "/api/v1/items/g.0/explain", token=service.alice)[0] == 403
+    assert service.ask("GET", "/api/v1/items/g.0/explain", token=service.alice)[0] == 404
     assert service.ask("GET", "/api/v1/items/g.0/explain", token=service.bob)[1]["member"]["index"] == 0
 
 

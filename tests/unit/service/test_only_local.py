@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
@@ -15,7 +18,7 @@ from tests.unit.service.service_plane import a_task
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
-    with HttpService(tmp_path_factory.mktemp("local") / "state") as one:
+    with HttpService(tmp_path_factory.mktemp("local") / "state", origins=["https://page.example"]) as one:
         yield one
 
 
@@ -35,7 +38,11 @@ def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
     ("headers", "status"),
     [
         ({"Content-Type": "application/json"}, 200),
-        ({"Content-Type": "application/json; charset=utf-8", "Origin": "http://localhost:3000"}, 200),
+        ({"Content-Type": "application/json; charset=utf-8", "Origin": "http://127.0.0.1:{port}"}, 200),
+        ({"Content-Type": "application/json", "Origin": "http://localhost:3000"}, 403),
+        ({"Content-Type": "application/json", "Origin": "http://127.0.0.1:9"}, 403),
+        ({"Content-Type": "application/json", "Origin": "https://127.0.0.1:{port}"}, 403),
+        ({"Content-Type": "application/json", "Origin": "https://page.example"}, 200),
         ({"Content-Type": "text/plain"}, 403),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 403),
         ({"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
@@ -48,8 +55,24 @@ def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
 )
 def test_who_may_submit(service: HttpService, headers: dict[str, str], status: int) -> None:
     name = f"t-{abs(hash(tuple(headers.items())))}"
+    headers = {key: value.replace("{port}", str(service.port)) for key, value in headers.items()}
     assert ask(service, headers, name) == status
     assert (service.plane.store.item(name) is not None) is (status == 200)
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE"])
+def test_pages_of_another_port_change_nothing(service: HttpService, verb: str) -> None:
+    status, said = service.ask(verb, "/api/v1/items/x", {}, headers={"Origin": "http://127.0.0.1:9"})
+    assert (status, said["message"]) == (403, "A page of http://127.0.0.1:9 may only look, without a token.")
+
+
+def test_nor_do_they_get_a_socket(service: HttpService) -> None:
+    address = f"ws://127.0.0.1:{service.port}/api/v1/ws"
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(address, origin=Origin("http://127.0.0.1:9"))
+    for origin in (service.address, "https://page.example", None):
+        with connect(address, origin=None if origin is None else Origin(origin)) as line:
+            assert line.request is not None
 
 
 def test_a_time_that_was_not_given_is_that_of_acceptance(service: HttpService, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
 from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from tests.unit.client_api.control_plane import until
@@ -67,15 +68,17 @@ def test_others_are_not_seen(service: Tokens, path: str) -> None:
     if "follow" not in path:
         assert service.ask("GET", f"/api/v1/items/alice-t{path}", token=service.alice)[0] == 200
     status, said = service.ask("GET", f"/api/v1/items/alice-t{path}", token=service.bob)
-    assert (status, said["message"]) == (403, "alice-t is not bob's.")
+    none = service.ask("GET", f"/api/v1/items/nobodys{path}", token=service.bob)[1]
+    assert status == 404
+    assert str(said).replace("alice-t", "nobodys") == str(none), "as one that nobody has"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])
 def test_others_are_not_steered(service: Tokens, verb: str) -> None:
     said = {"priority": 1}
-    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", said, token=service.bob)[0] == 403
+    assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", said, token=service.bob)[0] == 404
     assert service.ask("POST", f"/api/v1/items/alice-t/{verb}", said, token=service.viewer)[0] == 403
-    assert service.ask("GET", "/api/v1/items/alice-t/result", token=service.bob)[0] == 403
+    assert service.ask("GET", "/api/v1/items/alice-t/result", token=service.bob)[0] == 404
     assert service.get("/api/v1/items/alice-t")["state"] == "RUNNING"
 
 
@@ -97,7 +100,7 @@ def test_lists_have_only_ones_own(service: Tokens) -> None:
         assert all(one.startswith("alice") for one in mine)
         assert any(one.startswith("bob") for one in ids(path, key, name, service.viewer))
     assert service.ask("GET", "/api/v1/items?owner=bob", token=service.alice)[0] == 403
-    assert service.ask("GET", "/api/v1/jobs/bob-j", token=service.alice)[0] == 403
+    assert service.ask("GET", "/api/v1/jobs/bob-j", token=service.alice)[0] == 404
     assert service.ask("GET", "/api/v1/jobs/alice-j", token=service.alice)[0] == 200
 
 
@@ -146,7 +149,8 @@ def test_nothing_waits_for_others_or_takes_their_values(service: Tokens) -> None
 
 
 def test_actors_of_others(service: Tokens) -> None:
-    assert service.ask("GET", "/api/v1/actor?name=alice", token=service.bob)[0] == 403
+    status, said = service.ask("GET", "/api/v1/actor?name=alice", token=service.bob)
+    assert (status, "alice-a" in str(said)) == (404, False)
     assert service.ask("GET", "/api/v1/actor?name=alice", token=service.alice)[0] == 200
     assert service.ask("GET", "/api/v1/actor?name=nobody", token=service.bob)[0] == 404
     again = an_actor("again", {"public_name": "alice"})
@@ -161,7 +165,7 @@ def test_actors_of_others(service: Tokens) -> None:
     assert service.send(service.bob, left, get_if_exists=True)[0] == 422
     calls = {"client": "c", "calls": [a_call("call-1", "alice-a")]}
     said = service.ask("POST", "/api/v1/calls", calls, token=service.bob)[1]["calls"][0]
-    assert said["problem"]["status"] == 403
+    assert said["problem"]["status"] == 404
 
 
 def test_calls_and_mailboxes_of_others(service: Tokens) -> None:
@@ -169,8 +173,11 @@ def test_calls_and_mailboxes_of_others(service: Tokens) -> None:
     said = {"client": "shared", "calls": [a_call("call-2", "alice-a")], "blobs": blobs}
     mine = service.ask("POST", "/api/v1/calls", said, token=service.alice)[1]
     assert mine["calls"] == [{"id": "call-2"}]
-    assert service.ask("GET", "/api/v1/calls/call-2/explain", token=service.bob)[0] == 403
-    assert service.ask("POST", "/api/v1/calls/call-2/cancel", {}, token=service.bob)[0] == 403
+    assert service.ask("GET", "/api/v1/calls/call-2/explain", token=service.bob)[0] == 404
+    none, hers = (
+        service.ask("POST", f"/api/v1/calls/{one}/cancel", {}, token=service.bob) for one in ("none", "call-2")
+    )
+    assert (none, hers) == ((200, {"id": "none"}), (200, {"id": "call-2"})), "it is told the same, and goes on"
     assert service.ask("GET", "/api/v1/calls/call-2/explain", token=service.alice)[0] == 200
     service.answer("call-2", 5)
     wait = {"client": "shared", "mailbox": mine["mailbox"], "timeout": 0}
@@ -185,10 +192,36 @@ def test_whoever_waits_for_somebody_elses_is_told_so(service: Tokens) -> None:
     said = {"client": "w", "add": ["alice-t", "bob-t", "nobodys"], "timeout": 20}
     told = service.ask("POST", "/api/v1/wait", said, token=service.bob)[1]
     assert {name: one["error"] for name, one in told["problems"].items()} == {
-        "alice-t": "NotAllowedError",
+        "alice-t": "UnknownItemError",
         "nobodys": "UnknownItemError",
     }
     assert {one["id"] for one in told["items"]} == {"bob-t"}
+
+
+def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> None:
+    for token, name in ((service.alice, "wide-alice"), (service.alice, "wide-alice-2"), (service.bob, "wide-bob")):
+        assert service.send(token, a_task(name, 8, priority=9 if token == service.alice else 0))[0] == 200
+    explain = "/api/v1/items/wide-bob/explain"
+    until(lambda: (service.get(explain).get("queue") or {}).get("ahead"))
+    told = service.ask("GET", explain, token=service.bob)[1]
+    whole = service.get(explain)["queue"]
+    assert told["queue"]["position"] == whole["position"]
+    assert "wide-alice" in str(whole)
+    assert {one["id"] for one in told["queue"]["ahead"]} == {"somebody else's item"}
+    assert "alice" not in str(told)
+    mine = service.ask("GET", "/api/v1/items/wide-alice-2/explain", token=service.alice)[1]
+    assert mine["queue"]["ahead"] == [] or mine["queue"]["ahead"][0]["id"] == "wide-alice"
+    for token, name in ((service.alice, "wide-alice"), (service.alice, "wide-alice-2"), (service.bob, "wide-bob")):
+        assert service.ask("POST", f"/api/v1/items/{name}/cancel", {}, token=token)[0] == 200
+
+
+def test_what_is_told_of_room_that_is_kept() -> None:
+    said = {"sentence": "no room; room is kept for a-1, which is wide and has waited long", "rows": [("x", 1)]}
+    bob = Caller("bob", frozenset({Role.SUBMITTER}))
+    told = own_work.without_others(said, bob, {"a-1": "alice"}.get)
+    assert told["sentence"] == "no room; room is kept for somebody else's item, which is wide and has waited long"
+    assert own_work.without_others(said, bob, {"a-1": "bob"}.get)["sentence"] == said["sentence"]
+    assert own_work.without_others(said, Caller("v", frozenset({Role.VIEWER})), {}.get) is said
 
 
 def test_viewers_see_everything_but_values(service: Tokens) -> None:
@@ -253,7 +286,7 @@ def test_a_program_with_a_submitters_token_need_not_say_whose_it_is(service: Tok
         handle = scheduler.submit_task_async(print, resource_requirements={"CPU": 0})
         until(lambda: handle.accepted)
         assert service.get(f"/api/v1/items/{handle.id}")["owner"] == "alice"
-        with pytest.raises(NotAllowedError, match="is not alice's"):
+        with pytest.raises(UnknownItemError, match="There is no item 'bob-t'"):
             scheduler.handle("bob-t").result(5)
         other = scheduler.submit_task_async(print, owner="bob")
         with pytest.raises(NotAllowedError, match="The owner of .* is bob"):

@@ -6,6 +6,7 @@ import json
 import logging
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 from pydantic import SecretStr
 
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
-from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
+from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
 from ray_multicluster_scheduler.common.secret_words import MASKED
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store.sealer import LOST, Sealer, hidden, is_lost
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import described, task_of
 from tests.unit.client_api.control_plane import until
+from tests.unit.client_api.test_job_logs import Dashboard
+from tests.unit.service.event_reader import EventReader
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 from tests.unit.service.test_role_matrix import EXAMPLES
@@ -30,6 +35,7 @@ ENV = {
     "pip": [f"--index-url=https://me:{CANARY}@pypi.example/simple", "numpy"],
 }
 COMMAND = f"API_KEY={CANARY} python train.py --password {CANARY} --lr 1"
+FAILING = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
 
 
 def a_secret_job(name: str) -> TaskDescription:
@@ -96,6 +102,67 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
     assert CANARY not in caplog.text
     assert (service.plane.folder / "secret.key").read_bytes()
     assert stat.S_IMODE((service.plane.folder / "secret.key").stat().st_mode) == 0o600
+
+
+class Talkative(Dashboard):
+    """A cluster that says again what it was given, as Ray does."""
+
+    async def job_logs(self, ray_id: str) -> str:
+        return f"Running entrypoint for job {ray_id}: {FAILING}\n"
+
+
+def test_what_a_cluster_says_of_a_job_tells_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray writes the whole command line into the log of a job, and the end of that log into how it failed."""
+    line = f"Running entrypoint for job x: {FAILING}\n"
+    said = f"Job entrypoint command failed with exit code 3, last logs:\n{line}"
+    dashboard = Talkative()
+    with HttpService(tmp_path / "state", auth="token", kept_finished=1) as service, caplog.at_level(logging.DEBUG):
+        plane, runtime = service.plane, service.plane.runtime
+        monkeypatch.setattr(runtime, "clients", dashboard)
+        for name in ("j", "k"):
+            job = TaskDescription(id=name, kind="job", name="j", job=JobDescription(FAILING))
+            service.post("/api/v1/items", body(job))
+        until(lambda: service.get("/api/v1/items/k")["state"] == "RUNNING")
+        dashboard.pieces[runtime.jobs.ray_id("j", 1)] = [line[:70], line[70:75], line[75:]]
+        failed = AttemptFinished("j", 1, "failed", FailureClass.USER, "JobFailed", "JOB_FAILED", sentence=said)
+        runtime.ask(lambda: plane.post(failed))
+        until(lambda: service.get("/api/v1/items/j")["state"] == "FAILED")
+        _, followed = service.ask("GET", "/api/v1/items/j/logs?follow=true")
+        told = every_answer(service, {"job": "j"})
+        runtime.ask(lambda: plane.post(replace(failed, task_id="k")))
+        until(lambda: runtime.record("j") is None)
+        old = every_answer(service, {"job": "j"}) + every_answer(service, {"job": "k"})
+        reader = EventReader(service.port, "/api/v1/events?since=0", {"Authorization": f"Bearer {service.token}"})
+        events = str([*reader.until(state="FAILED"), *reader.until(state="FAILED")])
+        reader.close()
+        assert "exit code 3" in told
+        assert "exit code 3" in old
+        assert f"--password={MASKED} --token={MASKED}" in followed.decode()
+        for one in ("failing-entry-qqq", "failtok-qqq"):
+            assert one not in told + old + events + followed.decode()
+            assert one not in caplog.text
+            assert one.encode() not in kept(service)
+
+
+def test_what_a_task_prints_and_says_tells_no_secret(service: HttpService) -> None:
+    plane = service.plane
+    service.post("/api/v1/items", body(a_task("t", runtime_env=ENV)))
+    until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
+    plane.runtime.ask(lambda: plane.runtime.collector.output("mac", "t", 1, "stdout", f"I have {CANARY}\n"))
+    plane.end(
+        CallResult(
+            "t", 1, "failed", None, FailureClass.USER, "ValueError", message=f"no {CANARY}", traceback=f"at {CANARY}"
+        )
+    )
+    until(lambda: service.get("/api/v1/items/t")["state"] == "FAILED")
+    told = every_answer(service, {"task": "t"})
+    service.restart()
+    told += every_answer(service, {"task": "t"})
+    assert "I have " in told
+    assert CANARY not in told
+    assert CANARY.encode() not in kept(service)
 
 
 def test_tokens_and_environments_of_clusters_are_not_told(

@@ -392,9 +392,31 @@ def test_a_lost_database_is_never_replaced_by_a_new_one(folder: Path, left: str,
     (folder / left).write_bytes(b"something")
     if how == "is empty":
         (folder / "rmcs.db").touch()
+        (folder / "rmcs.made").touch()
     with pytest.raises(StoreError, match=f"is damaged: it {how}, and .* beside it shows that there was one"):
         SqliteStore(folder)
     assert (folder / left).read_bytes() == b"something"
+
+
+@pytest.mark.parametrize("left", ["rmcs.db.before-0002", "blobs/ab/abcd"])
+def test_nor_where_more_than_a_first_start_was(folder: Path, left: str) -> None:
+    (folder / left).parent.mkdir(parents=True)
+    (folder / left).write_bytes(b"something")
+    (folder / "rmcs.db").touch()
+    with pytest.raises(StoreError, match="is damaged: it is empty"):
+        SqliteStore(folder)
+
+
+@pytest.mark.parametrize("beside", [(), ("rmcs.db-wal",), ("rmcs.db-wal", "rmcs.db-shm"), ("rmcs.db-journal",)])
+def test_a_first_start_that_was_killed_is_begun_anew(folder: Path, beside: tuple[str, ...]) -> None:
+    """Nothing was accepted before ``rmcs.made`` is there."""
+    folder.mkdir()
+    (folder / "rmcs.db").touch()
+    for name in beside:
+        (folder / name).write_bytes(b"the beginning of a first migration")
+    SqliteStore(folder).close()
+    assert (folder / "rmcs.made").exists()
+    SqliteStore(folder).close()
 
 
 def test_also_where_only_small_payloads_ever_were(folder: Path) -> None:

@@ -6,10 +6,13 @@ from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.one_line import check_words
 
 
 def check_acceptable(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Raises ConfigurationError if its owner may not ask for such a priority, or if it is to come after an actor."""
+    """Raises ConfigurationError if its id or the like is no line, if its owner may not ask for such a priority, or if
+    it is to come after an actor."""
+    check_words(task)
     check_priority(runtime, task)
     if task.after:
         _refuse_to_wait_for_actors(runtime, task)

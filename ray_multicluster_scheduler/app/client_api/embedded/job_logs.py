@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import find_record
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
+from ray_multicluster_scheduler.common.own_secrets import covered, covered_pieces
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ def whole(runtime: Runtime, job_id: str) -> str:
     return runtime.run(read(runtime, job_id, attempt.cluster, attempt.number))
 
 
-async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int) -> str:
-    """On the loop: what an attempt printed. Raises ClusterConnectionError, ConfigurationError for a cluster that is
-    not there any more."""
-    return await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt))
+async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int, secrets: Sequence[str] | None = None) -> str:
+    """On the loop: what an attempt printed, without ``secrets``: those of the job, which are to be given if its record
+    was forgotten. Raises ClusterConnectionError, ConfigurationError for a cluster that is not there any more."""
+    own = runtime.covers.secrets(job_id) if secrets is None else secrets
+    return covered(await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt)), own)
 
 
 def follow(runtime: Runtime, job_id: str) -> Iterator[str]:
@@ -66,9 +68,8 @@ def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
 
 async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
     """On the loop."""
-    async for piece in runtime.clients.client(attempt.cluster).tail_job_logs(
-        runtime.jobs.ray_id(job_id, attempt.number)
-    ):
+    pieces = runtime.clients.client(attempt.cluster).tail_job_logs(runtime.jobs.ray_id(job_id, attempt.number))
+    async for piece in covered_pieces(pieces, runtime.covers.secrets(job_id)):
         yield piece
 
 

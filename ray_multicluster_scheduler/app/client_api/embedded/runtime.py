@@ -38,6 +38,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.scheduler_core.covers import Covers
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
@@ -79,8 +80,7 @@ class Runtime(Known):
         self.refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
-        self._callbacks = Callbacks()
-        self._closing = threading.Lock()
+        self._callbacks, self._closing = Callbacks(), threading.Lock()
         super().__init__()
         try:
             self.run(self._build())
@@ -238,13 +238,13 @@ class Runtime(Known):
         """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
         if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
             self.packages.report_missing(event.sentence)
+        event = self.covers.event(event)
         self.manager.post(event)
         self.news.heard(event)
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
-        settings = self.config.settings
-        clusters = {cluster.name: cluster for cluster in self.config.clusters}
+        settings, clusters = self.config.settings, {one.name: one for one in self.config.clusters}
         self.machine = self._new_machine(
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
@@ -257,9 +257,9 @@ class Runtime(Known):
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache(stored=self._keeping.blob)
-        post = self._post
-        self.incomplete = IncompleteItems(self.shelf, post, self.soon, self.bring_kept)
-        self.collector = self._keeping.collector(post, self.manager.when_durable)
+        self.incomplete = IncompleteItems(self.shelf, self._post, self.soon, self.bring_kept)
+        self.collector = self._keeping.collector(self._post, self.manager.when_durable)
+        self.covers = self.collector.covers = Covers(self.record)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
             clusters,
@@ -274,12 +274,13 @@ class Runtime(Known):
         )
         self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
         self.preparation.update(clusters)
-        monitor = ClusterMonitor(self.links, self.clients, self.clock, post)
+        monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
-        self.jobs = JobRunner(self._describe, post, self.clients, self.preparation, self.clock, self.control_plane)
+        ready, life = self.preparation, self._keeping.life
+        self.jobs = JobRunner(self._describe, self._post, self.clients, ready, self.clock, self.control_plane)
         self.dispatcher = Dispatcher(
             self._describe,
-            post,
+            self._post,
             self.shelf,
             self.links,
             self.jobs,
@@ -288,9 +289,8 @@ class Runtime(Known):
             platform.python_version(),
             settings.lost_after_s,
         )
-        homes, home_of = self.preparation.homes, self.preparation.home_of
         self.method_calls = MethodCalls(
-            self.control_plane, self.links.existing, homes, home_of, self._defect, self._keeping.life, self.bring_kept
+            self.control_plane, self.links.existing, ready.homes, ready.home_of, self._defect, life, self.bring_kept
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
@@ -396,5 +396,5 @@ class Runtime(Known):
         state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
         self.method_calls.end(self.refusal or "was shut down", kind, why)
         for item in self.unfinished():
-            message = f"{item.id} did not end by itself: {why}."
-            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+            said = f"{item.id} did not end by itself: {why}."
+            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, said))

@@ -156,7 +156,7 @@ class EventListener:
 
     async def _listen(self) -> None:
         try:
-            async for event in self._events:
+            async for event in _while_they_come(self._events):
                 answer = self._hear(event)
                 if inspect.isawaitable(answer):
                     await answer
@@ -164,6 +164,18 @@ class EventListener:
             _log.exception("a callback for events failed; it is not called any more")
         finally:
             self._events.close()
+
+
+async def _while_they_come(events: EventIterator) -> AsyncGenerator[Said, None]:
+    while True:
+        try:
+            event = await anext(events)
+        except StopAsyncIteration:
+            return
+        except SchedulerError as error:
+            _log.warning("no more events come for a callback: %s", error)
+            return
+        yield event
 
 
 async def _end(source: AsyncGenerator[list[Said], None]) -> None:

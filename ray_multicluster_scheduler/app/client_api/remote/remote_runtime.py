@@ -44,6 +44,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.common.one_line import check_words
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -133,6 +134,7 @@ class RemoteRuntime(RemoteKnown):
             task = replace(task, owner=self._submits_as)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
+        check_words(task)
         check_own(arguments, self, task.id)
         blobs = {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
         for digest in task.payloads:

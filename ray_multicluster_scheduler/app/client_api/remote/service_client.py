@@ -119,6 +119,8 @@ class ServiceClient:
                     async for piece in response.content.iter_any():
                         yield decoder.decode(piece)
                     return
+        except SchedulerError:  # NotAllowedError is an OSError, too
+            raise
         except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
             self._follow(error)
             raise self._gone(error) from error

@@ -43,6 +43,12 @@ class Access:
         """Is the token that somebody came in with still good? For streams, which outlast the question at the door."""
         return token_id is None or (self.book is not None and self.book.holds(token_id))
 
+    def left_s(self, caller: Caller) -> float | None:
+        """So long the caller's token, and its session, are good if nobody ends them; None: for ever."""
+        token = None if self.book is None else self.book.left_s(caller.token)
+        known = [one for one in (token, self.sessions.left_s(caller.session)) if one is not None]
+        return min(known, default=None)
+
     def lets_in(self, caller: Caller) -> bool:
         """Still, with its token and its session? For the same."""
         return self.holds(caller.token) and self.sessions.lasts(caller.session)

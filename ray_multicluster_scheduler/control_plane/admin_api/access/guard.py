@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import PRE
 NOBODY = Caller("", frozenset())
 STREAMS = ("/api/v1/events",)
 """Where a page cannot send a header, beside web sockets: a ticket is taken there, and below."""
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOKEN_WORDS = frozenset({"token", "access_token", "auth", "authorization", "api_key", "apikey"})
 _NO_TOKEN = Refusal(
     401,
@@ -94,7 +94,7 @@ class Guard:
         found = self._access.sessions.check(session)
         if found is None:
             return _SESSION_OVER
-        if (scope["type"] == "websocket" or scope["method"] not in _SAFE) and not same_origin(scope):
+        if (scope["type"] == "websocket" or scope["method"] not in SAFE) and not same_origin(scope):
             return _OTHER_ORIGIN
         return found._replace(session=name_of(session))
 

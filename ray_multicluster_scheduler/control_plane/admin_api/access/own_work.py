@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from starlette.requests import HTTPConnection
+
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import unknown_item
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.common.one_line import check_words
 from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
+OTHERS = "somebody else's item"
+_KEPT_FOR = re.compile(r"(room is kept for )(.+?)(, which is wide and has waited long)")
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
 """What an owner may have now."""
 
@@ -48,8 +56,10 @@ def _bare(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def admitted(caller: Caller, limits_of: LimitsOf, wanted: Wanted) -> Wanted:
-    """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority."""
+    """As whose it is run. Raises NotAllowedError for another owner than the token's user, or too high a priority,
+    ConfigurationError for an id, an owner or a key that is more than a line."""
     task = wanted.task
+    check_words(task)
     if not task.owner:
         task = replace(task, owner=caller.user)
         wanted = wanted._replace(task=task)
@@ -88,7 +98,7 @@ def own_only(caller: Caller, wanted: Wanted) -> Wanted:
             task_id=task.id,
             next_step="use a token with the role operator as well",
         )
-    return wanted._replace(task=task, check=partial(_check_steered, caller), user=caller.user)
+    return wanted._replace(task=task, check=partial(_check_used, caller), user=caller.user)
 
 
 def steered_by(caller: Caller) -> Check | None:
@@ -101,22 +111,38 @@ def seen_by(caller: Caller) -> Check | None:
     return None if caller.sees_all else partial(_check_seen, caller)
 
 
-def _check_steered(caller: Caller, owner: str, item_id: str) -> None:
+def _check_used(caller: Caller, owner: str, item_id: str) -> None:
+    """By something new, whose id has to be free: who submits learns which are not, whatever he is told here."""
     if not caller.may_steer(owner):
         raise _not_his(caller, item_id)
 
 
+def _check_steered(caller: Caller, owner: str, item_id: str) -> None:
+    if not caller.may_steer(owner):
+        raise not_there_for(caller, item_id)
+
+
 def _check_seen(caller: Caller, owner: str, item_id: str) -> None:
     if not caller.may_see(owner):
-        raise _not_his(caller, item_id)
+        raise not_there_for(caller, item_id)
+
+
+def check_item_seen(request: HTTPConnection, owner: str, item_id: str) -> None:
+    """Raises as :func:`not_there_for` says."""
+    _check_seen(caller_of(request), owner, item_id)
+
+
+def check_item_steered(request: HTTPConnection, owner: str, item_id: str) -> None:
+    """Raises as :func:`not_there_for` says."""
+    _check_steered(caller_of(request), owner, item_id)
 
 
 async def check_steered_by(caller: Caller, runtime: ServiceRuntime, item_id: str) -> None:
-    """Raises NotAllowedError for somebody else's item."""
+    """Raises as :func:`not_there_for` says for somebody else's item."""
     if not caller.steers_all:
         owner = await owner_of(runtime, item_id)
-        if owner is not None and not caller.may_steer(owner):
-            raise _not_his(caller, item_id)
+        if owner is not None:
+            _check_steered(caller, owner, item_id)
 
 
 def own_answer(caller: Caller, answer: Item | SchedulerError) -> Item | SchedulerError:
@@ -124,6 +150,40 @@ def own_answer(caller: Caller, answer: Item | SchedulerError) -> Item | Schedule
     if isinstance(answer, Item) and not caller.may_steer(answer.task.owner):
         return _not_his(caller, answer.id)
     return answer
+
+
+def not_there_for(caller: Caller, item_id: str) -> SchedulerError:
+    """Somebody else's item, for whoever may not have it. Who may not even see it is answered as if it were not there:
+    else ids could be tried, to learn which there are."""
+    return _not_his(caller, item_id) if caller.sees_all else unknown_item(item_id)
+
+
+def without_others(story: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]) -> dict[str, Any]:
+    """What `explain` tells, for this caller: one who may only know of his own does not learn the ids of others from
+    it."""
+    if caller.sees_all:
+        return story
+
+    def name(item_id: str) -> str:
+        return item_id if owner_of_id(item_id) == caller.user else OTHERS
+
+    def told(value: Any) -> Any:
+        if isinstance(value, str):
+            return _KEPT_FOR.sub(lambda found: f"{found[1]}{name(found[2])}{found[3]}", value)
+        if isinstance(value, Mapping):
+            return {key: told(one) for key, one in value.items()}
+        return [told(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    said: dict[str, Any] = told(story)
+    if said.get("queue"):
+        ahead = [_ahead(one, name(one["id"]), owner_of_id(one["id"])) for one in said["queue"]["ahead"]]
+        said["queue"] = {**said["queue"], "ahead": ahead}
+    return said
+
+
+def _ahead(said: dict[str, Any], name: str, owner: str | None) -> dict[str, Any]:
+    why = said["why"]
+    return {"id": name, "why": why.replace(owner, "another owner") if name == OTHERS and owner else why}
 
 
 def _not_his(caller: Caller, item_id: str) -> NotAllowedError:

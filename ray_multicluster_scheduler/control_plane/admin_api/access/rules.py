@@ -103,10 +103,14 @@ def still_let_in(request: HTTPConnection) -> bool:
 def check_still_let_in(request: HTTPConnection) -> None:
     """Raises NotLetInError."""
     if not still_let_in(request):
-        raise NotLetInError(
-            "The token was revoked, or has expired, or the session is over.",
-            next_step="use another one, or log in again",
-        )
+        raise not_let_in()
+
+
+def not_let_in() -> NotLetInError:
+    return NotLetInError(
+        "The token was revoked, or has expired, or the session is over.",
+        next_step="use another one, or log in again",
+    )
 
 
 def check_seen(request: HTTPConnection, owner: str, what: str) -> None:

@@ -68,6 +68,13 @@ class Passes:
         found = self._passes.get(name)
         return found is not None and found.until > self._now()
 
+    def left_s(self, name: bytes | None) -> float | None:
+        """So long this one is good; None: none was needed."""
+        if name is None:
+            return None
+        found = self._passes.get(name)
+        return 0.0 if found is None else found.until - self._now()
+
     def on_ended(self, hear: Callable[[bytes], object]) -> Callable[[], None]:
         """Tell the name of each that is ended from now on, on the loop. Returns what ends it. Of those that grow too
         old nobody is told: see :meth:`lasts`."""

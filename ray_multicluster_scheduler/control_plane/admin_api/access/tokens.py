@@ -103,6 +103,15 @@ class TokenBook:
         token = self._tokens.get(token_id)
         return token is not None and (token.expires_at is None or token.expires_at > self._now())
 
+    def left_s(self, token_id: str | None) -> float | None:
+        """So long it is good; 0 or less: it is not any more; None: for ever."""
+        if token_id is None:
+            return None
+        token = self._tokens.get(token_id)
+        if token is None:
+            return 0.0
+        return None if token.expires_at is None else token.expires_at - self._now()
+
     def on_revoked(self, hear: Callable[[str], object]) -> Callable[[], None]:
         """Tell the id of each token that is revoked from now on, from any thread. It must return at once. Returns what
         ends it. Of those that expire nobody is told: see :meth:`holds`."""

@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import when_let_out
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of, still_let_in
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def end_when_revoked(connection: HTTPConnection, reader: Subscription) -> Callab
     Raises ServiceUnavailableError, and closes the reader, if its token has too many already: one must not take them all
     from the others."""
     access: Access = connection.app.state.access
-    runtime, caller = connection.app.state.runtime, caller_of(connection)
+    caller = caller_of(connection)
     if access.book is None or caller.token is None:
         return lambda: None
     token = caller.token
@@ -34,18 +35,12 @@ def end_when_revoked(connection: HTTPConnection, reader: Subscription) -> Callab
         )
     access.readers[token] += 1
 
-    def hear(ended: str | bytes) -> None:
-        if ended in (caller.token, caller.session):
-            runtime.soon(reader.end)
-
     def one_less() -> None:
         access.readers[token] -= 1
         if not access.readers[token]:
             del access.readers[token]
 
-    forget = [one_less, access.book.on_revoked(hear)]
-    if caller.session is not None:
-        forget.append(access.sessions.on_ended(hear))
+    forget = [one_less, when_let_out(connection, reader.end)]
 
     def at_its_end() -> None:
         while forget:

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
-from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen, check_steered
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_steered
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     Answer,
@@ -58,7 +58,10 @@ async def get_actor(request: Request, name: str, cluster: str | None = None) -> 
         runtime.check_cluster(cluster)
     async with runtime.names.lock(name):
         living = runtime.names.living(name)
-    if living is None and not caller_of(request).steers_all:  # of one that only a cluster knows, nobody knows the owner
+    caller = caller_of(request)
+    if living is not None and not caller.may_see(living.task.owner):
+        living = None
+    if living is None and not caller.steers_all:  # of one that only a cluster knows, nobody knows the owner
         raise UnknownItemError(
             f"No living actor {name!r} of this service is known.",
             next_step="make it with name=…; one that another control plane left is for a token with the role operator",
@@ -167,6 +170,9 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"force": false}``. Nothing happens to one that was answered."""
     said, runtime = await json_of(request), runtime_of(request)
     open_call = runtime.calls.find(call_id)
+    caller = caller_of(request)
+    if open_call is not None and not caller.may_steer(open_call.actor.item.task.owner) and not caller.sees_all:
+        open_call = None  # as if it were not there
     if open_call is not None:
         check_steered(request, open_call.actor.item.task.owner, open_call.actor.item.id)
         runtime.method_calls.cancel(open_call, force=said.get("force") is True)
@@ -179,9 +185,8 @@ async def cancel_call(request: Request, call_id: str) -> dict[str, Any]:
 async def explain_call(request: Request, call_id: str) -> Response:
     """Why it is not answered yet."""
     open_call = runtime_of(request).calls.find(call_id)
-    if open_call is None:
+    if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
-    check_seen(request, open_call.actor.item.task.owner, open_call.actor.item.id)
     return Answer(open_calls.story(open_call))
 
 

@@ -22,13 +22,12 @@ from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import followed_output, problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
+from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
     caller_of,
     check_seen,
-    check_steered,
-    check_still_let_in,
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
@@ -161,7 +160,7 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 
 def face(request: Request, item: Item) -> dict[str, Any]:
     """An item as it is now, for whoever has not submitted it. Raises NotAllowedError."""
-    check_seen(request, item.task.owner, item.id)
+    own_work.check_item_seen(request, item.task.owner, item.id)
     told = {
         **_status(caller_of(request), item),
         "kind": item.task.kind,
@@ -236,7 +235,7 @@ async def wait(request: Request) -> Response:
     timeout = seconds(said, "timeout", 25.0, LONGEST_WAIT_S)
     known = said.get("mailbox") if isinstance(said.get("mailbox"), str) else None
     caller, add, heard = caller_of(request), texts(said, "add", MOST_ITEMS), texts(said, "heard")
-    news = await mailboxes_of(request).ask(
+    asking = mailboxes_of(request).ask(
         client,
         known,
         add,
@@ -246,8 +245,7 @@ async def wait(request: Request) -> Response:
         tell=wire.status_to_wire if caller.steers_all else partial(_status, caller),
         check=own_work.seen_by(caller),
     )
-    check_still_let_in(request)
-    return Answer(news)
+    return Answer(await while_let_in(request, asking))
 
 
 @router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.CANCEL))
@@ -308,14 +306,16 @@ async def _there(request: Request, item_id: str) -> Item | None:
     """For whoever may steer it. Raises UnknownItemError, NotAllowedError."""
     item = await runtime_of(request).look(item_id)
     if item is not None:
-        check_steered(request, item.task.owner, item_id)
+        own_work.check_item_steered(request, item.task.owner, item_id)
     return item
 
 
 @router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
-    return Answer(await runtime_of(request).explained(item_id, own_work.seen_by(caller_of(request))))
+    runtime, caller = runtime_of(request), caller_of(request)
+    story = await runtime.explained(item_id, own_work.seen_by(caller))
+    return Answer(own_work.without_others(story, caller, runtime.owner_now))
 
 
 @router.get("/items/{item_id}/result", **described(Rule.STEER, docs.RESULT))
@@ -350,13 +350,12 @@ async def logs(
     item = await runtime.look(item_id)
     if item is None:
         raise result_lost(item_id)
-    check_seen(request, item.task.owner, item_id)
+    own_work.check_item_seen(request, item.task.owner, item_id)
     still = partial(still_let_in, request)
     if item.task.kind == "job":
         if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
             known = item.cluster is not None and item.attempt > 0
-            text = await job_logs.read(runtime, item_id, item.cluster or "", item.attempt) if known else ""
-            return PlainTextResponse(text)
+            return PlainTextResponse(await followed_output.of_old_job(runtime, item) if known else "")
         if follow:
             return StreamingResponse(followed_output.of_job(runtime, item, still), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))

@@ -26,7 +26,8 @@ async def log_in(request: Request) -> Response:
         raise NotAllowedError(
             "A session begins with a token.", next_step="send Authorization: Bearer, with the token to log in with"
         )
-    caller, lasts_s = caller_of(request), access.sessions.lasts_s
+    caller = caller_of(request)
+    lasts_s = _lasts_s(request, access.sessions.lasts_s)
     answer = Answer({"user": caller.user, "roles": sorted(caller.roles), "expires_in": lasts_s})
     secret = access.sessions.make(caller)
     answer.headers["set-cookie"] = sessions.cookie(secret, lasts_s, secure=_secure(request))
@@ -51,8 +52,17 @@ async def ticket(request: Request) -> Response:
     """A ticket for one web socket, or one stream of events, where a page cannot send a header: ``?ticket=…``. It is
     good for 30 seconds, once."""
     access = access_of(request)
-    said: dict[str, Any] = {"ticket": access.tickets.make(caller_of(request)), "expires_in": access.tickets.lasts_s}
+    said: dict[str, Any] = {
+        "ticket": access.tickets.make(caller_of(request)),
+        "expires_in": _lasts_s(request, access.tickets.lasts_s),
+    }
     return Answer(said, headers={"cache-control": "no-store"})
+
+
+def _lasts_s(request: Request, at_most: float) -> float:
+    """Nothing that a token has opened lasts longer than itself."""
+    left = access_of(request).left_s(caller_of(request))
+    return at_most if left is None else round(min(at_most, max(left, 0.0)), 3)
 
 
 def _secure(request: Request) -> bool:

@@ -1,0 +1,58 @@
+"""The secrets of an item are covered in whatever is said of it, also where they come in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
+from ray_multicluster_scheduler.common.own_secrets import covered, covered_pieces, secrets_of
+from ray_multicluster_scheduler.common.secret_words import MASKED
+
+COMMAND = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
+
+
+def a_job(entrypoint: str = COMMAND, **values: object) -> TaskDescription:
+    return TaskDescription(id="j", kind="job", name="j", job=JobDescription(entrypoint), **values)  # type: ignore[arg-type]
+
+
+def test_those_of_a_job() -> None:
+    env = {"env_vars": {"HF_TOKEN": "hf-abc", "PLAIN": "plain", "A_KEY": "abc"}, "pip": ["https://me:p%40ss@host/x"]}
+    assert secrets_of(a_job(runtime_env=env)) == (
+        "failing-entry-qqq",
+        "failtok-qqq",
+        *sorted({"p%40ss", "hf-abc"}, key=secrets_of(a_job(runtime_env=env)).index),
+        "p@ss",
+    ), "short ones are left"
+    assert secrets_of(TaskDescription(id="t", kind="task", name="t")) == ()
+    assert secrets_of(a_job("USE_AUTH=true python t.py")) == (), "yes and no are nobody's secret"
+
+
+def test_what_is_said() -> None:
+    said = f"Running entrypoint for job j-1: {COMMAND}\nfailing-entry-qqq was wrong"
+    shown = covered(said, secrets_of(a_job()))
+    assert shown == (
+        f'Running entrypoint for job j-1: sh -c "exit 3" --password={MASKED} --token={MASKED}\n{MASKED} was wrong'
+    )
+    lines = TaskDescription(
+        id="t", kind="task", name="t", runtime_env={"env_vars": {"A_KEY": "line-one-1\nline-two-2"}}
+    )
+    assert covered("> line-one-1\n> line-two-2 'line-one-1\\nline-two-2'", secrets_of(lines)) == (
+        f"> {MASKED}\n> {MASKED} '{MASKED}'"
+    )
+
+
+async def _pieces(text: str, size: int) -> AsyncIterator[str]:
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 40, 1000])
+async def test_in_pieces(size: int) -> None:
+    said = f"a fail {COMMAND}\nfailing-entry-qq failing-entry-qqq end fail"
+    secrets = secrets_of(a_job())
+    told = [one async for one in covered_pieces(_pieces(said, size), secrets)]
+    assert "".join(told) == covered(said, secrets)
+    assert "failing-entry-qqq" not in "".join(told)
+    assert all(told)

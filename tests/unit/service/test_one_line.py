@@ -1,0 +1,63 @@
+"""What an item is found by has no control characters: neither through a service, nor in a program of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler import UnifiedScheduler
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from tests.unit.client_api.control_plane import ControlPlane
+from tests.unit.lifecycle.driver import task
+from tests.unit.service.http_service import HttpService, body
+from tests.unit.service.service_plane import a_task
+
+FORGED = "ann\n2026-01-01T00:00:00.000Z INFO action=revoke"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    with HttpService(tmp_path_factory.mktemp("line") / "state") as one:
+        yield one
+
+
+WRONG: list[dict[str, Any]] = [
+    {"owner": FORGED},
+    {"idempotency_key": "k\x1b[2J"},
+    {"tags": ("a\x00",)},
+    {"after": ("a\r",)},
+]
+
+
+@pytest.mark.parametrize("wrong", [{"task_id": FORGED}, *WRONG])
+def test_a_service_refuses_it(service: HttpService, wrong: dict[str, Any]) -> None:
+    status, said = service.ask("POST", "/api/v1/items", body(a_task(**{"task_id": "t", **wrong})))
+    assert status == 422
+    assert "control characters" in said["message"]
+    assert "\n" not in said["message"]
+
+
+@pytest.mark.parametrize("wrong", [{"owner": FORGED}, {"idempotency_key": "k\x1b"}])
+def test_a_client_refuses_it_before_it_is_sent(service: HttpService, wrong: dict[str, Any]) -> None:
+    with (
+        UnifiedScheduler(address=service.address) as scheduler,
+        pytest.raises(ConfigurationError, match="(owner|idempotency_key) is"),
+    ):
+        scheduler.submit_task_async(print, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"task_id": FORGED}, *WRONG])
+def test_so_does_a_program_of_its_own(wrong: dict[str, Any]) -> None:
+    with ControlPlane() as plane, pytest.raises(ConfigurationError, match="control characters"):
+        plane.submit(task(**{"task_id": "t", **wrong}))
+
+
+def test_a_name_may_have_them_and_is_spelt_out_where_it_is_shown(service: HttpService, tmp_path: Path) -> None:
+    service.submit("named", 0, name=FORGED)
+    with UnifiedScheduler(address=service.address) as scheduler:
+        said = str(scheduler.explain("named"))
+    assert "ann\\n2026" in said
+    assert not any(line.startswith("2026") for line in said.splitlines())
