@@ -1,4 +1,4 @@
-"""Spans on their way to a collector. Only this module imports opentelemetry, and only if traces are on it is imported."""
+"""Spans on their way to a collector. Only this module imports opentelemetry, and it is imported only with traces on."""
 
 from __future__ import annotations
 
