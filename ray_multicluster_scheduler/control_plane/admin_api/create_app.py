@@ -27,6 +27,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     events,
     fleet,
     items,
+    log_level,
     login,
     metrics,
     probes,
@@ -46,6 +47,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpe
 ROUTERS = (
     probes.router,
     about.router,
+    log_level.router,
     login.router,
     tokens.router,
     fleet.router,
