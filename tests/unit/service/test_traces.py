@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import a_job
 
 AT_ONCE = {"base_s": 0.0, "jitter": 0.0}
+ROOT_FOLDER = Path(__file__).resolve().parents[3]
 OTLP = "ray_multicluster_scheduler.control_plane.admin_api.tracing.otlp"
 
 
@@ -304,3 +307,20 @@ def test_the_address_of_a_collector_may_have_a_path() -> None:
     tracing = Settings(tracing={"endpoint": "https://traces.example/otlp/"}).tracing
     assert tracing is not None
     assert tracing.endpoint == "https://traces.example/otlp"
+
+
+def test_a_service_without_the_extra_says_so_and_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry.exporter.otlp'] = None\n")
+    config = tmp_path / "clusters.yaml"
+    config.write_text(
+        "settings: {tracing: {endpoint: 'http://127.0.0.1:4318'}}\n"
+        "clusters:\n  - {name: mac, dashboard: 'http://127.0.0.1:9'}\n"
+    )
+    words = ["up", "--config", str(config), "--port", "0", "--state", str(tmp_path / "state")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT_FOLDER)])}
+    command = [sys.executable, "-m", "ray_multicluster_scheduler", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "pip install 'ray_multicluster_scheduler[otel]'" in said
+    assert "Traceback" not in said
