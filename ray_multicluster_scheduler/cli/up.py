@@ -51,7 +51,7 @@ def up(
     What was accepted is in the state folder before the caller has an answer. When the service is stopped or killed,
     running work goes on, and the next start on the same folder takes it up.
     """
-    from ray_multicluster_scheduler.common.logging import configure, is_configured
+    from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
@@ -67,7 +67,7 @@ def up(
             found, host=host, port=port, auth=auth and str(auth), cert=tls_cert, key=tls_key, allow_hosts=allow_host
         ),
         drain_s=drain,
-        say=lambda text: typer.echo(text, err=True),
+        say=get_logger(__name__).info if writes_json() else lambda text: typer.echo(text, err=True),
     )
 
 

@@ -22,6 +22,9 @@ from ray_multicluster_scheduler.common.line_text import as_json_escapes, escaped
 ROOT = "ray_multicluster_scheduler"
 EXTRAS = ("id", "attempt", "cluster", "reason")
 """The extras that both formats know; others are the caller's own business."""
+ACTION_EXTRAS = ("action", "subject", "user", "token", "details")
+"""Those of a line about what somebody did, for JSON only: in a text they stand in the message."""
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 GATHER_S = 0.05
 """So long a line may wait for others where lines are gathered."""
 
@@ -46,6 +49,25 @@ def configure(level: int | str = logging.INFO, *, json: bool = False, stream: Te
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root.addHandler(handler)
     root.propagate = False  # else a program that configured the root logger would show each line twice
+
+
+def level_now() -> str:
+    """The least that is written, as one of LEVELS."""
+    least = logging.getLogger(ROOT).getEffectiveLevel()
+    return next((name for name in LEVELS if least <= logging.getLevelNamesMapping()[name]), LEVELS[-1])
+
+
+def set_level(level: str) -> None:
+    """From now on, whatever :func:`configure` said. Raises ValueError for what is not one of LEVELS."""
+    if level not in LEVELS:
+        raise ValueError(f"unknown level {level!r}")
+    logging.getLogger(ROOT).setLevel(level)
+
+
+def writes_json() -> bool:
+    """Is our log written as JSON lines?"""
+    ours = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OurHandler)]
+    return any(isinstance(one.formatter, JsonFormatter) for one in ours)
 
 
 def is_configured() -> bool:
@@ -141,6 +163,11 @@ def lines_together() -> Iterator[None]:
         logging._srcfile = caller
 
 
+def about_item(item_id: str, attempt: int | None, cluster: str | None, reason: str) -> dict[str, Any]:
+    """The extras of a line about an item."""
+    return {"id": item_id, "attempt": attempt, "cluster": cluster, "reason": reason}
+
+
 def extras_of(record: logging.LogRecord) -> dict[str, Any]:
     """The known extras that this record has, in a fixed order."""
     has = record.__dict__
@@ -177,15 +204,18 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what is not JSON is written as text."""
+    """One JSON object per line; what is not JSON is written as text. A line about an item has all of EXTRAS, with null
+    for what it has not, as the cluster of one that waits."""
 
     def format(self, record: logging.LogRecord) -> str:
+        has = record.__dict__
         entry = {
             "time": _utc(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **extras_of(record),
+            **(extras_of(record) if has.get("id") is None else {name: has.get(name) for name in EXTRAS}),
+            **{name: has[name] for name in ACTION_EXTRAS if has.get(name) is not None},
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)

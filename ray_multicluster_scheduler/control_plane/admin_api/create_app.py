@@ -28,6 +28,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     fleet,
     forget,
     items,
+    log_level,
     login,
     metrics,
     probes,
@@ -47,6 +48,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpe
 ROUTERS = (
     probes.router,
     about.router,
+    log_level.router,
     login.router,
     tokens.router,
     fleet.router,

@@ -71,4 +71,7 @@ def metrics_text(runtime: ServiceRuntime, room: Room) -> str:
     out.family("rmcs_store_blob_bytes", "gauge", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
     quota = runtime.config.settings.payload_quota_bytes
     out.family("rmcs_store_blob_quota_bytes", "gauge", "And how much they may take.", [({}, quota)])
+    if runtime.traces is not None:
+        counts = [({"outcome": "sent"}, runtime.traces.sent), ({"outcome": "dropped"}, runtime.traces.dropped)]
+        out.family("rmcs_traces_total", "counter", "Items that a collector was, or could not be, told of.", counts)
     return out.text()

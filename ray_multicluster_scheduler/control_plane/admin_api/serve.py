@@ -48,7 +48,8 @@ def serve(
     Raises ConfigurationError for a folder that another one has, StoreError for a store that cannot be used.
     """
     listening = listening or listening_as(config)
-    _log_as_we_do("uvicorn.error")
+    for name in ("uvicorn.error", "asyncio"):
+        _log_as_we_do(name)
     with lines_together(), StateFolder(folder) as state:
         listener = listen(listening.host, listening.port)
         with listener:
@@ -208,7 +209,7 @@ class _Stop:
 
 
 def _log_as_we_do(name: str) -> None:
-    """What the HTTP server has to complain about goes where our own log goes."""
+    """What others in this process complain about goes where our own log goes, and is written as it is."""
     theirs = logging.getLogger(name)
     theirs.parent, theirs.propagate = logging.getLogger(ROOT), True
     theirs.setLevel(logging.WARNING)

@@ -32,6 +32,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import Sto
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.admin_api.stored_kept_values import StoredKeptValues
+from ray_multicluster_scheduler.control_plane.admin_api.tracing.traces import traces_for
 from ray_multicluster_scheduler.control_plane.admin_api.until_written import until_written
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.store import Store
@@ -71,6 +72,7 @@ class ServiceRuntime(ServiceKnown):
         self.names = ActorNames(self)
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
+        self.traces = traces_for(config.settings.tracing, store)
         self._new_machine = functools.partial(TimedMachine, took=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
@@ -86,6 +88,8 @@ class ServiceRuntime(ServiceKnown):
     async def _build(self) -> None:
         await super()._build()
         log = self._stored.durable_log
+        if self.traces is not None:
+            log.tell = self.traces.beside(log.tell)
         restored = await asyncio.to_thread(log.restored)
         agents = await asyncio.to_thread(self._stored.agents.agents)
         identity = await asyncio.to_thread(self._stored.agents.identity)
@@ -369,6 +373,8 @@ class ServiceRuntime(ServiceKnown):
                 return self.run(self._park(away_s))
             finally:
                 self._end()
+                if self.traces is not None:
+                    self.traces.close()
 
     async def _park(self, away_s: float) -> list[str]:
         if self.failure is None:

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.kept_values import KeptV
 from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
 from ray_multicluster_scheduler.common.exception import StoreFullError
-from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
 
@@ -46,7 +46,9 @@ class StoredKeptValues(KeptValues):
                 break
             except StoreFullError as error:
                 if not said:
-                    _log.warning("the value of %s cannot be written yet: %s", outcome.result.task_id, error)
+                    task_id, attempt = outcome.result.task_id, outcome.result.attempt
+                    extra = about_item(task_id, attempt, None, error.code)
+                    _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
                 said = True
                 await asyncio.sleep(_AGAIN_S)
         self._log.ended(outcome_of(outcome.result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 
 from starlette.requests import ClientDisconnect
@@ -28,6 +29,8 @@ class Unexpected:
 
         async def noted(message: Message) -> None:
             nonlocal begun
+            if not begun and _log.isEnabledFor(logging.DEBUG):
+                _log.debug("%s %r: %s", scope["method"], scope["path"], message.get("status"))
             begun = True
             await send(message)
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ray_multicluster_scheduler.common.secret_words import masked_addresses
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 MaybeSeconds = Annotated[float, Field(ge=0)]
@@ -30,6 +32,15 @@ def _origin(value: str) -> str:
     raise ValueError(f"expected the place of a page, such as https://fleet.example:3000, got {value!r}")
 
 
+def _collector(value: str) -> str:
+    if re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?(/[\w./-]*)?", value):
+        return value.rstrip("/")
+    raise ValueError(
+        "expected where a collector takes OTLP over HTTP, such as http://127.0.0.1:4318, "
+        f"got {masked_addresses(value)!r} (keys belong into the environment variable OTEL_EXPORTER_OTLP_HEADERS)"
+    )
+
+
 def _weighable(value: float) -> float:
     if 1e-6 <= value <= 1e6:
         return value
@@ -39,6 +50,7 @@ def _weighable(value: float) -> float:
 Weight = Annotated[float, Field(gt=0), AfterValidator(_weighable)]
 AttributePath = Annotated[str, AfterValidator(_attribute_path)]
 Origin = Annotated[str, AfterValidator(_origin)]
+CollectorAddress = Annotated[str, AfterValidator(_collector)]
 
 
 class Strict(BaseModel):
@@ -83,6 +95,12 @@ class ServiceTls(Strict):
 
     cert: str
     key: str
+
+
+class Tracing(Strict):
+    """A collector of OpenTelemetry: its base address; ``/v1/traces`` is added."""
+
+    endpoint: CollectorAddress
 
 
 class Settings(Strict):
@@ -170,6 +188,8 @@ class Settings(Strict):
     """Places whose pages may use the API, with a token of their own."""
     max_connections: Annotated[int, Field(ge=1)] = 2_000
     """More than these are answered 503."""
+    tracing: Tracing | None = None
+    """Send a trace of each item that is over to this collector (service); needs the extra ``otel``."""
 
     @field_validator("resource_threshold", mode="before")
     @classmethod

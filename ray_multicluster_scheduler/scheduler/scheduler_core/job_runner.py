@@ -10,7 +10,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
-from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
 from ray_multicluster_scheduler.common.own_secrets import covered, secrets_of
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
@@ -122,7 +122,8 @@ class JobRunner:
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "JOB_REFUSED", str(error)))
             return
         except Exception as error:  # noqa: BLE001 - a defect of ours must not leave the job without an answer
-            _log.exception("job %s could not be sent to cluster %s", order.task_id, order.cluster)
+            extra = _about(order, "DEFECT")
+            _log.exception("job %s could not be sent to cluster %s", order.task_id, order.cluster, extra=extra)
             self._post(DispatchRefused(*key, FailureClass.PERMANENT, "DEFECT", f"{type(error).__name__}: {error}"))
             return
         finally:
@@ -182,7 +183,13 @@ class JobRunner:
                     if not problem.ambiguous:
                         raise
                     said = covered(str(problem), secrets_of(task))
-                    _log.warning("whether job %s reached cluster %s is unknown: %s", task.id, order.cluster, said)
+                    _log.warning(
+                        "whether job %s reached cluster %s is unknown: %s",
+                        task.id,
+                        order.cluster,
+                        said,
+                        extra=_about(order, problem.code),
+                    )
                 doubt.grows(problem)
                 if doubt.answered and doubt.still_absent(await self._is_there(order)) >= _FORGOTTEN_AFTER:
                     raise
@@ -236,11 +243,14 @@ class JobRunner:
             info = await self._clients.client(cluster).job_info(watched.ray_id)
         except ClusterConnectionError as error:
             if not watched.silent:
-                _log.warning("cluster %s does not tell how job %s is: %s", cluster, watched.order.task_id, error)
+                extra = _about(watched.order, error.code)
+                job = watched.order.task_id
+                _log.warning("cluster %s does not tell how job %s is: %s", cluster, job, error, extra=extra)
             watched.silent = True
             return
         except Exception:  # noqa: BLE001 - one look that went wrong must not end the watch over the others
-            _log.exception("cluster %s could not be asked for job %s", cluster, watched.order.task_id)
+            extra = _about(watched.order, "DEFECT")
+            _log.exception("cluster %s could not be asked for job %s", cluster, watched.order.task_id, extra=extra)
             return
         watched.silent = False
         if info is None:
@@ -276,11 +286,17 @@ class JobRunner:
                 return
             except ClusterConnectionError as error:
                 if not told:
-                    _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error)
+                    extra = _about(watched.order, error.code)
+                    _log.warning("job %s could not be stopped yet: %s", watched.order.task_id, error, extra=extra)
                 told = True
             except Exception:  # noqa: BLE001 - a job that should end must not run on because of a defect of ours
-                _log.exception("job %s could not be stopped yet", watched.order.task_id)
+                extra = _about(watched.order, "DEFECT")
+                _log.exception("job %s could not be stopped yet", watched.order.task_id, extra=extra)
             await asyncio.sleep(_SETTLE_PAUSE_S)
+
+
+def _about(order: Dispatch | AdoptAttempt, reason: str) -> dict[str, Any]:
+    return about_item(order.task_id, order.attempt, order.cluster, reason)
 
 
 def _ending(watched: _Watched, status: str, info: dict[str, Any]) -> AttemptFinished:

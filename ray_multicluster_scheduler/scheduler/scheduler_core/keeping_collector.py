@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
-from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
@@ -76,7 +76,7 @@ class KeepingCollector(ResultCollector):
         result = self.covers.result(result)
         payload = result.payload
         if payload is not None and len(payload) > _SMALL_BYTES:
-            task = asyncio.get_running_loop().create_task(self._write(result.task_id, payload))
+            task = asyncio.get_running_loop().create_task(self._write(cluster, result, payload))
             task.add_done_callback(lambda _: self._go_on())
             self._line.append((task, lambda: self._finish(cluster, result)))
         else:
@@ -128,7 +128,7 @@ class KeepingCollector(ResultCollector):
             self._line.popleft()
             deed()
 
-    async def _write(self, task_id: str, payload: bytes) -> None:
+    async def _write(self, cluster: str, result: CallResult, payload: bytes) -> None:
         """However long it takes: its agent keeps it until then."""
         said = False
         while True:
@@ -137,9 +137,11 @@ class KeepingCollector(ResultCollector):
                 return
             except StoreFullError as error:
                 if not said:
-                    _log.warning("the value of %s cannot be written yet: %s", task_id, error)
+                    extra = about_item(result.task_id, result.attempt, cluster, error.code)
+                    _log.warning("the value of %s cannot be written yet: %s", result.task_id, error, extra=extra)
                 said = True
                 await asyncio.sleep(_AGAIN_S)
             except StoreError as error:  # nothing is written any more: whoever drives the machine hears of it, too
-                _log.error("the value of %s cannot be written: %s", task_id, error)
+                extra = about_item(result.task_id, result.attempt, cluster, error.code)
+                _log.error("the value of %s cannot be written: %s", result.task_id, error, extra=extra)
                 return

@@ -83,6 +83,8 @@ EXAMPLES = {
     "GET /api/v1/blobs/{digest}": Example(f"/api/v1/blobs/{F}"),
     "GET /api/v1/openapi.json": Example("/api/v1/openapi.json"),
     "GET /api/v1/settings": Example("/api/v1/settings"),
+    "GET /api/v1/log-level": Example("/api/v1/log-level"),
+    "PUT /api/v1/log-level": Example("/api/v1/log-level", {"level": "WARNING"}),
     "GET /metrics": Example("/metrics"),
     "GET /api/v1/series": Example("/api/v1/series"),
     "POST /api/v1/simulate": Example("/api/v1/simulate", {"nonsense": 1}),

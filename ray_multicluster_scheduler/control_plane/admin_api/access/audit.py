@@ -42,7 +42,8 @@ def note_action(
     said = {name: value for name, value in (details or {}).items() if value not in ("", None)}
     words = "".join(f" {name}={value!r}" for name, value in said.items())
     what = subject[:_LONGEST]
-    _log.info("action=%s subject=%r user=%r token=%s%s", action, what, user, token or "none", words)
+    extra = {"action": action, "subject": what, "user": user, "token": token, "details": said}
+    _log.info("action=%s subject=%r user=%r token=%s%s", action, what, user, token or "none", words, extra=extra)
     document = json.dumps({"action": action, "token": token, "details": said}).encode()
     runtime.news.note(Note(ACTION, what, runtime.clock.now(), user, document))
 

@@ -1,0 +1,1 @@
+"""Traces of items for OpenTelemetry; off unless the setting ``tracing`` is given."""
