@@ -27,6 +27,7 @@ class Root(LateGroup):
         "config": Late("config", "app", "Check and show the configuration."),
         "owner": Late("owner", "app", "List owners of a service, and set their limits."),
         "token": Late("token", "app", "Make, list and revoke tokens of a service."),
+        "debug-dump": Late("debug_dump", "debug_dump", "Write an archive for a bug report, without secrets."),
         "trace": Late("trace", "trace", "Write what a service has run as a trace."),
         "simulate": Late("simulate", "simulate", "Run a workload on a simulated fleet."),
         "replay": Late("replay", "replay", "Feed a recorded run to the scheduler's brain."),
