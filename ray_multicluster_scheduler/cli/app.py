@@ -16,6 +16,7 @@ class Root(LateGroup):
         "up": Late("up", "up", "Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`)."),
         "down": Late("up", "down", "Stop the service of a state folder."),
         "status": Late("status", "status", "Show clusters and queue at a glance."),
+        "top": Late("top", "top", "Watch clusters, nodes, queue and running work on a whole screen."),
         "job": Late("job", "app", "Submit and steer Ray jobs, with the flags of `ray job`."),
         "task": Late("task", "app", "Look at and steer tasks, and all else that was submitted."),
         "actor": Late("actor", "app", "List and end actors."),
