@@ -1,18 +1,23 @@
 """`rmcs clusters`: the fleet at a glance, asked now; a cluster that does not answer says why.
 
-Its subcommands are for operators: they tell the programs that run now, and `apply` a service.
+Its subcommands ask and steer a service; those that steer tell the programs that run now if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
+from ray_multicluster_scheduler.cli.cluster_steering import Name
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, facts_table, plain_table
+from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
+from ray_multicluster_scheduler.cli.times import ago
 from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
@@ -26,6 +31,10 @@ TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "T
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.command()(apply)
+app.command()(cluster_steering.cordon)
+app.command()(cluster_steering.drain)
+app.command()(cluster_steering.uncordon)
+app.command("declare-dead")(cluster_steering.declare_dead)
 
 
 @app.callback()
@@ -40,7 +49,7 @@ def show(
     if context.invoked_subcommand is not None:
         if config is not None or output is not Format.table:
             raise typer.BadParameter(
-                f"{context.invoked_subcommand} tells programs that run now: -o and --config are not for it."
+                f"write options of {context.invoked_subcommand} behind it; --config is not for it."
             )
         return
     from ray_multicluster_scheduler import UnifiedScheduler
@@ -50,50 +59,107 @@ def show(
     emit(list(rows), output, lambda: _picture(rows))
 
 
-@app.command()
-def drain(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
-    """Let nothing new be sent there.
-
-    Your programs that run now are told; what runs there goes on. Do it again to see what is still there.
-    """
-    from ray_multicluster_scheduler.cli.cluster_orders import named, order
-
-    def told(items: Sequence[str]) -> str:
-        return f"{named(items, 'is', 'are')} still there" if items else "nothing is there any more"
-
-    order(name, {"drain": name}, "takes no new work", told)
-
-
-@app.command()
-def uncordon(name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")]) -> None:
-    """The end of drain."""
-    from ray_multicluster_scheduler.cli.cluster_orders import named, order
-
-    def told(items: Sequence[str]) -> str:
-        return f"{named(items, 'is', 'are')} there" if items else "nothing is there"
-
-    order(name, {"uncordon": name}, "is not cordoned any more", told)
-
-
-@app.command("declare-dead")
-def declare_dead(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Although it seems to be alive. Drain it too, or it is used again at once.")
-    ] = False,
+@app.command("list")
+def list_clusters(
+    refresh: Annotated[
+        bool, typer.Option("--refresh/--no-refresh", help="Ask every cluster first; else as they were last seen.")
+    ] = True,
+    output: Output = Format.table,
+    address: Address = None,
 ) -> None:
-    """Say that a cluster is dead.
+    """List the clusters of a service; without one, as `rmcs clusters` does."""
+    if find(address) is not None:
+        rows = connect(address).get(path_of("clusters"), refresh=refresh)["clusters"]
+    else:
+        from ray_multicluster_scheduler import UnifiedScheduler
 
-    Your programs that run now are told: what may be repeated goes elsewhere, the rest fails. A cluster that answers is
-    refused.
-    """
-    from ray_multicluster_scheduler.cli.cluster_orders import named, order
+        with UnifiedScheduler() as scheduler:
+            rows = scheduler.list_clusters(refresh=refresh)
+    emit(list(rows), output, lambda: _picture(rows))
 
-    def told(items: Sequence[str]) -> str:
-        return f"{named(items, 'was', 'were')} there (see `rmcs explain ID`)" if items else "nothing was there"
 
-    order(name, {"declare_dead": name, "reason": reason, "force": force}, "is taken for dead", told)
+@app.command("show")
+def show_one(
+    name: Name,
+    refresh: Annotated[
+        bool, typer.Option("--refresh/--no-refresh", help="Ask it first; else as it was last seen.")
+    ] = True,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show all that a service knows of a cluster."""
+    told = connect(address).get(path_of("clusters", name), refresh=refresh)
+    emit(told, output, lambda: facts_table(_facts(told, time.time())))
+
+
+@app.command()
+def check(name: Name, output: Output = Format.table, address: Address = None) -> None:
+    """Ask a cluster now. Ends with 0 if it takes work, with 100 and the reason if not."""
+    answer = connect(address).post(path_of("clusters", name, "check"))
+    why = why_not(answer)
+    emit(answer, output, lambda: "\n".join(_said_of(name, answer["cluster"], why)))
+    if why is not None:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Code and sentence of why a cluster that was checked takes no work; None: it does, if only of some kinds."""
+    cluster = answer["cluster"]
+    troubles = {one["concerns"]: (str(one["code"]), str(one["sentence"])) for one in cluster["troubles"]}
+    if "everything" in troubles:
+        return troubles["everything"]
+    if not answer["answered"]:
+        return "CLUSTER_UNREACHABLE", str(answer["reason"])
+    if cluster["cordoned"]:
+        return "CORDONED", f"{cluster['name']} is cordoned: `rmcs clusters uncordon {cluster['name']}`"
+    if cluster["paused"] is not None:
+        because = f": {cluster['paused']}" if cluster["paused"] else ""
+        return "QUEUE_PAUSED", f"the queue of {cluster['name']} is paused{because}"
+    if {"jobs", "tasks and actors"} <= troubles.keys():
+        return troubles["tasks and actors"]
+    return None
+
+
+def _said_of(name: str, cluster: Mapping[str, Any], why: tuple[str, str] | None) -> Iterator[str]:
+    if why is not None:
+        yield f"{name} takes no work: {why[0]}, {why[1]}"
+        return
+    yield f"{name} takes work"
+    for one in cluster["troubles"]:
+        yield f"but not {one['concerns']}: {one['code']}, {one['sentence']}"
+
+
+def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
+    """What people ask first; -o json has it all."""
+    breaker = told["breaker"]
+    return {
+        "name": told["name"],
+        "state": told["state"],
+        "why": told["sentence"],
+        "cordoned": None if not told["cordoned"] else "yes, and empty" if told["drained"] else "yes, and not empty yet",
+        "paused": None if told["paused"] is None else told["paused"] or "yes",
+        "troubles": "\n".join(f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in told["troubles"]),
+        "breaker": None
+        if breaker["state"] == "CLOSED"
+        else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row",
+        "dashboard": told["dashboard"],
+        "head": told["head_address"],
+        "carrier": told["carrier"],
+        "link": told["link"],
+        "nodes": told["nodes"],
+        "CPU": load(told, "CPU"),
+        "memory GiB": load(told, "memory", GIB),
+        "GPU": load(told, "GPU"),
+        "items": f"{told['in_flight']} there, {told['ahead']} sent ahead",
+        "jobs": told["running_jobs"],
+        "actors": told["ready_actors"],
+        "room kept for": told["kept_for"],
+        "tags": ", ".join(told["tags"]),
+        "Ray": told["ray_version"],
+        "Python": told["python_version"],
+        "system": " ".join(filter(None, (told["os"], told["arch"]))),
+        "last seen": ago(told["snapshot_at"], now),
+    }
 
 
 def _picture(rows: Sequence[Mapping[str, Any]]) -> Group:

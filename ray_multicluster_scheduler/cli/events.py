@@ -51,7 +51,7 @@ def events(
         for event in _following(service, begin, wanted):
             _tell(event, output)
         return
-    for event in _past(service, begin, newest, wanted):
+    for event in past(service, begin, newest, wanted):
         _tell(event, output)
 
 
@@ -63,7 +63,7 @@ def newest_number(service: Service) -> int:
     return 0
 
 
-def _past(service: Service, begin: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
+def past(service: Service, begin: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
     """Up to the newest. Everything is read, and looked through here, so that the end of it can be seen."""
     choose = {key: set(said.split(",")) for key, said in wanted.items() if said}
     kinds = choose.pop("types", None)

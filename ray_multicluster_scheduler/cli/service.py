@@ -54,6 +54,11 @@ class Service:
     def __init__(self, address: str, credentials: Credentials, answer_s: float = ANSWER_S) -> None:
         self.address, self._credentials, self._answer_s = address, credentials, answer_s
 
+    @property
+    def token(self) -> str:
+        """What it is asked with, for whoever has to see that it is not shown; empty: nothing."""
+        return self._credentials.token or ""
+
     def get(self, path: str, **query: object) -> Any:
         return self._json("GET", with_query(path, query))
 

@@ -61,7 +61,7 @@ def wait_until(
 ) -> dict[str, Any]:
     """The item, when its state is enough, or the time is over. Meanwhile the reason why it waits is shown."""
     deadline = Deadline(timeout)
-    with _Reason() as reason:
+    with Reason() as reason:
         while True:
             item = patiently(lambda: service.get(path_of("items", item_id)))
             if enough(item["state"]) or deadline.over:
@@ -130,14 +130,14 @@ def _why(service: Service, item: dict[str, Any]) -> str:
     return f"{item['id']} is {item['state']}: {sentence}" if sentence else f"{item['id']} is {item['state']}"
 
 
-class _Reason:
+class Reason:
     """A spinner on a terminal; elsewhere a line whenever the reason changes."""
 
     def __init__(self) -> None:
         self._said, self._spinner = "", None if not is_terminal(stderr=True) else console(stderr=True).status("")
         self._spins = False
 
-    def __enter__(self) -> _Reason:
+    def __enter__(self) -> Reason:
         return self
 
     def show(self, text: str) -> None:

@@ -41,6 +41,8 @@ NEED_A_SERVICE = [
     "queue",
     "queue pause --owner x",
     "queue resume --owner x",
+    "clusters show x",
+    "clusters check x",
     "events",
     "config show",
     "token list",
@@ -169,6 +171,7 @@ class TestCompletion:
         assert self.offered("task show al") == ["alpha-1"]
         assert self.offered("task cancel ") == ["last", "all", "beta-1", "alpha-1"]
         assert self.offered("queue pause --cluster m") == ["mac"]
+        assert self.offered("clusters drain m") == ["mac"]
 
     def test_without_a_service_there_is_nothing_to_offer(self) -> None:
         assert completion._quietly(lambda: _raise(ServiceUnavailableError("gone"))) == []
@@ -207,7 +210,7 @@ class TestSpinner:
         screen = Console(file=io.StringIO(), force_terminal=True, width=80)
         monkeypatch.setattr(waiting, "is_terminal", lambda **_: True)
         monkeypatch.setattr(waiting, "console", lambda **_: screen)
-        with waiting._Reason() as reason:
+        with waiting.Reason() as reason:
             reason.show("t1 is QUEUED: mac is full")
             reason.show("t1 is QUEUED: mac is full")
         assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above

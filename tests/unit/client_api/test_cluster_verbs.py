@@ -217,7 +217,7 @@ class TestCommand:
     @pytest.mark.parametrize("words", [["-o", "json"], ["--config", "x.yaml"]])
     def test_options_of_the_table_are_not_theirs(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["clusters", *words, "drain", "mac"]) == 2
-        assert "drain tells programs that run now" in capsys.readouterr().err
+        assert "write options of drain behind it" in capsys.readouterr().err
 
     def test_an_unknown_name(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["clusters", "declare-dead", "mca"]) == 2

@@ -1,0 +1,120 @@
+"""What a person looks at in `rmcs top`, and what each key makes of that. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+PANES = ("clusters", "nodes", "queue", "running")
+SORTS = {"c": "cluster", "s": "state", "a": "age"}
+PAGE = 10
+_MOST_TYPED = 200
+_KEYS = {
+    "\t": "next", "\x1b[Z": "previous", "\x1b[C": "next", "\x1b[D": "previous", "\x1bOC": "next", "\x1bOD": "previous",
+    "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "page up", "\x1b[6~": "page down",
+    "\x1b[H": "home", "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end",
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x15": "clear", "\x1b": "escape",
+}  # fmt: skip
+_KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
+_STEPS = {"up": -1, "down": 1, "page up": -PAGE, "page down": PAGE, "home": -(10**9), "end": 10**9}
+
+
+@dataclass(frozen=True)
+class View:
+    """``typing``: what is typed goes into the filter. ``first`` is the row at the top."""
+
+    pane: str = PANES[0]
+    sort: str = "cluster"
+    backwards: bool = False
+    filter: str = ""
+    typing: bool = False
+    paused: bool = False
+    first: int = 0
+    over: bool = False
+
+
+def keys_of(text: str) -> list[str]:
+    """What a terminal sent, as keys: a letter, or a name such as ``page up``. Those that nobody knows are left out."""
+    found = (_KEYS.get(one, one) for one in _KEY.findall(text))
+    return [one for one in found if one in _KEYS.values() or (len(one) == 1 and one.isprintable())]
+
+
+def press(view: View, key: str) -> View:
+    """The view after a key."""
+    if view.typing:
+        return _typed(view, key)
+    if key in SORTS:
+        again = view.sort == SORTS[key]
+        return replace(view, sort=SORTS[key], backwards=again and not view.backwards, first=0)
+    if key in _STEPS:
+        return replace(view, first=max(0, view.first + _STEPS[key]))
+    match key:
+        case "next" | "previous":
+            step = 1 if key == "next" else -1
+            return replace(view, pane=PANES[(PANES.index(view.pane) + step) % len(PANES)], first=0)
+        case "/":
+            return replace(view, typing=True)
+        case "escape":
+            return replace(view, filter="", first=0)
+        case "p":
+            return replace(view, paused=not view.paused)
+        case "q":
+            return replace(view, over=True)
+        case _ if key in tuple("1234"):
+            return replace(view, pane=PANES[int(key) - 1], first=0)
+    return view
+
+
+def _typed(view: View, key: str) -> View:
+    match key:
+        case "enter":
+            return replace(view, typing=False)
+        case "escape":
+            return replace(view, typing=False, filter="", first=0)
+        case "backspace":
+            return replace(view, filter=view.filter[:-1], first=0)
+        case "clear":
+            return replace(view, filter="", first=0)
+        case _ if len(key) == 1:
+            return replace(view, filter=(view.filter + key)[:_MOST_TYPED], first=0)
+    return view
+
+
+def within(view: View, rows: int, room: int) -> View:
+    """The same, with no empty room below the last row."""
+    return replace(view, first=max(0, min(view.first, rows - room)))
+
+
+def chosen(view: View, seen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the pane, filtered and sorted; what has no such value comes last."""
+    rows = [row for row in seen[view.pane] if view.filter.lower() in _text(row)]
+    having = [row for row in rows if _value(view.sort, row) is not None]
+    having.sort(key=lambda row: _order(view.sort, row), reverse=view.backwards)
+    return having + [row for row in rows if _value(view.sort, row) is None]
+
+
+def _value(sort: str, row: Mapping[str, Any]) -> Any:
+    match sort:
+        case "cluster":
+            return row.get("Cluster") or row.get("cluster") or (row["name"] if "cordoned" in row else None)
+        case "state":
+            return row.get("state")
+    return row.get("submitted_at")
+
+
+def _order(sort: str, row: Mapping[str, Any]) -> tuple[Any, str]:
+    return _value(sort, row), str(row.get("id") or row.get("name") or row.get("NodeID"))
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return "\n".join(map(str, _leaves(row))).lower()
+
+
+def _leaves(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for one in value.values() for leaf in _leaves(one)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for one in value for leaf in _leaves(one)]
+    return [] if value is None else [value]

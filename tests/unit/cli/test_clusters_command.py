@@ -1,0 +1,192 @@
+"""`rmcs clusters list`, `show`, `check` and what steers a cluster, with a service behind them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+import yaml
+
+from ray_multicluster_scheduler.cli import cluster_steering
+from ray_multicluster_scheduler.cli.clusters import why_not
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.openapi import complaints
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+ONE = "/api/v1/clusters/{name}"
+
+
+@pytest.fixture
+def busy(service: HttpService) -> HttpService:
+    """One item is on mac."""
+    service.submit("t1")
+    until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+    return service
+
+
+def finish(service: HttpService, item_id: str) -> None:
+    item = service.plane.runtime.item(item_id)
+    assert item is not None
+    service.plane.finish(item)
+
+
+def cordoned(service: HttpService) -> bool:
+    return bool(service.get("/api/v1/clusters/mac?refresh=false")["cordoned"])
+
+
+class TestList:
+    def test_of_the_service(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert rmcs("clusters", "list").out.splitlines()[1].split()[:2] == ["mac", "UP"]
+        rows = json.loads(rmcs("clusters", "list", "-o", "json").out)
+        assert complaints(service, "/api/v1/clusters", rows, "clusters") == []
+        monkeypatch.delenv("RMCS_ADDRESS")
+        named = rmcs("clusters", "list", "-o", "yaml", "--address", service.address)
+        assert [row["name"] for row in yaml.safe_load(named.out)] == ["mac"]
+
+    def test_as_they_were_last_seen(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "list", "--no-refresh")
+        assert done.out.splitlines()[1].split()[:2] == ["mac", "CLUSTER_UNKNOWN"]
+
+
+class TestShow:
+    def test_for_people(self, busy: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "show", "mac")
+        assert done.code == 0
+        facts = dict(line.split(maxsplit=1) for line in done.out.splitlines())
+        assert (facts["name"].strip(), facts["state"].strip()) == ("mac", "UP")
+        assert facts["items"].strip() == "1 there, 0 sent ahead"
+        assert "cordoned" not in facts
+
+    def test_for_programs(self, busy: HttpService, rmcs: Rmcs) -> None:
+        told = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)
+        assert complaints(busy, ONE, told) == []
+        assert told["in_flight"] == 1
+
+    def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "show", "mars")
+        assert (done.code, done.out) == (2, "")
+        assert "There is no cluster 'mars'" in done.err
+
+
+class TestCheck:
+    def test_it_takes_work(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "check", "mac")
+        assert (done.code, done.out) == (0, "mac takes work\n")
+        told = json.loads(rmcs("clusters", "check", "mac", "-o", "json").out)
+        assert complaints(service, f"{ONE}/check", told, method="post") == []
+
+    def test_it_is_closed(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.post("/api/v1/queue/cluster/mac/pause", {"reason": "until Monday"})
+        done = rmcs("clusters", "check", "mac")
+        assert (done.code, done.out) == (
+            100,
+            "mac takes no work: QUEUE_PAUSED, the queue of mac is paused: until Monday\n",
+        )
+        service.post("/api/v1/clusters/mac/cordon")
+        done = rmcs("clusters", "check", "mac", "-o", "json")
+        assert (done.code, json.loads(done.out)["cluster"]["cordoned"]) == (100, True)
+        assert "CORDONED" in rmcs("clusters", "check", "mac").out
+
+    @pytest.mark.parametrize(
+        ("concerns", "code"),
+        [
+            (["everything"], "X"),
+            (["jobs"], None),
+            (["tasks and actors"], None),
+            (["tasks and actors", "jobs"], "X"),
+            ([], None),
+        ],
+    )
+    def test_half_of_it_is_enough(self, concerns: list[str], code: str | None) -> None:
+        troubles = [{"concerns": one, "code": "X", "sentence": "no"} for one in concerns]
+        cluster = {"name": "mac", "cordoned": False, "paused": None, "troubles": troubles}
+        why = why_not({"answered": True, "reason": "", "cluster": cluster})
+        assert (None if why is None else why[0]) == code
+
+    def test_it_does_not_answer(self) -> None:
+        cluster: dict[str, Any] = {"name": "mac", "cordoned": False, "paused": None, "troubles": []}
+        assert why_not({"answered": False, "reason": "no route", "cluster": cluster}) == (
+            "CLUSTER_UNREACHABLE",
+            "no route",
+        )
+
+    def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("clusters", "check", "mars").code == 2
+
+
+class TestSteering:
+    def test_cordon_and_uncordon(self, busy: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "cordon", "mac")
+        assert (done.code, done.out) == (0, "mac takes no new work; t1 is still there\n")
+        assert cordoned(busy)
+        done = rmcs("clusters", "uncordon", "mac", "-o", "json")
+        assert json.loads(done.out) == {"items": ["t1"]}
+        assert complaints(busy, f"{ONE}/uncordon", json.loads(done.out), method="post") == []
+        assert not cordoned(busy)
+
+    def test_declare_dead(self, busy: HttpService, rmcs: Rmcs) -> None:
+        refused = rmcs("clusters", "declare-dead", "mac")
+        assert (refused.code, refused.out) == (1, "")
+        assert "was not declared dead" in refused.err
+        done = rmcs("clusters", "declare-dead", "mac", "--force", "--reason", "sold")
+        assert (done.code, done.out) == (0, "mac is taken for dead; t1 was there (see `rmcs explain ID`)\n")
+
+    @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
+    def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs, verb: str) -> None:
+        done = rmcs("clusters", verb, "mars", "--address", service.address)
+        assert (done.code, done.out) == (2, "")
+
+    @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
+    def test_without_a_service_programs_are_told(
+        self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, verb: str
+    ) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+        done = rmcs("clusters", verb, "mac")
+        assert done.code == 2
+        assert "No program of yours with a scheduler runs now" in done.err
+        assert rmcs("clusters", verb, "mac", "-o", "json").code == 2
+
+
+class TestDrain:
+    @pytest.fixture(autouse=True)
+    def _look_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cluster_steering, "LOOK_AGAIN_S", 0.05)
+
+    def test_an_empty_one(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "drain", "mac", "-o", "json")
+        assert (done.code, json.loads(done.out)) == (0, {"drained": True, "items": []})
+        assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
+
+    def test_it_waits_and_says_what_is_there(self, busy: HttpService, rmcs: Rmcs) -> None:
+        timer = threading.Timer(0.4, lambda: finish(busy, "t1"))
+        timer.start()
+        done = rmcs("clusters", "drain", "mac")
+        timer.join()
+        assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
+        assert done.err == "rmcs: mac takes no new work; t1 is still there\n", "once, as long as nothing changes"
+
+    def test_not_for_ever(self, busy: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("clusters", "drain", "mac", "--timeout", "0.1", "-o", "json")
+        assert (done.code, json.loads(done.out)) == (101, {"drained": False, "items": ["t1"]})
+        assert cordoned(busy)
+
+    def test_ctrl_c_leaves_it_cordoned(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(_: object) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(cluster_steering, "patiently", interrupted)
+        done = rmcs("clusters", "drain", "mac")
+        assert (done.code, done.out) == (130, "")
+        assert "mac stays cordoned; open it again with `rmcs clusters uncordon mac`" in done.err
+        assert cordoned(busy)
+
+    def test_somebody_opens_it(self, busy: HttpService, rmcs: Rmcs) -> None:
+        timer = threading.Timer(0.3, lambda: busy.post("/api/v1/clusters/mac/uncordon"))
+        timer.start()
+        done = rmcs("clusters", "drain", "mac")
+        timer.join()
+        assert done.code == 1
+        assert "somebody opened it for new work again" in done.err
