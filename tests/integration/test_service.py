@@ -83,6 +83,16 @@ def test_a_job_and_what_another_program_sees_of_it(client: UnifiedScheduler, ser
             other.explain("task-of-nobody")
 
 
+def test_what_ray_says_of_a_failed_job_has_none_of_its_secrets(
+    client: UnifiedScheduler, service: RunningService
+) -> None:
+    failed = client.submit_job_async('sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq')
+    error = failed.exception(120)
+    said = f"{error} {client.job_logs(failed.id)} {client.explain(failed.id)}"
+    assert "--password=••• --token=•••" in client.job_logs(failed.id), "Ray writes the command line into the log"
+    assert "qqq" not in said
+
+
 def test_folders_and_modules_travel_with_what_needs_them(client: UnifiedScheduler, tmp_path: Path) -> None:
     work, module = tmp_path / "work", tmp_path / "brought_along"
     work.mkdir()
