@@ -42,7 +42,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
-from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, with_id, with_key
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, with_id, with_key
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
@@ -96,7 +96,8 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     if not caller.steers_all:
         answers = [own_work.own_answer(caller, one) for one in answers]
     if key is not None:
-        answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
+        asked = zip(entries, wanted, answers, strict=True)
+        answers = [_same(entry, one, answer, key) for entry, one, answer in asked]
     if caller.steers_all:
         await record_submitted(request, answers)
     client = said.get("client")
@@ -118,10 +119,12 @@ def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
     return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
 
 
-def _same(wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str) -> Item | SchedulerError:
+def _same(
+    entry: Any, wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str
+) -> Item | SchedulerError:
     try:
         if isinstance(wanted, Wanted) and isinstance(answer, Item):
-            check_same(wanted.task, answer, key)
+            check_key(wanted.task, answer, key, named="id" in entry["task"])
     except SchedulerError as error:
         return error
     return answer
