@@ -27,7 +27,14 @@ class OnlyLocal:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        problem = self._problem(scope, headers)
+        problem = self._problem(headers)
+        kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        if problem is None and kind and scope.get("method") in ("POST", "PUT") and kind not in _BODIES:
+            problem = f"A body of the kind {kind} is not taken."
+            await refuse(scope, send, Refusal(415, problem, _KINDS, "ConfigurationError"))
+            return
+        if problem is None and not kind and b"origin" in headers and scope.get("method", "GET") not in _WITHOUT_BODY:
+            problem = "A page has to say what it sends."
         if problem is not None:
             await refuse(scope, send, Refusal(403, problem, _NEXT, "ConfigurationError"))
             return
@@ -40,7 +47,7 @@ class OnlyLocal:
         else:
             await self._app(scope, receive, _telling(send, origin))
 
-    def _problem(self, scope: Scope, headers: dict[bytes, bytes]) -> str | None:
+    def _problem(self, headers: dict[bytes, bytes]) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if host and not self._is_ours(_host_of(f"//{host}")):
             return f"This service is not {host}."
@@ -48,13 +55,6 @@ class OnlyLocal:
         listed = bool(origin) and self._is_listed(origin)
         if origin and not listed and not self._is_ours(_host_of(origin)):
             return f"A page of {origin} may not use this service."
-        if scope["type"] != "http":
-            return None
-        kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        if kind and scope["method"] in ("POST", "PUT") and kind not in _BODIES:
-            return f"A body of the kind {kind} is not taken."
-        if not kind and origin and scope["method"] not in _WITHOUT_BODY:
-            return "A page has to say what it sends."
         return None
 
     def _is_ours(self, host: str | None) -> bool:
@@ -65,6 +65,7 @@ class OnlyLocal:
 
 
 _NEXT = "ask under a name of this service, with Content-Type: application/json; on its own machine at 127.0.0.1"
+_KINDS = "send JSON, with Content-Type: application/json (payloads: application/octet-stream)"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _PREFLIGHT = [
     (b"access-control-allow-methods", b"GET, POST, PUT, DELETE"),

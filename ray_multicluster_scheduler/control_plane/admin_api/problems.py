@@ -34,7 +34,7 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
 
 def document(error: errors.SchedulerError) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
-    said = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
+    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error)}
     said.update(wire.problem_to_wire(error), code=error.code)
     if isinstance(error, MissingBlobs):
         said.update(error="TaskSubmissionError", missing=error.missing)
@@ -55,8 +55,9 @@ async def of_http(request: Request, error: Exception) -> Answer:
         assert isinstance(error, HTTPException)
         asked = f"{request.method} {request.url.path}"
         status, sentence, step = error.status_code, f"{asked}: {error.detail}.", "docs/service.md names what there is"
-    code = "CONFIGURATION" if status == 422 else HTTPStatus(status).name
-    said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence, "code": code}
+    kind = HTTPStatus(status)
+    code = "CONFIGURATION" if status == 422 else kind.name
+    said = {"type": "about:blank", "title": kind.phrase, "status": status, "detail": sentence, "code": code}
     said.update(error="ConfigurationError", message=sentence, next_step=step)
     headers = getattr(error, "headers", None)
     return Answer(said, status_code=status, media_type=PROBLEM_JSON, headers=headers)

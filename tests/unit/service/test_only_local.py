@@ -36,8 +36,8 @@ def ask(service: HttpService, headers: dict[str, str], name: str) -> int:
     [
         ({"Content-Type": "application/json"}, 200),
         ({"Content-Type": "application/json; charset=utf-8", "Origin": "http://localhost:3000"}, 200),
-        ({"Content-Type": "text/plain"}, 403),
-        ({"Content-Type": "application/x-www-form-urlencoded"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
         ({"Content-Type": "application/json", "Origin": "null"}, 403),
         ({"Content-Type": "application/json", "Origin": "http://[::1"}, 403),

@@ -163,7 +163,7 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
     head = True
     while still() and (page := await asyncio.to_thread(next, pages, None)) is not None:
         text = trace_text(page)
-        yield (text if head else text.partition("\n")[2]).encode()
+        yield (text if head else text.partition("\n")[2]).encode(errors="backslashreplace")
         head = False
 
 

@@ -15,6 +15,7 @@ _LATEST = 1e11
 _PRIVATE = frozenset({"runtime_env", "job", "entrypoint", "metadata"})
 """What may have secrets in it: it is not said again."""
 _DEEPEST = 32
+_HERE = frozenset({".", ".."})
 
 
 class _Field(NamedTuple):
@@ -123,9 +124,9 @@ def _one_of(*words: str) -> _Field:
 
 _ANY = {"type": "string"}
 _ID = _Field(
-    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value,
-    "1 to 256 characters, no /",
-    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[^/]+$"},
+    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value and value not in _HERE,
+    "1 to 256 characters, no /, and neither . nor .., which no address can name",
+    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^/]*[^/.][^/]*$|^\.{3,}$"},
 )
 _ANY_TEXT = _Field(lambda value: isinstance(value, str), "text", _ANY)
 _TEXT = _Field(is_text, "text", _ANY)
@@ -150,9 +151,9 @@ _OBJECT = _Field(lambda value: isinstance(value, Mapping), "a JSON object", {"ty
 
 _JOB = {
     "entrypoint": _Field(
-        lambda value: isinstance(value, str) and bool(value.strip()),
-        "a shell command",
-        {"type": "string", "pattern": r"\S"},
+        lambda value: isinstance(value, str) and bool(value.strip()) and "\0" not in value,
+        "a shell command, without NUL",
+        {"type": "string", "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"},
     ),
     "metadata": _Field(_is_words, "texts by name", {"type": "object", "additionalProperties": _ANY}),
     "entrypoint_resources": _RESOURCES,
