@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     retry,
     series,
     simulation,
+    steering,
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
@@ -51,6 +52,7 @@ ROUTERS = (
     fleet.router,
     clusters.router,
     items.router,
+    steering.router,
     retry.router,
     series.router,
     metrics.router,

@@ -35,7 +35,6 @@ def submitted(service: HttpService, task: dict[str, Any], **headers: str) -> tup
 
 OTHERS = {
     "entrypoint": {"job": {"entrypoint": "python b.py"}},
-    "name": {"name": "weekly"},
     "requirements": {"requirements": {"CPU": 2}},
 }
 

@@ -12,16 +12,17 @@ from ray_multicluster_scheduler.common.model.gang_description import GangDescrip
 from ray_multicluster_scheduler.common.secret_words import masked_line
 
 _LONGEST = 60
-_LABELS = frozenset({"metadata"})
+_LABELS = frozenset({"metadata", "name"})
 _DIGESTS = frozenset({"function_digest", "arguments_digest"})
 
 
 def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool = False, header: bool = False) -> None:
     """Raises ConfigurationError if ``asked`` is something else than ``first``, which has its id or its key already.
 
-    Of one with the same id the digests of its code and its arguments are compared, too. A key that a program gives is
-    the same in its next run, whose pickles may have other bytes. A key in a ``header`` is for that very request: also
-    its metadata have to have the same names. Of one that was ``adopted`` only kind and name are known.
+    Of one with the same id the digests of its code and its arguments are compared, and its name is but a label. A key
+    that a program gives is the same in its next run, whose pickles may have other bytes: there the name stands for the
+    function. A key in a ``header`` is for that very request: everything is compared. Of one that was ``adopted`` only
+    kind and name are known.
     """
     if asked is first:
         return
@@ -29,7 +30,9 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
         raise taken_by(asked, first)
     mine, its = _essence(asked), _essence(first)
     words = ["name"] if adopted else [*mine]
-    left_out = frozenset() if header else _LABELS if asked.id == first.id else _LABELS | _DIGESTS
+    left_out: frozenset[str] = frozenset() if header or adopted else _LABELS
+    if left_out and asked.id != first.id:
+        left_out = (left_out if asked.kind == "job" else frozenset({"metadata"})) | _DIGESTS
     differs = [one for one in words if one not in left_out and mine[one] != its[one]]
     if differs:
         taken = f"The id {first.id}" if asked.id == first.id else f"The key {asked.idempotency_key!r}, of {first.id},"

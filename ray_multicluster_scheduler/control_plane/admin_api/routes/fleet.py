@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
 )
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
@@ -146,7 +147,9 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
     said, runtime = await json_of(request), runtime_of(request)
-    task = task_from(said.get("task"))
+    if not isinstance(said.get("task"), Mapping):
+        raise no_task()
+    task = task_from(with_id(said["task"]))
     await runtime.health.check_all()
     return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
 
@@ -168,12 +171,10 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
 
 
 @router.get("/jobs", **described(Rule.SEE, docs.JOBS))
-async def jobs(request: Request, after: str | None = None, limit: int | None = None) -> Response:
-    """Every job that is remembered, oldest first. With a ``limit`` they come in pages, newest first."""
+async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
+    """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
     runtime, only = runtime_of(request), only_owner_of(request)
-    if limit is None and after is None:
-        return Answer({"jobs": await runtime.all_jobs(only), "after": None})
-    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(100 if limit is None else limit))
+    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
     return Answer({"jobs": [await runtime.job(one.new.id) for one in page.items], "after": cursor_of(page.after)})
 

@@ -28,6 +28,12 @@ def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
     return task if "id" in task else {**task, "id": new_id(str(task.get("kind"))[:20].replace("/", ""))}
 
 
+def no_task() -> ConfigurationError:
+    return ConfigurationError(
+        "There is no task in it.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+    )
+
+
 def key_of(request: Request) -> str | None:
     """What the header Idempotency-Key says. Raises ConfigurationError."""
     for name, value in request.scope["headers"]:

@@ -144,19 +144,28 @@ CANCEL = Described(
     body=one(thing(maybe={"reason": _REASON, "force": flag("Without the polite interrupt.")}), {"reason": "too late"}),
     answer=one(thing(id=text(), state=text()), {"id": ID, "state": "CANCELLED"}),
 )
+_NOW = thing(
+    "Of what is over nothing is changed: that is answered 409.",
+    id=text(),
+    state=text("In which it is now."),
+    held=flag("Somebody keeps it, or its next attempt, from starting."),
+)
 HOLD = Described(
     summary="Let it not start",
     body=one(thing(maybe={"reason": _REASON}), {"reason": "the disk is full"}),
-    answer=one(thing(id=text()), {"id": ID}),
+    answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": True}),
 )
-RELEASE = Described(summary="Let it start again", answer=one(thing(id=text()), {"id": ID}))
+RELEASE = Described(summary="Let it start again", answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": False}))
 PRIORITY = Described(
     summary="Change its priority",
     body=one(
         thing(priority=whole("Higher numbers go first.", minimum=-MOST_PRIORITY, maximum=MOST_PRIORITY)),
         {"priority": 5},
     ),
-    answer=one(thing(id=text(), priority=whole()), {"id": ID, "priority": 5}),
+    answer=one(
+        {**_NOW, "properties": {**_NOW["properties"], "priority": whole()}},
+        {"id": ID, "state": "QUEUED", "held": False, "priority": 5},
+    ),
 )
 
 EXPLAIN = Described(
