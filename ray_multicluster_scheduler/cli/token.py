@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.cli.service import AddressOption, Output, Output
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, list and revoke tokens of a service.")
 TITLES = ("ID", "USER", "ROLES", "CREATED", "EXPIRES", "NOTE")
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @app.command()
@@ -21,7 +21,9 @@ def create(
         list[str], typer.Option("--role", help="viewer, submitter, operator or admin; may be given again.")
     ],
     note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="How long it is good, such as 12h or 30d.")] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="How long it is good, such as 90m, 12h or 30d.")
+    ] = None,
     output: OutputOption = Output.table,
     address: AddressOption = None,
 ) -> None:
@@ -69,7 +71,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _moment(text: str | None) -> float | None:
@@ -81,5 +83,5 @@ def _moment(text: str | None) -> float | None:
     except (ValueError, KeyError):
         lasts_s = 0.0
     if not 0 < lasts_s < 100 * 365 * 86_400:
-        raise typer.BadParameter(f"{text!r} is no time; write 90m, 12h or 30d.", param_hint="--expires")
+        raise typer.BadParameter(f"{text!r} is no time; write 30s, 90m, 12h or 30d.", param_hint="--expires")
     return time.time() + lasts_s

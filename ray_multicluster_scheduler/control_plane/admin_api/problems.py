@@ -12,12 +12,13 @@ from starlette.exceptions import HTTPException
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import NotLetInError
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, TooLarge
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, NoSuchCluster, TooLarge
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
 PROBLEM_JSON = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
+    (NoSuchCluster, 404),
     (NotLetInError, 401),
     (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
@@ -42,6 +43,8 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
         said.update(error="NotAllowedError")
     elif isinstance(error, TooLarge):
         said["error"] = "TaskSubmissionError"
+    elif isinstance(error, NoSuchCluster):
+        said.update(error="ConfigurationError", code=errors.ConfigurationError.code)
     return said
 
 

@@ -72,6 +72,15 @@ def test_what_is_held_or_comes_after_another_waits_too(service: HttpService) -> 
     assert (rows["a1"]["held"], rows["a2"]["held"]) == (True, False)
 
 
+def test_an_owner_whose_work_is_over_is_still_known(service: HttpService) -> None:
+    service.submit("done", 0, owner="zoe")
+    item = service.plane.runtime.item("done")
+    assert item is not None
+    service.plane.finish(item)
+    assert service.get("/api/v1/owners/zoe")["running"] == 0
+    assert service.ask("GET", "/api/v1/owners/nobody")[0] == 404
+
+
 def test_owners_and_their_limits(service: HttpService) -> None:
     full(service)
     service.post("/api/v1/queue/owner/eve/pause", {"reason": "on holiday"})

@@ -24,6 +24,10 @@ class TooLarge(TaskSubmissionError):
     """A body has more bytes than are read."""
 
 
+class NoSuchCluster(ConfigurationError):
+    """A path names a cluster that is not there."""
+
+
 class Answer(JSONResponse):
     """Also of words that are no text, as file systems have them."""
 
@@ -49,6 +53,14 @@ def leases_of(request: Request) -> ProgramLeases:
 def access_of(request: Request) -> Access:
     access: Access = request.app.state.access
     return access
+
+
+def check_cluster(request: Request, name: str) -> None:
+    """Raises NoSuchCluster for a name in a path that no cluster has."""
+    try:
+        runtime_of(request).check_cluster(name)
+    except ConfigurationError as error:
+        raise NoSuchCluster(error.message, cluster=error.cluster, next_step=error.next_step) from error
 
 
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, check_cluster, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
@@ -74,6 +74,7 @@ async def nodes(request: Request) -> Response:
 @router.get("/clusters/{name}/drained", **described(Rule.KNOWN, docs.DRAINED))
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is nothing of ours there any more? None if it is open for new work."""
+    check_cluster(request, name)
     return {"drained": fleet_control.is_drained(runtime_of(request), name)}
 
 
@@ -91,6 +92,7 @@ async def uncordon(request: Request, name: str) -> dict[str, Any]:
 
 async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
     runtime = runtime_of(request)
+    check_cluster(request, name)
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
     await runtime.durable()
     await record_action(request, "cordon" if cordoned else "uncordon", name)
@@ -102,6 +104,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
     reason = explained_by(said.get("reason", ""))
+    check_cluster(request, name)
     items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
     await runtime.durable()
     await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
@@ -115,7 +118,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     reason = explained_by(said.get("reason", ""))
     match what:
         case "cluster":
-            runtime.check_cluster(name)
+            check_cluster(request, name)
             runtime.tell(QueuePaused("cluster", name, reason))
         case "owner":
             runtime.tell(QueuePaused("owner", name, reason))
@@ -132,7 +135,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     match what:
         case "cluster":
-            runtime.check_cluster(name)
+            check_cluster(request, name)
             runtime.tell(QueueResumed("cluster", name))
         case "owner":
             runtime.tell(QueueResumed("owner", name))
