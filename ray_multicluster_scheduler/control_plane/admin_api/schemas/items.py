@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 from typing import Any
 
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import (
     BYTES,
@@ -28,6 +31,17 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
 ID = "nightly-2026-11-15"
 NIGHTLY: dict[str, Any] = {"id": ID, "kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
 _UNNAMED = {key: value for key, value in NIGHTLY.items() if key != "id"}
+_CODE = pickle.dumps(len, protocol=4)
+_ARGUMENTS = pickle.dumps((("hello",), {}), protocol=4)
+_TASK: dict[str, Any] = {
+    "kind": "task",
+    "name": "len",
+    "requirements": {"CPU": 1},
+    "function_digest": digest_of(_CODE),
+    "arguments_digest": digest_of(_ARGUMENTS),
+}
+_MEMBER = {key: value for key, value in _TASK.items() if key != "kind"}
+_PICKLED = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _ARGUMENTS)}
 _BLOBS = by_name(text(contentEncoding="base64"), "Payloads that are not here yet, by their digests.")
 _OBJECTS = many(text(), "Names of the values that stand among its arguments, in their order; behind them the actors.")
 _CLIENT = text("Whose mailbox is to tell of it (`/api/v1/wait`).")
@@ -45,7 +59,13 @@ SUBMIT = Described(
     summary="Submit one item",
     body=Said(
         thing("An item.", task=named("Task"), maybe={**_ENTRY, "blobs": _BLOBS, "client": _CLIENT}),
-        {"job": {"task": NIGHTLY}, "without an id": {"task": _UNNAMED}},
+        {
+            "job": {"task": NIGHTLY},
+            "without an id": {"task": _UNNAMED},
+            "task": {"task": _TASK, "blobs": _PICKLED},
+            "actor": {"task": {**_TASK, "kind": "actor", "name": "Counter", "actor": {"ray_name": "counter-1"}}},
+            "gang": {"task": {"kind": "gang", "name": "all", "gang": {"members": [_MEMBER, _MEMBER]}}},
+        },
     ),
     answer=one(_SHORT, _QUEUED),
     headers=[IDEMPOTENCY_KEY],
