@@ -32,6 +32,7 @@ ID = "nightly-2026-11-15"
 NIGHTLY: dict[str, Any] = {"id": ID, "kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
 _UNNAMED = {key: value for key, value in NIGHTLY.items() if key != "id"}
 _CODE = pickle.dumps(len, protocol=4)
+_CLASS = pickle.dumps(dict, protocol=4)
 _ARGUMENTS = pickle.dumps((("hello",), {}), protocol=4)
 _TASK: dict[str, Any] = {
     "kind": "task",
@@ -40,8 +41,16 @@ _TASK: dict[str, Any] = {
     "function_digest": digest_of(_CODE),
     "arguments_digest": digest_of(_ARGUMENTS),
 }
+_AN_ACTOR = {
+    **_TASK,
+    "kind": "actor",
+    "name": "dict",
+    "requirements": {},
+    "actor": {"ray_name": "dict-1"},
+    "function_digest": digest_of(_CLASS),
+}
 _MEMBER = {key: value for key, value in _TASK.items() if key != "kind"}
-_PICKLED = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _ARGUMENTS)}
+_PICKLED = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _CLASS, _ARGUMENTS)}
 _BLOBS = by_name(text(contentEncoding="base64"), "Payloads that are not here yet, by their digests.")
 _OBJECTS = many(text(), "Names of the values that stand among its arguments, in their order; behind them the actors.")
 _CLIENT = text("Whose mailbox is to tell of it (`/api/v1/wait`).")
@@ -63,8 +72,11 @@ SUBMIT = Described(
             "job": {"task": NIGHTLY},
             "without an id": {"task": _UNNAMED},
             "task": {"task": _TASK, "blobs": _PICKLED},
-            "actor": {"task": {**_TASK, "kind": "actor", "name": "Counter", "actor": {"ray_name": "counter-1"}}},
-            "gang": {"task": {"kind": "gang", "name": "all", "gang": {"members": [_MEMBER, _MEMBER]}}},
+            "actor": {"task": _AN_ACTOR, "blobs": _PICKLED},
+            "gang": {
+                "task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}},
+                "blobs": _PICKLED,
+            },
         },
     ),
     answer=one(_SHORT, _QUEUED),
