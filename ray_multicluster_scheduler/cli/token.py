@@ -22,7 +22,7 @@ def create(
         list[str], typer.Option("--role", help="viewer, submitter, operator or admin; may be given again.")
     ],
     note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="How long it is good, such as 12h or 30d.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="How long it is good: 90m, 12h, 30d.")] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
@@ -65,5 +65,5 @@ def _moment(text: str | None) -> float | None:
         return None
     lasts_s = seconds_of(text)
     if lasts_s is None:
-        raise typer.BadParameter(f"{text!r} is no time; write 90m, 12h or 30d.", param_hint="--expires")
+        raise typer.BadParameter(f"{text!r} is no time; write 30s, 90m, 12h or 30d.", param_hint="--expires")
     return time.time() + lasts_s

@@ -72,11 +72,15 @@ class TaskDescription:
 
     def __post_init__(self) -> None:
         if self.kind == "job" and self.job is None:
-            raise ConfigurationError(f"job {self.id} has no entrypoint.", task_id=self.id)
+            raise ConfigurationError(
+                f"job {self.id} has no entrypoint.",
+                task_id=self.id,
+                next_step='give a shell command: {"job": {"entrypoint": "python train.py"}}',
+            )
         if (self.kind == "actor") != (self.actor is not None):
-            raise ConfigurationError(f"{self.kind} {self.id} is half an actor.", task_id=self.id)
+            raise self._half("actor", '{"actor": {"ray_name": "…"}}')
         if (self.kind == "gang") != (self.gang is not None):
-            raise ConfigurationError(f"{self.kind} {self.id} is half a gang.", task_id=self.id)
+            raise self._half("gang", '{"gang": {"members": […]}}')
         if self.keep is not None and self.kind != "task":
             raise ConfigurationError(
                 f"{self.kind} {self.id} was given keep={self.keep!r}, which only a task can have.",
@@ -98,6 +102,14 @@ class TaskDescription:
                 raise ConfigurationError(
                     f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or None for no limit"
                 )
+
+    def _half(self, what: str, how: str) -> ConfigurationError:
+        if self.kind == what:
+            article = "an" if what == "actor" else "a"
+            said, step = f"does not say what {article} {what} has to say", f"give it: {how}"
+        else:
+            said, step = f'says what only a {what} can: "{what}"', f'leave "{what}" out, or give the kind {what}'
+        return ConfigurationError(f"{self.kind} {self.id} {said}.", task_id=self.id, next_step=step)
 
     @property
     def placement(self) -> Resources:

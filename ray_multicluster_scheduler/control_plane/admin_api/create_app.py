@@ -36,6 +36,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     retry,
     series,
     simulation,
+    steering,
     tokens,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer
@@ -54,6 +55,7 @@ ROUTERS = (
     fleet.router,
     clusters.router,
     items.router,
+    steering.router,
     retry.router,
     forget.router,
     series.router,

@@ -29,6 +29,13 @@ class OnlyLocal:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         problem = self._problem(scope, headers)
+        kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        if problem is None and kind and scope.get("method") in ("POST", "PUT") and kind not in _BODIES:
+            problem = f"A body of the kind {kind} is not taken."
+            await refuse(scope, send, Refusal(415, problem, _KINDS, "ConfigurationError"))
+            return
+        if problem is None and not kind and b"origin" in headers and scope.get("method", "GET") not in _WITHOUT_BODY:
+            problem = "A page has to say what it sends."
         if problem is not None:
             await refuse(scope, send, Refusal(403, problem, _NEXT, "ConfigurationError"))
             return
@@ -52,13 +59,6 @@ class OnlyLocal:
         changes = scope["type"] != "http" or scope["method"] not in SAFE
         if origin and not listed and changes and self._access.book is None and not same_origin(scope):
             return f"A page of {origin} may only look, without a token."
-        if scope["type"] != "http":
-            return None
-        kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        if kind and scope["method"] in ("POST", "PUT") and kind not in _BODIES:
-            return f"A body of the kind {kind} is not taken."
-        if not kind and origin and scope["method"] not in _WITHOUT_BODY:
-            return "A page has to say what it sends."
         return None
 
     def _is_ours(self, host: str | None) -> bool:
@@ -69,6 +69,7 @@ class OnlyLocal:
 
 
 _NEXT = "ask under a name of this service, with Content-Type: application/json; on its own machine at 127.0.0.1"
+_KINDS = "send JSON, with Content-Type: application/json (payloads: application/octet-stream)"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _PREFLIGHT = [
     (b"access-control-allow-methods", b"GET, POST, PUT, DELETE"),

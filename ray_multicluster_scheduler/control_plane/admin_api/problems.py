@@ -12,12 +12,13 @@ from starlette.exceptions import HTTPException
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import NotLetInError
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, TooLarge
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, NoSuchCluster, TooLarge
 from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 
 PROBLEM_JSON = "application/problem+json"
 _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
     (errors.UnknownItemError, 404),
+    (NoSuchCluster, 404),
     (NotLetInError, 401),
     (errors.NotAllowedError, 403),
     (MissingBlobs, 424),
@@ -34,7 +35,7 @@ _STATUS: tuple[tuple[type[errors.SchedulerError], int], ...] = (
 
 def document(error: errors.SchedulerError) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
-    said = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
+    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error)}
     said.update(wire.problem_to_wire(error), code=error.code)
     if isinstance(error, MissingBlobs):
         said.update(error="TaskSubmissionError", missing=error.missing)
@@ -42,6 +43,8 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
         said.update(error="NotAllowedError")
     elif isinstance(error, TooLarge):
         said["error"] = "TaskSubmissionError"
+    elif isinstance(error, NoSuchCluster):
+        said.update(error="ConfigurationError", code=errors.ConfigurationError.code)
     return said
 
 
@@ -55,8 +58,9 @@ async def of_http(request: Request, error: Exception) -> Answer:
         assert isinstance(error, HTTPException)
         asked = f"{request.method} {request.url.path}"
         status, sentence, step = error.status_code, f"{asked}: {error.detail}.", "docs/service.md names what there is"
-    code = "CONFIGURATION" if status == 422 else HTTPStatus(status).name
-    said = {"type": "about:blank", "title": "ConfigurationError", "status": status, "detail": sentence, "code": code}
+    kind = HTTPStatus(status)
+    code = "CONFIGURATION" if status == 422 else kind.name
+    said = {"type": "about:blank", "title": kind.phrase, "status": status, "detail": sentence, "code": code}
     said.update(error="ConfigurationError", message=sentence, next_step=step)
     headers = getattr(error, "headers", None)
     return Answer(said, status_code=status, media_type=PROBLEM_JSON, headers=headers)

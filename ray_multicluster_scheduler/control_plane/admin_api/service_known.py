@@ -16,7 +16,6 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.store_keeping import StoreKeeping
 from ray_multicluster_scheduler.control_plane.admin_api.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 _FORGOTTEN = "it ended long ago and was forgotten"
@@ -144,15 +143,3 @@ class ServiceKnown(Runtime):
                 return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}
             raise explanation.unknown_item(job_id)
         return await asyncio.to_thread(self.history.job, stored, self.jobs.ray_id)
-
-    async def all_jobs(self, owner: str | None = None) -> list[dict[str, Any]]:
-        """Every job that is remembered, of everybody or of this owner, oldest first."""
-        rows: list[dict[str, Any]] = []
-        after: int | None = None
-        while True:
-            query = Query(kind="job", owner=owner, after=after, limit=1000)
-            page = await asyncio.to_thread(self.store.items, query)
-            rows += [await self.job(one.new.id) for one in page.items]
-            after = page.after
-            if after is None:
-                return rows[::-1]

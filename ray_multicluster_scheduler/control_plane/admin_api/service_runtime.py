@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentWatch
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import KEPT_FINISHED
+from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
     SchedulerError,
     ServiceUnavailableError,
     StoreFullError,
@@ -207,12 +207,7 @@ class ServiceRuntime(ServiceKnown):
                 next_step="submit it again when there is room",
             )
         if known is not None:
-            if known.task.kind != task.kind:
-                raise ConfigurationError(
-                    f"{task.kind} {task.name} was given an id or a key that a {known.task.kind} has.",
-                    task_id=task.id,
-                    next_step="use another submission_id or idempotency_key",
-                )
+            check_same(task, known.task)
             return known
         if task.actor is not None and task.actor.public_name is not None:
             async with self.names.lock(task.actor.public_name):
@@ -245,6 +240,7 @@ class ServiceRuntime(ServiceKnown):
         task = self._without_what_is_over(task, wanted.check)
         again = self.item(task.id)
         if again is not None:  # somebody else brought it while we looked
+            check_same(task, again.task)
             return again
         log = self._stored.durable_log
         log.accept(task, own, wanted.objects)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,7 +57,7 @@ class Unexpected:
 async def _answer(
     send: Send, status: int, error: str, code: str, sentence: str, next_step: str, name: str | None = None
 ) -> None:
-    said = {"type": "about:blank", "title": error, "status": status, "code": code, "error": error}
+    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
     said.update(detail=f"{sentence} What to do: {next_step}", message=sentence, next_step=next_step)
     if name is not None:
         said["id"] = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def test_made_listed_and_revoked(service: HttpService, capsys: pytest.CaptureFix
     assert service.ask("GET", "/api/v1/fleet", token=token)[0] == 401
 
 
+def test_times_have_a_zone_and_may_be_short(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "create", "alice", "--role", "viewer", "--expires", "3s"]) == 0
+    capsys.readouterr()
+    assert main(["token", "list", "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)[1]
+    assert 2.9 < made["expires_at"] - made["created_at"] < 3.1
+    assert main(["token", "list"]) == 0
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", capsys.readouterr().out)
+
+
 def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "create", "bob", "--role", "operator", "-o", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
@@ -69,6 +80,7 @@ def test_json_has_the_token_too(service: HttpService, capsys: pytest.CaptureFixt
         (["create", "alice", "--role", "root"], 2, "viewer, submitter, operator, admin"),
         (["create", "alice"], 2, "--role"),
         (["create", "alice", "--role", "viewer", "--expires", "soon"], 2, "90m, 12h or 30d"),
+        (["create", "a/b", "--role", "viewer"], 2, "which no address can name"),
         (["revoke", "nothing"], 102, "There is no token"),
     ],
 )

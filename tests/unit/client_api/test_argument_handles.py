@@ -315,8 +315,8 @@ class TestObjects:
 
 
 def test_an_item_that_is_not_taken_leaves_nothing(plane: ControlPlane) -> None:
-    first = submit(plane, "t1", put(plane, 1), idempotency_key="k")
-    again = submit(plane, "t2", put(plane, 2), idempotency_key="k")
+    first = submit(plane, "t1", put(plane, 1), name="n", idempotency_key="k")
+    again = submit(plane, "t2", put(plane, 2), name="n", idempotency_key="k")
     assert again.id == first.id
     assert plane.runtime.shelf.objects_of("t2") == []
     assert plane.submit(job("j1")).id == "j1"

@@ -34,31 +34,34 @@ class TestOneItemPerKey:
     def test_the_same_id_or_key_is_the_first_item(self, plane: ControlPlane) -> None:
         first = plane.submit(job("j1"))
         assert plane.submit(job("j1"))._item is first._item
-        keyed = plane.submit(plane.with_payload(task("t1", idempotency_key="k")))
-        assert plane.submit(plane.with_payload(task("t2", idempotency_key="k"))).id == keyed.id
-        assert plane.submit(plane.with_payload(task("t3", idempotency_key="k", owner="bob"))).id == "t3"
+        keyed = plane.submit(plane.with_payload(task("t1", name="n", idempotency_key="k")))
+        assert plane.submit(plane.with_payload(task("t2", name="n", idempotency_key="k"))).id == keyed.id
+        assert plane.submit(plane.with_payload(task("t3", name="n", idempotency_key="k", owner="bob"))).id == "t3"
 
     def test_also_when_it_is_over_and_no_handle_is_left(self, plane: ControlPlane) -> None:
-        plane.finish(plane.task("t1", idempotency_key="k"))
-        assert plane.submit(plane.with_payload(task("t2", idempotency_key="k"))).id == "t1"
+        plane.finish(plane.task("t1", name="n", idempotency_key="k"))
+        assert plane.submit(plane.with_payload(task("t2", name="n", idempotency_key="k"))).id == "t1"
         assert len(plane.runtime.shelf) == 0, "the payload of the repeat is not kept"
 
     def test_many_threads_with_one_key_get_one_item(self, plane: ControlPlane) -> None:
         with ThreadPoolExecutor(8) as pool:
-            ids = {one.id for one in pool.map(lambda n: plane.submit(task(f"t{n}", idempotency_key="k")), range(200))}
+            ids = {
+                one.id
+                for one in pool.map(lambda n: plane.submit(task(f"t{n}", name="n", idempotency_key="k")), range(200))
+            }
         assert len(ids) == 1
         assert len(plane.runtime.unfinished()) == 1
 
     def test_a_key_whose_item_was_forgotten_is_free_again(self) -> None:
         with ControlPlane(kept_finished=1) as plane:
-            first = plane.task("t1", idempotency_key="k")
+            first = plane.task("t1", name="n", idempotency_key="k")
             plane.finish(first)
             plane.finish(plane.task("t2"))
-            again = plane.task("t3", idempotency_key="k")
+            again = plane.task("t3", name="n", idempotency_key="k")
             assert again.id == "t3"
             plane.finish(again)
             assert again.exception() is None
-            assert plane.submit(task("t4", idempotency_key="k")).id == "t3"
+            assert plane.submit(task("t4", name="n", idempotency_key="k")).id == "t3"
 
     def test_a_job_id_that_was_forgotten_is_free_again_also_while_its_handle_is_held(self) -> None:
         with ControlPlane(kept_finished=1) as plane:
@@ -70,8 +73,8 @@ class TestOneItemPerKey:
             plane.finish(again)
 
     def test_the_id_of_something_else_is_refused_not_dropped(self, plane: ControlPlane) -> None:
-        handle = plane.task("t1", idempotency_key="k")
-        for wrong in (job("t1"), job("j1", idempotency_key="k")):
+        handle = plane.task("t1", name="n", idempotency_key="k")
+        for wrong in (job("t1"), job("j1", name="n", idempotency_key="k")):
             with pytest.raises(ConfigurationError, match="an id or a key that a task has"):
                 plane.submit(wrong)
         plane.finish(plane.task("t2"))

@@ -91,7 +91,7 @@ def test_what_is_no_item(service: HttpService, said: dict[str, Any]) -> None:
 
 
 FIELDS: dict[str, list[Any]] = {
-    "id": [5, None, "", "x" * 257, LONE, ["x"]],
+    "id": [5, None, "", "x" * 257, LONE, ["x"], ".", "..", "a/b"],
     "name": [5, None, ["n"]],
     "kind": [5, None, ["task"]],
     "owner": [5, None, LONE, {}],
@@ -143,6 +143,7 @@ def test_a_field_that_is_not_what_it_should_be(service: HttpService, path: str, 
         {"entrypoint": "ls", "entrypoint_resources": {"CPU": NAN}},
         {"entrypoint": "ls", "entrypoint_resources": []},
         {"entrypoint": "", "colour": "red"},
+        {"entrypoint": "a\0b"},
     ],
 )
 def test_a_job_that_is_none(service: HttpService, job: dict[str, Any]) -> None:
@@ -188,15 +189,45 @@ def test_a_reason_that_is_none(service: HttpService, path: str) -> None:
 
 
 def test_words_that_are_no_text_do_no_harm(service: HttpService) -> None:
-    """They can come out of a file system; they are spelt out where they cannot be said."""
-    service.post("/api/v1/items/t/hold", {"reason": LONE})
-    service.post("/api/v1/queue/owner/ann/pause", {"reason": LONE})
-    service.submit("lone", 0, name=LONE, owner="ann", runtime_env={"env_vars": {"A": LONE}}, home_paths=(LONE,))
-    for path in ("/api/v1/items/lone", "/api/v1/items/lone/explain", "/api/v1/items/t/explain", "/api/v1/items"):
-        service.get(path)
-    service.post("/api/v1/wait", {"client": LONE, "add": ["lone"], "timeout": 0})
-    service.post("/api/v1/items/t/cancel", {"reason": LONE})
-    assert service.get("/readyz")["status"] == "ready"
+    """As paths they can come out of a file system; everything else is refused, wherever it stands."""
+    service.submit("lone", 0, home_paths=(LONE,))
+    service.get("/api/v1/items/lone/explain")
+    job = a_job("j").to_dict()
+    for path, said in {
+        "/api/v1/items/t/hold": {"reason": LONE},
+        "/api/v1/items/t/cancel": {"reason": [{"a": LONE}]},
+        "/api/v1/queue/owner/ann/pause": {"reason": LONE},
+        "/api/v1/clusters/mac/declare-dead": {"reason": LONE},
+        "/api/v1/wait": {"client": LONE, "add": ["lone"], "timeout": 0},
+    }.items():
+        assert "lone surrogate" in refused(service, path, json.dumps(said).encode())["message"]
+    for said in (
+        body(a_task("l1", 0, name=LONE)),
+        body(a_task("l1", 0, runtime_env={"env_vars": {"A": LONE}})),
+        body(a_task("l1", 0, runtime_env={LONE: 1})),
+        body(a_task("l1", 0), client=LONE),
+        {"task": {**job, "job": {"entrypoint": LONE}}},
+        {"task": {**job, "job": {"entrypoint": "ls", "metadata": {"a": LONE}}}},
+    ):
+        assert "lone surrogate" in refused(service, "/api/v1/items", json.dumps(said).encode())["message"]
+    raw = b'{"reason": "\xed\xb3\xa9"}'  # the same as bytes
+    assert "lone surrogate" in refused(service, "/api/v1/items/t/hold", raw)["message"]
+    service.post("/api/v1/queue/owner/ann/pause", {"reason": "\U0001f680 caf\xe9"})
+    service.post("/api/v1/queue/owner/ann/resume")
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8", "json"])
+def test_a_body_that_says_that_it_is_something_else(service: HttpService, kind: str) -> None:
+    status, answer = service.ask("POST", "/api/v1/items/t/hold", {}, headers={"Content-Type": kind})
+    assert (status, answer["title"], answer["error"]) == (415, "Unsupported Media Type", "ConfigurationError")
+    assert "application/json" in answer["next_step"]
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
+def test_a_body_that_is_json_in_other_words(service: HttpService, kind: str) -> None:
+    assert (
+        service.ask("POST", "/api/v1/plan", {"task": a_task("p").to_dict()}, headers={"Content-Type": kind})[0] == 200
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,12 @@ def problem(client: RawClient, status: int) -> None:
 # ---- headers
 
 
+def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_is_sent(client: RawClient) -> None:
+    client.say("POST /api/v1/items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+    status, said = client.answer()
+    assert (status, said["code"]) == (413, "TOO_LARGE")
+
+
 def test_as_many_headers_as_anybody_needs(client: RawClient) -> None:
     client.say(ASK + "".join(f"X-{number}: {number}\r\n" for number in range(90)) + "\r\n")
     assert client.answer()[0] == 200

@@ -48,13 +48,13 @@ def test_a_cluster_tells_all_that_is_known_of_it(service: HttpService) -> None:
     assert (known["state"], known["in_flight"], known["total"]["CPU"], known["troubles"]) == ("UP", 1, CPUS, [])
     assert known["breaker"] == {"state": "CLOSED", "failures_in_a_row": 0, "half_open_at": None}
     assert known["config"]["dashboard"] == CLOSED_PORT
-    assert service.ask("GET", "/api/v1/clusters/mars")[0] == 422
+    assert service.ask("GET", "/api/v1/clusters/mars")[0] == 404
 
 
 def test_check_asks_now(service: HttpService) -> None:
     answer = service.post("/api/v1/clusters/mac/check")
     assert (answer["answered"], answer["cluster"]["state"]) == (True, "UP")
-    assert service.ask("POST", "/api/v1/clusters/mars/check")[0] == 422
+    assert service.ask("POST", "/api/v1/clusters/mars/check")[0] == 404
 
 
 def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
@@ -95,7 +95,7 @@ def test_clusters_come_change_and_go(service: HttpService) -> None:
     service.plane.finish(item(service, "t"))
     answer = service.post("/api/v1/clusters/apply", {"text": f"clusters:\n- {json.dumps(MAC)}\n"})
     assert (answer["changed"], answer["removed"]) == (["mac"], ["linux"])
-    assert service.ask("GET", "/api/v1/clusters/linux")[0] == 422
+    assert service.ask("GET", "/api/v1/clusters/linux")[0] == 404
     assert service.post("/api/v1/clusters/apply", {"clusters": [MAC]})["unchanged"] == ["mac"]
 
 
@@ -235,3 +235,12 @@ def test_what_looks_like_a_secret_is_covered() -> None:
     assert "hidden" not in json.dumps(cluster_shown(config))
     with pytest.raises(ConfigurationError):
         config.resolve_token()
+
+
+@pytest.mark.parametrize("verb", ["check", "drain", "cordon", "uncordon", "declare-dead"])
+def test_a_cluster_that_is_not_there_is_not_found(service: HttpService, verb: str) -> None:
+    status, answer = service.ask("POST", f"/api/v1/clusters/mars/{verb}", {})
+    assert (status, answer["error"], answer["code"]) == (404, "ConfigurationError", "CONFIGURATION")
+    assert "mars" in answer["message"]
+    assert service.ask("GET", "/api/v1/clusters/mars/drained")[0] == 404
+    assert service.ask("POST", "/api/v1/queue/cluster/mars/pause", {})[0] == 404

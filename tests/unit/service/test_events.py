@@ -138,6 +138,18 @@ def test_only_what_is_wanted_is_told(service: HttpService, read: Read) -> None:
     assert [(one["id"], one["state"]) for one in told] == [("t2", "QUEUED"), ("t2", "SUCCEEDED")]
 
 
+def test_no_number_comes_before_the_snapshot(service: HttpService, read: Read) -> None:
+    """Whoever is cut off in between would come back with it, and be told of no snapshot."""
+    service.submit("t")
+    reader = read("/api/v1/events?snapshot=true")
+    lines = [reader.response.readline() for _ in range(3)]
+    assert [line.partition(b":")[0] for line in lines] == [b"retry", b"id", b"data"]
+    assert json.loads(lines[2][6:])["type"] == "snapshot"
+    number = int(lines[1][4:])
+    again = read("/api/v1/events?snapshot=true&types=action", {"Last-Event-ID": str(number)})
+    assert [again.response.readline() for _ in range(2)][1] == f"id: {number}\n".encode()
+
+
 def test_a_snapshot_comes_first_and_then_what_changes(service: HttpService, read: Read) -> None:
     service.submit("t1", cpus=8)
     until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")

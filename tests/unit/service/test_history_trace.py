@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.store import Page, Wanted
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.simulation.trace import read_trace, trace_text
 from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import a_task
 
 
 def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +38,14 @@ def test_what_ran_is_in_the_trace_and_what_did_not_is_not(tmp_path: Path, monkey
         assert path.read_text() == trace_text(items)
         monkeypatch.setattr(history_trace_module, "PAGE", 1)  # piece by piece it is the same
         assert service.get("/api/v1/trace").decode() == trace_text(items)
+
+
+def test_a_name_that_is_no_text_does_not_break_it(tmp_path: Path) -> None:
+    """Such names were taken once, and may still be in a store."""
+    with HttpService(tmp_path / "state") as service:
+        plane = service.plane
+        plane.finish(plane.taken(a_task("lone", name="caf\udce9")), b"v")
+        assert b"caf\\udce9" in service.get("/api/v1/trace")
 
 
 def test_however_much_there_is_only_a_page_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

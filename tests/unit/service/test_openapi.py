@@ -70,6 +70,14 @@ def test_it_is_valid(document: dict[str, Any]) -> None:
     assert [one.message for one in definitions.OPENAPI_31_VALIDATOR.iter_errors(document)] == []
 
 
+def test_it_says_how_to_be_let_in(document: dict[str, Any]) -> None:
+    assert {one["type"] for one in document["components"]["securitySchemes"].values()} == {"http", "apiKey"}
+    for path, verb, operation in operations(document):
+        open_to_all = operation["x-rule"] == "open"
+        assert operation["security"] == ([] if open_to_all else [{"bearer": []}, {"session": []}]), (verb, path)
+    assert "/api/v1/ws" in document["info"]["description"]
+
+
 def test_every_route_is_described(document: dict[str, Any]) -> None:
     for verb, path, operation in operations(document):
         assert operation["summary"], path

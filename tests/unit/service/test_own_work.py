@@ -121,13 +121,13 @@ def test_an_id_of_somebody_else_is_not_handed_out(service: Tokens) -> None:
     assert service.send(service.bob, a_job("alice-t"))[1]["message"] == "alice-t is not bob's.", (
         "nor of what kind it is"
     )
-    assert service.send(service.alice, a_task("alice-t"))[0] == 200
+    assert service.send(service.alice, a_task("alice-t", 0))[0] == 200
 
 
 def test_keys_and_contents_are_ones_own(service: Tokens) -> None:
     ids = []
     for token, name in ((service.alice, "k1"), (service.bob, "k2"), (service.bob, "k3")):
-        ids.append(service.send(token, a_task(name, 0, idempotency_key="monday"))[1]["id"])
+        ids.append(service.send(token, a_task(name, 0, name="n", idempotency_key="monday"))[1]["id"])
     assert ids == ["k1", "k2", "k2"]
     ids = []
     for token, name in ((service.alice, "c1"), (service.bob, "c2"), (service.bob, "c3")):

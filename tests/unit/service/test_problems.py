@@ -36,6 +36,7 @@ def ask(service: HttpService, verb: str, path: str, sent: bytes | None = None) -
     finally:
         connection.close()
     assert said["status"] == answer.status
+    assert said["title"] == http.HTTPStatus(answer.status).phrase, "RFC 9457 asks for it, with about:blank"
     assert all(said[key] for key in ("type", "title", "detail", "code", "error", "message", "next_step")), said
     return answer.status, said
 

@@ -127,19 +127,19 @@ def test_two_of_one_id_in_one_batch_are_one_item(plane: ServicePlane) -> None:
 
 
 def test_the_same_key_is_the_same_item_also_when_it_is_over_and_after_a_restart(plane: ServicePlane) -> None:
-    first = plane.taken(a_task("t1", owner="ann", idempotency_key="k"))
-    assert plane.taken(a_task("t2", owner="ann", idempotency_key="k")) is first
-    assert plane.taken(a_task("t3", owner="bob", idempotency_key="k")).id == "t3"
+    first = plane.taken(a_task("t1", owner="ann", name="n", idempotency_key="k"))
+    assert plane.taken(a_task("t2", owner="ann", name="n", idempotency_key="k")) is first
+    assert plane.taken(a_task("t3", owner="bob", name="n", idempotency_key="k")).id == "t3"
     plane.restart()
-    assert plane.taken(a_task("t4", owner="ann", idempotency_key="k")).id == "t1"
+    assert plane.taken(a_task("t4", owner="ann", name="n", idempotency_key="k")).id == "t1"
     again = plane.runtime.item("t1")
     assert again is not None
     plane.finish(again, pickling.dumps(1))
     forgotten(plane, again)
     del again, first
-    assert plane.taken(a_task("t5", owner="ann", idempotency_key="k")).id == "t1"
+    assert plane.taken(a_task("t5", owner="ann", name="n", idempotency_key="k")).id == "t1"
     plane.restart()
-    found = plane.taken(a_task("t6", owner="ann", idempotency_key="k"))
+    found = plane.taken(a_task("t6", owner="ann", name="n", idempotency_key="k"))
     assert (found.id, found.state) == ("t1", TaskState.SUCCEEDED)
     for name in ("t2", "t4", "t5", "t6"):
         assert plane.store.item(name) is None
@@ -247,7 +247,6 @@ def test_a_job_that_ended_long_ago_keeps_its_face(plane: ServicePlane) -> None:
     for key in ("job_id", "entrypoint", "metadata", "cluster", "attempt", "ray_submission_id", "submitted_at"):
         assert after[key] == before[key], key
     assert after["finished_at"] >= after["started_at"]
-    assert [row["job_id"] for row in plane.runtime.run(plane.runtime.all_jobs())] == ["j"]
 
 
 def test_the_job_of_a_task_is_no_job(plane: ServicePlane) -> None:
@@ -273,7 +272,6 @@ def test_what_the_store_has_forgotten_is_expired(plane: ServicePlane) -> None:
     assert plane.runtime.run(plane.runtime.job("j"))["status"] == "EXPIRED"
     (refused,) = plane.take(a_job("j"))
     assert isinstance(refused, UnknownItemError)
-    assert plane.runtime.run(plane.runtime.all_jobs()) == []
 
 
 def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.job_verbs import JobVerb
 from ray_multicluster_scheduler.app.client_api.embedded.nothing import Nothing, nothing
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.app.client_api.embedded.same_item import with_own_id
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
@@ -186,7 +187,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:
         """Submit a Ray job. The same ``submission_id`` again is the same job. Raises ConfigurationError."""
         runtime, submission = self._started()
-        return JobHandle(runtime.submit(submission.job(entrypoint, **options)), runtime)
+        return JobHandle(with_own_id(runtime.submit(submission.job(entrypoint, **options)), options), runtime)
 
     def plan(
         self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **options: Any

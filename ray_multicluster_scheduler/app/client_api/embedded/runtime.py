@@ -21,9 +21,9 @@ from ray_multicluster_scheduler.app.client_api.embedded.keeping import Keeping, 
 from ray_multicluster_scheduler.app.client_api.embedded.known import Known
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.question_socket import QuestionSocket
+from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same, taken_by
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.clock import SystemClock
-from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -213,19 +213,14 @@ class Runtime(Known):
     def _first(self, task: TaskDescription) -> Item | None:
         """Under the lock: the item that was submitted before with the same key or id, if any."""
         by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
-        by_key = by_key or (self._contents.get(task.content_key) if task.content_key is not None else None)
         known = self.item(by_key or task.id)
-        if known is not None and known.task.kind == task.kind:
+        if known is not None:
+            check_same(task, known.task)
             return known
-        there = known or self.record(task.id)
-        if there is None:
-            return None
-        kind = there.task.kind
-        raise ConfigurationError(
-            f"{task.kind} {task.name} was given an id or a key that {'an' if kind == 'actor' else 'a'} {kind} has.",
-            task_id=task.id,
-            next_step="use another submission_id or idempotency_key",
-        )
+        there = self.record(task.id)
+        if there is not None:
+            raise taken_by(task, there.task)
+        return self.item(self._contents.get(task.content_key or "", ""))
 
     def _join_no_more(self, task: TaskDescription) -> None:
         """Under the lock: the next one with the same content runs by itself."""

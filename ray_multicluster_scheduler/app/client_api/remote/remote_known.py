@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteA
 from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 
 ACCEPT_TIMEOUT_S = 60.0
+JOBS_AT_ONCE = 1000
 
 
 class RemoteOutput:
@@ -114,8 +115,14 @@ class RemoteKnown(LoopThread, ControlPlane):
         return answer
 
     def job_rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/jobs")["jobs"]
-        return rows
+        rows: list[dict[str, Any]] = []
+        path, more = f"/api/v1/jobs?limit={JOBS_AT_ONCE}", ""
+        while True:
+            page = self._ask("GET", path + more)
+            rows += page["jobs"]
+            if page["after"] is None:
+                return rows[::-1]
+            more = f"&after={quote(page['after'], safe='')}"
 
     def actor_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._ask("GET", "/api/v1/actors")["actors"]
@@ -178,7 +185,18 @@ class RemoteKnown(LoopThread, ControlPlane):
         item = self._live.get(task_id)
         if item is not None:
             wait_for_acceptance(item)
-        self._ask("POST", path_of(task_id, verb), said)
+        try:
+            self._ask("POST", path_of(task_id, verb), said)
+        except SchedulerError as error:
+            if type(error) is not SchedulerError or not self._is_over(task_id):  # to which nothing happens
+                raise
+
+    def _is_over(self, task_id: str) -> bool:
+        try:
+            state = self._ask("GET", path_of(task_id))["state"]
+        except SchedulerError:
+            return False
+        return state == "EXPIRED" or TaskState(state).terminal
 
     @property
     def homes(self) -> Sequence[str]:

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
+from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.app.client_api.options import check_priority, default_owner
 from ray_multicluster_scheduler.app.client_api.remote import wire
@@ -37,7 +38,6 @@ from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import (
-    ConfigurationError,
     SchedulerError,
     UnknownItemError,
 )
@@ -147,13 +147,8 @@ class RemoteRuntime(RemoteKnown):
                 raise shut_down()
             known = self._live.get(task.id) or self._ended.get(task.id)
             if known is not None:
-                if known.task.kind == task.kind:
-                    return known
-                raise ConfigurationError(
-                    f"{task.kind} {task.name} was given an id or a key that a {known.task.kind} has.",
-                    task_id=task.id,
-                    next_step="use another submission_id or idempotency_key",
-                )
+                check_same(task, known.task, adopted=not known.task.submitted_at)
+                return known
             self._live[task.id] = item
         document: dict[str, Any] = {"task": document_of(task)}
         if get_if_exists:

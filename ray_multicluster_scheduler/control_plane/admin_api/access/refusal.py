@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
-_TITLES = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"}
 _CODES = {400: "BAD_REQUEST", 401: "NOT_LET_IN"}
 
 
@@ -21,7 +21,7 @@ class Refusal(NamedTuple):
 async def refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     """A web socket that is refused is never opened; its client sees the same answer, where the server can give it."""
     status, message, next_step, error = refusal
-    said = {"type": "about:blank", "title": _TITLES.get(status, error), "status": status, "error": error}
+    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "error": error}
     text = f"{message.rstrip('.')}. What to do: {next_step}"
     said["code"] = _CODES.get(status, "NOT_ALLOWED" if error == "NotAllowedError" else "CONFIGURATION")
     body = json.dumps({**said, "detail": text, "message": message, "next_step": next_step}).encode()

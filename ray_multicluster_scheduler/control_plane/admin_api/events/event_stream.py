@@ -55,8 +55,10 @@ class EventStream(Response):
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         first = "".join(_frame(json.dumps(one), one.get("number")) for one in self._first)
-        # A number without an event: whoever is cut off before the first one comes back with it.
-        await _send(send, f"retry: {_AGAIN_MS}\nid: {self._after}\n\n{first}")
+        # A number without an event: whoever is cut off before the first one comes back with it. Not before a snapshot,
+        # which has one itself: whoever is cut off before that comes back for it.
+        number = "" if first else f"id: {self._after}\n\n"
+        await _send(send, f"retry: {_AGAIN_MS}\n{number}{first}")
         async for batch in self._batches:
             for text in _texts(batch):
                 await _send(send, text)

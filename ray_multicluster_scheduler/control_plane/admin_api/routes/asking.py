@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 
 MOST_BYTES = 64 * 2**20
@@ -21,6 +22,10 @@ MOST_BYTES = 64 * 2**20
 
 class TooLarge(TaskSubmissionError):
     """A body has more bytes than are read."""
+
+
+class NoSuchCluster(ConfigurationError):
+    """A path names a cluster that is not there."""
 
 
 class Answer(JSONResponse):
@@ -50,23 +55,38 @@ def access_of(request: Request) -> Access:
     return access
 
 
+def check_cluster(request: Request, name: str) -> None:
+    """Raises NoSuchCluster for a name in a path that no cluster has."""
+    try:
+        runtime_of(request).check_cluster(name)
+    except ConfigurationError as error:
+        raise NoSuchCluster(error.message, cluster=error.cluster, next_step=error.next_step) from error
+
+
 async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
-    """Raises TooLarge for a body that is, before all of it was read."""
+    """Raises TooLarge for a body that is, before all of it was read; for one that says so, before any of it was."""
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and int(said[:30]) > most:
+        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise TooLarge(
-                f"What was sent is larger than {most:,} bytes.",
-                next_step="send less at once; large payloads go one by one to /api/v1/blobs",
-            )
+            raise _too_large(most)
         parts.append(part)
     return b"".join(parts)
 
 
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(
+        f"What was sent is larger than {most:,} bytes.",
+        next_step="send less at once; large payloads go one by one to /api/v1/blobs",
+    )
+
+
 async def json_of(request: Request) -> dict[str, Any]:
-    """Raises ConfigurationError for what is not a JSON object."""
+    """Raises ConfigurationError for what is not a JSON object, or has text in it that cannot be written as UTF-8."""
     body = await bytes_of(request)
     try:
         said = json.loads(body or b"{}")
@@ -76,6 +96,11 @@ async def json_of(request: Request) -> dict[str, Any]:
         raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
     if not isinstance(said, dict):
         raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
+    if any(half in body for half in HALVES) and (where := half_text(said)) is not None:
+        raise ConfigurationError(
+            f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
+            next_step="send whole characters",
+        )
     return said
 
 

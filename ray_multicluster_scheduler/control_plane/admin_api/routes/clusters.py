@@ -13,7 +13,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.audit import reco
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
 from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of, seconds
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+    Answer,
+    check_cluster,
+    json_of,
+    runtime_of,
+    seconds,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -33,7 +39,7 @@ _SOURCE = "what was sent"
 async def cluster(request: Request, name: str, refresh: bool = True) -> Response:
     """One cluster, asked now; without ``refresh`` as it is known."""
     runtime = runtime_of(request)
-    runtime.check_cluster(name)
+    check_cluster(request, name)
     if refresh:
         await _asked(runtime, name)
     return Answer(cluster_details(runtime, name))
@@ -43,7 +49,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
 async def check(request: Request, name: str) -> Response:
     """Ask it now whether it is there, and what it has. Jobs and links that had given it up hear of it, too."""
     runtime = runtime_of(request)
-    runtime.check_cluster(name)
+    check_cluster(request, name)
     health = await _asked(runtime, name)
     answered = health.snapshot is not None
     return Answer({"answered": answered, "reason": health.sentence, "cluster": cluster_details(runtime, name)})
@@ -61,6 +67,7 @@ async def drain(request: Request, name: str) -> Response:
     it is not empty by then."""
     said, runtime = await json_of(request), runtime_of(request)
     timeout = seconds(said, "timeout", 25.0, LONGEST_DRAIN_S)
+    check_cluster(request, name)
     fleet_control.cordon(runtime, name, cordoned=True)
     await runtime.durable()
     await record_action(request, "drain", name)

@@ -81,4 +81,6 @@ def _number(said: str | None, since: int | None) -> int | None:
         number = int(said) if len(said) < MOST_DIGITS else _MOST
     else:
         raise ConfigurationError(f"Last-Event-ID is {said[:100]!r}.", next_step="give the number of an event")
-    return None if number is None else min(max(number, 0), _MOST)
+    if number is not None and number < 0:
+        raise ConfigurationError(f"since is {str(number)[:30]}.", next_step="give the number of an event, 0 or more")
+    return None if number is None else min(number, _MOST)

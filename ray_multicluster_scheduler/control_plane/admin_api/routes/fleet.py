@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     still_let_in,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, check_cluster, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
@@ -73,6 +74,7 @@ async def nodes(request: Request) -> Response:
 @router.get("/clusters/{name}/drained", **described(Rule.KNOWN, docs.DRAINED))
 async def drained(request: Request, name: str) -> dict[str, Any]:
     """Is nothing of ours there any more? None if it is open for new work."""
+    check_cluster(request, name)
     return {"drained": fleet_control.is_drained(runtime_of(request), name)}
 
 
@@ -90,6 +92,7 @@ async def uncordon(request: Request, name: str) -> dict[str, Any]:
 
 async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
     runtime = runtime_of(request)
+    check_cluster(request, name)
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
     await runtime.durable()
     await record_action(request, "cordon" if cordoned else "uncordon", name)
@@ -101,6 +104,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
     reason = explained_by(said.get("reason", ""))
+    check_cluster(request, name)
     items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
     await runtime.durable()
     await record_action(request, "declare dead", name, {"reason": reason, "force": said.get("force") is True})
@@ -114,7 +118,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     reason = explained_by(said.get("reason", ""))
     match what:
         case "cluster":
-            runtime.check_cluster(name)
+            check_cluster(request, name)
             runtime.tell(QueuePaused("cluster", name, reason))
         case "owner":
             runtime.tell(QueuePaused("owner", name, reason))
@@ -131,7 +135,7 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     runtime = runtime_of(request)
     match what:
         case "cluster":
-            runtime.check_cluster(name)
+            check_cluster(request, name)
             runtime.tell(QueueResumed("cluster", name))
         case "owner":
             runtime.tell(QueueResumed("owner", name))
@@ -146,7 +150,9 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
 async def plan(request: Request) -> Response:
     """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
     said, runtime = await json_of(request), runtime_of(request)
-    task = task_from(said.get("task"))
+    if not isinstance(said.get("task"), Mapping):
+        raise no_task()
+    task = task_from(with_id(said["task"]))
     await runtime.health.check_all()
     return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
 
@@ -163,17 +169,15 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
     head = True
     while still() and (page := await asyncio.to_thread(next, pages, None)) is not None:
         text = trace_text(page)
-        yield (text if head else text.partition("\n")[2]).encode()
+        yield (text if head else text.partition("\n")[2]).encode(errors="backslashreplace")
         head = False
 
 
 @router.get("/jobs", **described(Rule.SEE, docs.JOBS))
-async def jobs(request: Request, after: str | None = None, limit: int | None = None) -> Response:
-    """Every job that is remembered, oldest first. With a ``limit`` they come in pages, newest first."""
+async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
+    """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
     runtime, only = runtime_of(request), only_owner_of(request)
-    if limit is None and after is None:
-        return Answer({"jobs": await runtime.all_jobs(only), "after": None})
-    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(100 if limit is None else limit))
+    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
     return Answer({"jobs": [await runtime.job(one.new.id) for one in page.items], "after": cursor_of(page.after)})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,14 +15,13 @@ from ray_multicluster_scheduler.app.client_api.embedded import job_logs
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import repeats_of
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
-from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.admin_api import followed_output, problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others, record_submitted
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_submitted
 from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
@@ -41,20 +41,28 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     texts,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
-from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, with_id, with_key
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
+    check_key,
+    key_of,
+    no_task,
+    with_id,
+    with_key,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
+from ray_multicluster_scheduler.control_plane.admin_api.routes.steering import there
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import KINDS, check_fields, task_from
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
-from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
 LONGEST_WAIT_S = 60.0
+_OF_ONE = ("task", "objects", "get_if_exists")
+_OF_ALL = ("blobs", "client")
 
 
 @router.post("/items", **described(Rule.SUBMIT, docs.SUBMIT))
@@ -62,7 +70,10 @@ async def submit(request: Request) -> Response:
     """Submit one item: ``{"task": {…}, "objects": […], "blobs": {digest: base64}}``. Answered when it is durable.
     Without an id it is given one."""
     said = await json_of(request)
-    (answer,) = await _take(request, {**said, "items": [said]}, many=False)
+    check_fields(said, (*_OF_ONE, *_OF_ALL), "A submission")
+    shared = {key: said[key] for key in _OF_ALL if key in said}
+    entry = {key: value for key, value in said.items() if key not in _OF_ALL}
+    (answer,) = await _take(request, {**shared, "items": [entry]}, many=False)
     problem = answer.get("problem")
     if problem is not None:
         return Answer(problem, status_code=int(problem["status"]), media_type=problems.PROBLEM_JSON)
@@ -73,13 +84,18 @@ async def submit(request: Request) -> Response:
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
-    return Answer({"items": await _take(request, await json_of(request), many=True)})
+    said = await json_of(request)
+    check_fields(said, ("items", *_OF_ALL), "A batch")
+    return Answer({"items": await _take(request, said, many=True)})
 
 
 async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[dict[str, Any]]:
     entries = said.get("items")
     if not isinstance(entries, list) or len(entries) > MOST_ITEMS:
         raise ConfigurationError("items is no list of at most 10,000.", next_step='send {"items": [{"task": …}]}')
+    client = said.get("client")
+    if client is not None and not isinstance(client, str):
+        raise ConfigurationError(f"client is {str(client)[:100]!r}.", next_step="give the name of a mailbox, or none")
     blobs, key = blobs_of(said), key_of(request)
     wanted: list[Wanted | SchedulerError] = []
     runtime, caller = runtime_of(request), caller_of(request)
@@ -95,11 +111,11 @@ async def _take(request: Request, said: dict[str, Any], *, many: bool) -> list[d
     if not caller.steers_all:
         answers = [own_work.own_answer(caller, one) for one in answers]
     if key is not None:
-        answers = [_same(one, answer, key) for one, answer in zip(wanted, answers, strict=True)]
+        asked = zip(entries, wanted, answers, strict=True)
+        answers = [_same(entry, one, answer, key) for entry, one, answer in asked]
     if caller.steers_all:
         await record_submitted(request, answers)
-    client = said.get("client")
-    box = mailboxes_of(request).box(client, caller.user) if isinstance(client, str) and client else None
+    box = mailboxes_of(request).box(client, caller.user) if client else None
     for one in answers:
         if isinstance(one, Item):
             leases_of(request).hold(one)
@@ -117,10 +133,12 @@ def _keyed(wanted: Wanted, key: str, number: int | None) -> Wanted:
     return wanted._replace(task=with_key(wanted.task, f"{key}/{number}"))
 
 
-def _same(wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str) -> Item | SchedulerError:
+def _same(
+    entry: Any, wanted: Wanted | SchedulerError, answer: Item | SchedulerError, key: str
+) -> Item | SchedulerError:
     try:
         if isinstance(wanted, Wanted) and isinstance(answer, Item):
-            check_same(wanted.task, answer, key)
+            check_key(wanted.task, answer, key, named="id" in entry["task"])
     except SchedulerError as error:
         return error
     return answer
@@ -133,11 +151,17 @@ def _short(item: Item) -> dict[str, Any]:
 def _wanted(entry: object, user: str) -> Wanted:
     """As this user's, where it does not say whose it is. Raises ConfigurationError."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
-        raise ConfigurationError("There is no task in it.", next_step='send {"task": {"id": …, "kind": …, "name": …}}')
+        raise no_task()
+    check_fields(entry, _OF_ONE, "An item")
     said = with_id(entry["task"])
     task = task_from({**said, "owner": user} if said.get("owner", "") == "" else said)
     if task.kind in ("task", "actor") and not (task.function_digest and task.arguments_digest):
-        raise ConfigurationError(f"{task.kind} {task.id} has no payload.", task_id=task.id)
+        raise ConfigurationError(
+            f"{task.kind} {task.id} has no payload: its code, or its arguments, are not named.",
+            task_id=task.id,
+            next_step="give function_digest and arguments_digest, and both pickled in blobs, as the Python library "
+            "does; a job needs none",
+        )
     objects = tuple(texts(dict(entry), "objects"))
     values = [one for one in objects if not one.startswith(ACTOR)]
     if task.gang is not None and sum(one.objects for one in task.gang.members) != len(values):
@@ -191,10 +215,12 @@ async def list_items(
     limit: int = 100,
 ) -> dict[str, Any]:
     """Newest first, in pages: ask again with the ``after`` of the answer for more."""
-    try:
-        states = tuple(TaskState(one) for one in state.split(",")) if state else ()
-    except ValueError as error:
-        raise ConfigurationError(f"{error}.", next_step=f"use {', '.join(TaskState)}") from error
+    states = _states(state)
+    if kind is not None and kind not in KINDS:
+        raise ConfigurationError(f"kind is {kind[:100]!r}.", next_step=f"use one of {', '.join(KINDS)}")
+    for key, at in (("since", since), ("until", until)):
+        if at is not None and not math.isfinite(at):
+            raise ConfigurationError(f"{key} is {at}.", next_step="give seconds since 1970")
     caller = caller_of(request)
     if not caller.sees_all:
         check_seen(request, owner or caller.user, f"What belongs to {owner}")
@@ -203,6 +229,13 @@ async def list_items(
     query = Query(states, kind, owner, cluster, last, most, name, begins, since, until)
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
     return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
+
+
+def _states(words: str | None) -> tuple[TaskState, ...]:
+    for word in words.split(",") if words else ():
+        if word not in set(TaskState):
+            raise ConfigurationError(f"state is {word[:100]!r}.", next_step=f"use {', '.join(TaskState)}")
+    return tuple(TaskState(one) for one in words.split(",")) if words else ()
 
 
 def _row(stored: StoredItem) -> dict[str, Any]:
@@ -248,68 +281,6 @@ async def wait(request: Request) -> Response:
     return Answer(await while_let_in(request, asking))
 
 
-@router.post("/items/{item_id}/cancel", **described(Rule.STEER, docs.CANCEL))
-async def cancel(request: Request, item_id: str) -> dict[str, Any]:
-    """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over."""
-    said, runtime = await json_of(request), runtime_of(request)
-    item = await _there(request, item_id)
-    if item is not None and not item.done():
-        reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
-        runtime.kill(item, reason, force=said.get("force") is True)
-        await runtime.durable()
-        await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
-    return {"id": item_id, "state": "EXPIRED" if item is None else str(item.state)}
-
-
-@router.post("/items/{item_id}/hold", **described(Rule.STEER, docs.HOLD))
-async def hold(request: Request, item_id: str) -> dict[str, Any]:
-    """Let it not start before it is released."""
-    said, runtime = await json_of(request), runtime_of(request)
-    item = await _there(request, item_id)
-    if item is not None:
-        reason = explained_by(said.get("reason", ""))
-        runtime.tell(HoldRequested(item_id, reason))
-        await runtime.durable()
-        await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
-    return {"id": item_id}
-
-
-@router.post("/items/{item_id}/release", **described(Rule.STEER, docs.RELEASE))
-async def release(request: Request, item_id: str) -> dict[str, Any]:
-    """The end of hold."""
-    runtime = runtime_of(request)
-    item = await _there(request, item_id)
-    if item is not None:
-        runtime.tell(ReleaseRequested(item_id))
-        await runtime.durable()
-        await record_if_others(request, item.task.owner, "release", item_id)
-    return {"id": item_id}
-
-
-@router.post("/items/{item_id}/priority", **described(Rule.STEER, docs.PRIORITY))
-async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
-    """``{"priority": 5}``: from now on it waits with this."""
-    said, runtime = await json_of(request), runtime_of(request)
-    priority = priority_of(said.get("priority"))
-    item = await _there(request, item_id)
-    if item is not None:
-        if not caller_of(request).steers_all:
-            limits = runtime.machine.limits_of(item.task.owner)
-            own_work.check_priority(limits, item.task.owner, priority, item_id)
-        runtime.tell(PriorityChanged(item_id, priority))
-        await runtime.durable()
-        await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
-    return {"id": item_id, "priority": priority}
-
-
-async def _there(request: Request, item_id: str) -> Item | None:
-    """For whoever may steer it. Raises UnknownItemError, NotAllowedError."""
-    item = await runtime_of(request).look(item_id)
-    if item is not None:
-        own_work.check_item_steered(request, item.task.owner, item_id)
-    return item
-
-
 @router.get("/items/{item_id}/explain", **described(Rule.SEE, docs.EXPLAIN))
 async def explain(request: Request, item_id: str) -> Response:
     """Why it is where it is."""
@@ -326,7 +297,7 @@ async def result(request: Request, item_id: str) -> Response:
     large = await large_value(runtime, item_id)
     if large is not None:
         return large
-    item = await _there(request, item_id)
+    item = await there(request, item_id)
     if item is None:
         raise result_lost(item_id)
     if item.outcome is None:
@@ -351,6 +322,13 @@ async def logs(
     if item is None:
         raise result_lost(item_id)
     own_work.check_item_seen(request, item.task.owner, item_id)
+    if attempt is not None and not 0 < attempt <= item.attempt:
+        had = "none yet" if not item.attempt else f"attempts 1 to {item.attempt}"
+        raise ConfigurationError(
+            f"attempt is {str(attempt)[:30]}, and {item_id} has had {had}.", next_step="give one of them, or none"
+        )
+    if stream not in (None, "stdout", "stderr"):
+        raise ConfigurationError(f"stream is {str(stream)[:100]!r}.", next_step="use stdout or stderr, or give none")
     still = partial(still_let_in, request)
     if item.task.kind == "job":
         if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed

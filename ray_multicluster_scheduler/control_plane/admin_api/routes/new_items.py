@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import Request
 
+from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same, other_id
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.common.secret_words import masked_line
 
 _HEADER = b"idempotency-key"
 _LONGEST = 255
@@ -26,6 +26,12 @@ def new_id(kind: object) -> str:
 def with_id(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same with an id, if it has none. Without one, a repeat is another item, unless it has a key."""
     return task if "id" in task else {**task, "id": new_id(str(task.get("kind"))[:20].replace("/", ""))}
+
+
+def no_task() -> ConfigurationError:
+    return ConfigurationError(
+        "There is no task in it.", next_step='send {"task": {"kind": "job", "name": …, "job": {"entrypoint": …}}}'
+    )
 
 
 def key_of(request: Request) -> str | None:
@@ -53,18 +59,11 @@ def with_key(task: TaskDescription, key: str) -> TaskDescription:
     return replace(task, idempotency_key=key)
 
 
-def check_same(asked: TaskDescription, item: Item, key: str) -> None:
-    """Raises ConfigurationError if the key was used before, for something else."""
-    if item.id != asked.id and _essence(item.task) != _essence(asked):
-        raise ConfigurationError(
-            f"Idempotency-Key {key!r} was used for {item.id}, which is another {item.task.kind}.",
-            task_id=item.id,
-            next_step="give each request a key of its own, and the same one only to a repeat",
-        )
-
-
-def _essence(task: TaskDescription) -> tuple[object, ...]:
-    """What is run, and with what; secrets are covered, as they are where it is kept."""
-    what = task.kind, masked_line(task.name), task.function_digest, task.arguments_digest, task.gang
-    job = None if task.job is None else (masked_line(task.job.entrypoint), sorted(task.job.metadata))
-    return (*what, job, dict(task.requirements))
+def check_key(asked: TaskDescription, item: Item, key: str, *, named: bool) -> None:
+    """Raises ConfigurationError if the key was used before, for something else, or for another id than the one that the
+    request ``named``."""
+    if item.id == asked.id:
+        return
+    if named and item.task.idempotency_key == asked.idempotency_key:
+        raise other_id(asked.id, item.id, key)
+    check_same(asked, item.task, header=True)

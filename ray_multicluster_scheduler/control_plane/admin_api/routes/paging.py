@@ -25,7 +25,10 @@ def cursor_of(number: int | None) -> str | None:
 
 
 def rows_at_most(limit: int) -> int:
-    return min(max(limit, 1), MOST_ROWS)
+    """Raises ConfigurationError for less than one."""
+    if limit < 1:
+        raise ConfigurationError(f"limit is {str(limit)[:30]}.", next_step=f"give 1 to {MOST_ROWS:,}, or nothing")
+    return min(limit, MOST_ROWS)
 
 
 def page_of(

@@ -49,12 +49,16 @@ async def owners(request: Request) -> Response:
 
 @router.get("/owners/{owner}", **described(Rule.SEE, docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
-    """One of them."""
+    """One of them, or one who has had something that is remembered."""
     check_seen(request, owner, f"what {owner} has")
-    row = (await _owners(runtime_of(request))).get(owner)
+    runtime = runtime_of(request)
+    row = (await _owners(runtime)).get(owner)
+    if row is None and (await asyncio.to_thread(runtime.store.items, Query(owner=owner, limit=1))).items:
+        row = (await _owners(runtime, owner))[owner]  # all that it had is over
     if row is None:
         raise UnknownItemError(
-            f"{owner!r} has nothing here, and no limits.", next_step="GET /api/v1/owners names those who have"
+            f"{owner!r} has had nothing here that is remembered, and no limits.",
+            next_step="GET /api/v1/owners names those who have",
         )
     return Answer(row)
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_same, key_of, new_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_id
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
@@ -61,7 +61,7 @@ async def retry(request: Request, item_id: str) -> Response:
     if isinstance(answer, SchedulerError):
         raise answer
     if key is not None:
-        check_same(task, answer, key)
+        check_key(task, answer, key, named=made is not None)
     await record_if_others(request, before.owner, "retry", item_id, {"as": answer.id})
     return Answer(
         {

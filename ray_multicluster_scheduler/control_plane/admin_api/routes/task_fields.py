@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -15,6 +16,8 @@ _LATEST = 1e11
 _PRIVATE = frozenset({"runtime_env", "job", "entrypoint", "metadata"})
 """What may have secrets in it: it is not said again."""
 _DEEPEST = 32
+KINDS = ("task", "actor", "job", "gang")
+_HERE = frozenset({".", ".."})
 
 
 class _Field(NamedTuple):
@@ -27,13 +30,14 @@ class _Field(NamedTuple):
 
 def task_from(said: object) -> TaskDescription:
     """Raises ConfigurationError."""
-    _check(said, _TASK, "A task")
+    _check(said, _TASK, "A task", "kind", "name")
     assert isinstance(said, Mapping)
-    for name, fields in (("job", _JOB), ("actor", _ACTOR), ("gang", _GANG)):
+    parts = (("job", _JOB, "entrypoint"), ("actor", _ACTOR, "ray_name"), ("gang", _GANG, "members"))
+    for name, fields, needed in parts:
         if said.get(name) is not None:
-            _check(said[name], fields, name)
+            _check(said[name], fields, name, needed)
     for member in (said.get("gang") or {}).get("members", ()):
-        _check(member, _MEMBER, "A member")
+        _check(member, _MEMBER, "A member", "name", "requirements", "function_digest", "arguments_digest")
     try:
         return TaskDescription.from_dict(said)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -58,16 +62,30 @@ def is_id(value: object) -> bool:
     return _ID.holds(value)
 
 
-def _check(said: object, fields: Mapping[str, _Field], what: str) -> None:
+def check_fields(said: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    """Raises ConfigurationError for a field that means nothing."""
+    for key in said:
+        if key not in known:
+            raise ConfigurationError(f"{what} has no field {key[:100]!r}.", next_step=f"use {', '.join(known)}")
+
+
+def _check(said: object, fields: Mapping[str, _Field], what: str, *needed: str) -> None:
     if not isinstance(said, Mapping):
-        raise ConfigurationError(f"{what} is {str(said)[:100]!r}.", next_step="send a JSON object")
+        raise ConfigurationError(f"{what} is {_shown(said)}.", next_step="send a JSON object")
+    check_fields(said, fields, what)
     for key, value in said.items():
-        field = fields.get(key)
-        if field is None:
-            raise ConfigurationError(f"{what} has no field {key!r}.", next_step=f"use {', '.join(fields)}")
+        field = fields[key]
         if not field.holds(value):
-            said = f"a {type(value).__name__}" if key in _PRIVATE else repr(str(value)[:100])
-            raise ConfigurationError(f"{key} is {said}.", next_step=f"give {key} as {field.words}")
+            shown = f"a {type(value).__name__}" if key in _PRIVATE else _shown(value)
+            raise ConfigurationError(f"{key} is {shown}.", next_step=f"give {key} as {field.words}")
+    for key in needed:
+        if key not in said:
+            raise ConfigurationError(f"{what} has no {key}.", next_step=f"give {key} as {fields[key].words}")
+
+
+def _shown(value: object) -> str:
+    """As it was sent."""
+    return json.dumps(value, default=str)[:100]
 
 
 def _is_number(value: object) -> bool:
@@ -105,6 +123,13 @@ def _is_plain(value: object, deepest: int = _DEEPEST) -> bool:
     return False
 
 
+def _is_environment(value: object) -> bool:
+    if not _is_plain(value):
+        return False
+    assert isinstance(value, Mapping)
+    return _is_words(value.get("env_vars", {}))
+
+
 def _maybe(field: _Field) -> _Field:
     schema = {"anyOf": [dict(field.schema), {"type": "null"}]}
     return _Field(lambda value: value is None or field.holds(value), f"{field.words}, or null", schema)
@@ -123,9 +148,9 @@ def _one_of(*words: str) -> _Field:
 
 _ANY = {"type": "string"}
 _ID = _Field(
-    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value,
-    "1 to 256 characters, no /",
-    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[^/]+$"},
+    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value and value not in _HERE,
+    "1 to 256 characters, no /, and neither . nor .., which no address can name",
+    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^/]*[^/.][^/]*$|^\.{3,}$"},
 )
 _ANY_TEXT = _Field(lambda value: isinstance(value, str), "text", _ANY)
 _TEXT = _Field(is_text, "text", _ANY)
@@ -150,9 +175,9 @@ _OBJECT = _Field(lambda value: isinstance(value, Mapping), "a JSON object", {"ty
 
 _JOB = {
     "entrypoint": _Field(
-        lambda value: isinstance(value, str) and bool(value.strip()),
-        "a shell command",
-        {"type": "string", "pattern": r"\S"},
+        lambda value: isinstance(value, str) and bool(value.strip()) and "\0" not in value,
+        "a shell command, without NUL",
+        {"type": "string", "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"},
     ),
     "metadata": _Field(_is_words, "texts by name", {"type": "object", "additionalProperties": _ANY}),
     "entrypoint_resources": _RESOURCES,
@@ -191,7 +216,7 @@ _MEMBER = {
 }
 _TASK = {
     "id": _ID,
-    "kind": _one_of("task", "actor", "job", "gang"),
+    "kind": _one_of(*KINDS),
     "name": _ANY_TEXT,
     "requirements": _RESOURCES,
     "tags": _NAMES,
@@ -214,7 +239,11 @@ _TASK = {
     "content_key": _maybe(_TEXT),
     "after": _NAMES,
     "start_after": _maybe(_TIME),
-    "runtime_env": _Field(_is_plain, f"a JSON object of at most {_DEEPEST} levels", {"type": "object"}),
+    "runtime_env": _Field(
+        _is_environment,
+        f"a JSON object of at most {_DEEPEST} levels, with texts as env_vars",
+        {"type": "object", "properties": {"env_vars": {"type": "object", "additionalProperties": _ANY}}},
+    ),
     "function_digest": _maybe(_TEXT),
     "arguments_digest": _maybe(_TEXT),
     "arguments_bytes": _COUNT,

@@ -35,6 +35,10 @@ async def create(request: Request) -> dict[str, Any]:
     user, note, expires_at = said.get("user"), said.get("note", ""), said.get("expires_at")
     if not isinstance(user, str) or not is_text(user):
         raise ConfigurationError(f"user is {str(user)[:100]!r}.", next_step="name whoever will use the token")
+    if "/" in user or user in (".", ".."):
+        raise ConfigurationError(
+            f"user is {user[:100]!r}, which no address can name.", next_step="use a name without /, other than . and .."
+        )
     if not isinstance(note, str) or not is_text(note):
         raise ConfigurationError(f"note is {str(note)[:100]!r}.", next_step="give a text")
     if isinstance(expires_at, bool) or not isinstance(expires_at, (int, float, type(None))):

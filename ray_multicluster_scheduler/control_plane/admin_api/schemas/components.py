@@ -60,7 +60,7 @@ def part(name: str) -> Schema:
 PROBLEM = thing(
     "An RFC 9457 problem document, with our own words beside it.",
     type=text(),
-    title=text(),
+    title=text("The words for that status in HTTP."),
     status=whole("The HTTP status."),
     detail=text("What happened, and what to do."),
     code=text("A code for programs, such as UNKNOWN_ITEM."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Response
@@ -68,7 +69,7 @@ def _answers(route: Described) -> dict[str, Any]:
 
 
 def _problem(error: str, status: int, code: str, message: str, next_step: str) -> dict[str, Any]:
-    said = {"type": "about:blank", "title": error, "status": status, "code": code, "error": error}
+    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "code": code, "error": error}
     said.update(detail=f"{message} What to do: {next_step}", message=message, next_step=next_step)
     return {PROBLEM_JSON: {"schema": named("Problem"), "examples": {"example": {"value": said}}}}
 

@@ -11,6 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
+from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import COOKIE
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.components import components
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PARAMETERS
 
@@ -18,7 +20,23 @@ _ABOUT = """One control plane above many Ray clusters. Submit tasks, actors, job
 
 Whoever may ask for a route stands there as `x-rule`. Every refusal is an RFC 9457 problem document with `code`,
 `message` and `next_step`. Times are seconds since 1970. Values are pickled by the program that made them; the service
-never looks inside."""
+never looks inside: functions and arguments are pickled by the Python library, and jobs are what other programs submit.
+
+`/api/v1/ws` is a WebSocket with the same events and parameters as `/api/v1/events`, which this document cannot show;
+docs/events.md does. A page that can send no header opens both with a `ticket` of `POST /api/v1/ticket`."""
+_SCHEMES: dict[str, dict[str, str]] = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of `rmcs token create`. A service with auth: none wants none.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": "What a browser has after `POST /api/v1/login`, for pages of this service itself.",
+    },
+}
 
 
 class DocumentedApp(FastAPI):
@@ -44,11 +62,14 @@ class DocumentedApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             made = get_openapi(title=self.title, version=self.version, description=_ABOUT, routes=self.routes)
-            made.setdefault("components", {}).setdefault("schemas", {}).update(components())
+            parts = made.setdefault("components", {})
+            parts.setdefault("schemas", {}).update(components())
+            parts["securitySchemes"] = _SCHEMES
             for route in self.documented_routes:
                 _put_back(made, route)
             for path, operation in _operations(made):
                 operation["description"] = _plain(operation.get("description", ""))
+                operation["security"] = [] if operation.get(RULE) == Rule.OPEN else [{name: []} for name in _SCHEMES]
                 for parameter in operation.get("parameters", ()):
                     _explain(path, parameter)
             self.openapi_schema = made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID, NIGHTLY
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     ANYTHING,
     flag,
@@ -86,7 +86,7 @@ RESUME = Described(
 )
 PLAN = Described(
     summary="Where an item would go now, and why",
-    body=one(thing(task=named("Task")), {"task": NIGHTLY}),
+    body=one(thing(task=named("Task")), {"task": {"kind": "job", "name": "nightly", "job": {"entrypoint": "ls"}}}),
     answer=one(
         thing(cluster=or_null(text()), maybe={"candidates": many(ANYTHING)}), {"cluster": "mac", "candidates": []}
     ),
@@ -96,7 +96,7 @@ TRACE = Described(
     answer=one(text(), "submit,shape,run\n0.0,CPU=1,61.5\n", "text/csv"),
 )
 JOBS = Described(
-    summary="Jobs that are remembered, oldest first",
+    summary="Jobs that are remembered, newest first, in pages",
     answer=one(
         thing(jobs=many(named("JobInfo")), after=or_null(text("Ask with it for the next page; null: there is none."))),
         {"jobs": [_JOB], "after": None},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 from typing import Any
 
+from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import (
     BYTES,
@@ -28,6 +31,26 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
 ID = "nightly-2026-11-15"
 NIGHTLY: dict[str, Any] = {"id": ID, "kind": "job", "name": "nightly", "job": {"entrypoint": "python train.py"}}
 _UNNAMED = {key: value for key, value in NIGHTLY.items() if key != "id"}
+_CODE = pickle.dumps(len, protocol=4)
+_CLASS = pickle.dumps(dict, protocol=4)
+_ARGUMENTS = pickle.dumps((("hello",), {}), protocol=4)
+_TASK: dict[str, Any] = {
+    "kind": "task",
+    "name": "len",
+    "requirements": {"CPU": 1},
+    "function_digest": digest_of(_CODE),
+    "arguments_digest": digest_of(_ARGUMENTS),
+}
+_AN_ACTOR = {
+    **_TASK,
+    "kind": "actor",
+    "name": "dict",
+    "requirements": {},
+    "actor": {"ray_name": "dict-1"},
+    "function_digest": digest_of(_CLASS),
+}
+_MEMBER = {key: value for key, value in _TASK.items() if key != "kind"}
+_PICKLED = {digest_of(one): base64.b64encode(one).decode() for one in (_CODE, _CLASS, _ARGUMENTS)}
 _BLOBS = by_name(text(contentEncoding="base64"), "Payloads that are not here yet, by their digests.")
 _OBJECTS = many(text(), "Names of the values that stand among its arguments, in their order; behind them the actors.")
 _CLIENT = text("Whose mailbox is to tell of it (`/api/v1/wait`).")
@@ -45,7 +68,16 @@ SUBMIT = Described(
     summary="Submit one item",
     body=Said(
         thing("An item.", task=named("Task"), maybe={**_ENTRY, "blobs": _BLOBS, "client": _CLIENT}),
-        {"job": {"task": NIGHTLY}, "without an id": {"task": _UNNAMED}},
+        {
+            "job": {"task": NIGHTLY},
+            "without an id": {"task": _UNNAMED},
+            "task": {"task": _TASK, "blobs": _PICKLED},
+            "actor": {"task": _AN_ACTOR, "blobs": _PICKLED},
+            "gang": {
+                "task": {"kind": "gang", "name": "both", "gang": {"members": [_MEMBER, _MEMBER]}},
+                "blobs": _PICKLED,
+            },
+        },
     ),
     answer=one(_SHORT, _QUEUED),
     headers=[IDEMPOTENCY_KEY],
@@ -144,19 +176,28 @@ CANCEL = Described(
     body=one(thing(maybe={"reason": _REASON, "force": flag("Without the polite interrupt.")}), {"reason": "too late"}),
     answer=one(thing(id=text(), state=text()), {"id": ID, "state": "CANCELLED"}),
 )
+_NOW = thing(
+    "Of what is over nothing is changed: that is answered 409.",
+    id=text(),
+    state=text("In which it is now."),
+    held=flag("Somebody keeps it, or its next attempt, from starting."),
+)
 HOLD = Described(
     summary="Let it not start",
     body=one(thing(maybe={"reason": _REASON}), {"reason": "the disk is full"}),
-    answer=one(thing(id=text()), {"id": ID}),
+    answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": True}),
 )
-RELEASE = Described(summary="Let it start again", answer=one(thing(id=text()), {"id": ID}))
+RELEASE = Described(summary="Let it start again", answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": False}))
 PRIORITY = Described(
     summary="Change its priority",
     body=one(
         thing(priority=whole("Higher numbers go first.", minimum=-MOST_PRIORITY, maximum=MOST_PRIORITY)),
         {"priority": 5},
     ),
-    answer=one(thing(id=text(), priority=whole()), {"id": ID, "priority": 5}),
+    answer=one(
+        {**_NOW, "properties": {**_NOW["properties"], "priority": whole()}},
+        {"id": ID, "state": "QUEUED", "held": False, "priority": 5},
+    ),
 )
 
 EXPLAIN = Described(
