@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
-from tests.unit.service.service_plane import F, ServicePlane, a_job, a_task
+from tests.unit.service.service_plane import BLOBS, F, ServicePlane, a_job, a_task
 
 
 class Example(NamedTuple):
@@ -60,7 +60,12 @@ EXAMPLES = {
     "GET /api/v1/jobs": Example("/api/v1/jobs"),
     "GET /api/v1/jobs/{job_id}": Example("/api/v1/jobs/{id}", of="job"),
     "POST /api/v1/items": Example("/api/v1/items", {**body(a_task("{id}"))}, of="task", others=403),
-    "POST /api/v1/items/batch": Example("/api/v1/items/batch", {"items": [body(a_task("{id}"))]}, "task", others=200),
+    "POST /api/v1/items/batch": Example(
+        "/api/v1/items/batch",
+        {"items": [{"task": a_task("{id}").to_dict()}], "blobs": wire.bytes_to_wire(BLOBS)},
+        "task",
+        others=200,
+    ),
     "GET /api/v1/items": Example("/api/v1/items"),
     "GET /api/v1/items/{item_id}": Example(_ITEM, of="task"),
     "POST /api/v1/wait": Example("/api/v1/wait", {"client": "c", "add": ["{id}"], "timeout": 0}, "task", others=200),

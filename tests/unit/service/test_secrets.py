@@ -72,7 +72,7 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
         told = [
             service.post("/api/v1/items", body(a_task("t", runtime_env=ENV))),
             service.post("/api/v1/items", body(a_secret_job("j"))),
-            service.post("/api/v1/items/batch", {"items": [body(a_secret_job("j2"))]}),
+            service.post("/api/v1/items/batch", {"items": [{"task": a_secret_job("j2").to_dict()}]}),
             service.ask("POST", "/api/v1/plan", {"task": a_secret_job("p").to_dict()}),
         ]
         until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
