@@ -132,13 +132,14 @@ def _said_of(name: str, cluster: Mapping[str, Any], why: tuple[str, str] | None)
 def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
     """What people ask first; -o json has it all."""
     breaker = told["breaker"]
+    troubles = [f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in told["troubles"]]
     return {
         "name": told["name"],
         "state": told["state"],
         "why": told["sentence"],
         "cordoned": None if not told["cordoned"] else "yes, and empty" if told["drained"] else "yes, and not empty yet",
         "paused": None if told["paused"] is None else told["paused"] or "yes",
-        "troubles": "\n".join(f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in told["troubles"]),
+        "troubles": "\n".join(troubles) if len(troubles) > 1 else None,
         "breaker": None
         if breaker["state"] == "CLOSED"
         else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row",

@@ -15,6 +15,8 @@ from ray_multicluster_scheduler.common.secret_words import MASKED, masked_addres
 LEFT_OUT = "What stood here could be a secret, so it was left out.\n"
 _LEAST = 4
 """Shorter ones stand in every text; they protect nothing anyway."""
+_LEAST_NAMED = 6
+"""The same for what is only called like a secret."""
 _MOST = 19_000
 """Of one text or line. A longer one than 20,000 characters would not be looked through to its end."""
 _FILE_MOST = 4096
@@ -122,8 +124,8 @@ def _of_cluster(cluster: Any, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _names_a_secret(name: str, value: str) -> bool:
-    """A path is where it is, not what it is."""
-    return name_looks_secret(name) and not value.startswith(("/", "~", "./"))
+    """A path is where it is, not what it is; and a switch, such as USE_TOKEN=true, is none."""
+    return len(value) >= _LEAST_NAMED and name_looks_secret(name) and not value.startswith(("/", "~", "./"))
 
 
 def _of_file(path: Path | str | None) -> Iterator[str]:

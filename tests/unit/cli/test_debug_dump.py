@@ -220,7 +220,12 @@ class TestCover:
         (tmp_path / "c.yaml").write_text(
             json.dumps({"clusters": [{"dashboard": "http://127.0.0.1:9", **one} for one in clusters]})
         )
-        environ = {"B_SECRET": "by-name", "RMCS_TOKEN_FILE": str(tmp_path / "mine"), "SSH_KEY": "/a/path", "Z": "z"}
+        environ = {
+            "B_SECRET": "by-name",
+            "RMCS_TOKEN_FILE": str(tmp_path / "mine"),
+            "SSH_KEY": "/a/path",
+            "USE_TOKEN": "true",
+        }
         found = {one.strip() for one in secrets_here(tmp_path, load_config(tmp_path / "c.yaml"), environ)}
         wanted = {"plain-one", "in-env", "by-name", "from-a-file", "of-a-variable", "the-key"}
         assert found - {""} == wanted
