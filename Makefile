@@ -93,7 +93,7 @@ bench: setup setup-ray ## Run the benchmarks, one line of JSON each
 
 clean: ## Remove the environments and everything that was built
 	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build site htmlcov sim-failures .coverage \
-		tests/javascript/node_modules tests/javascript/.lock tests/monitoring/.promtool \
+		tests/javascript/node_modules tests/javascript/.lock .promtool \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

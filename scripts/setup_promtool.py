@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "tests" / "monitoring" / ".promtool"
+FOLDER = ROOT / ".promtool"
 HINT = "put promtool (https://prometheus.io/download) on the PATH, and run the same command again"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -62,6 +63,20 @@ def test_a_value_comes_back(scheduler: UnifiedScheduler) -> None:
 def test_a_large_value_and_large_arguments(scheduler: UnifiedScheduler) -> None:
     large = "x" * 200_000
     assert scheduler.submit_task(str.upper, (large,)) == large.upper()
+
+
+def test_what_cannot_be_sent_for_a_defect_of_ours_does_not_wait_for_ever(
+    scheduler: UnifiedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    assert scheduler.submit_task(add, (1,)) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(Outbound, "_pack", broken)
+        with pytest.raises(TaskSubmissionError, match="a defect .RuntimeError: a bug"):
+            scheduler.submit_task(add, (1,))
+    assert scheduler.submit_task(add, (2,)) == 3
 
 
 def test_many_at_once(scheduler: UnifiedScheduler, service: HttpService) -> None:

@@ -18,6 +18,9 @@ from ray_multicluster_scheduler.app.client_api.remote.program_packages import Pr
 from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.logging import get_logger
+
+_log = get_logger(__name__)
 
 MOST_ITEMS = 500
 MOST_BYTES = 8 * 2**20
@@ -97,6 +100,11 @@ class Outbound:
             except SchedulerError as error:
                 for parcel in batch:
                     self._refused(parcel, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - or whoever waits for one of them would wait for ever
+                _log.exception("what was submitted could not be sent: a defect")
+                for parcel in batch:
+                    self._refused(parcel, _defect(parcel.item, error))
                 continue
             again = []
             for parcel, answer in zip(batch, answers, strict=True):
@@ -193,3 +201,11 @@ class Outbound:
             self._there.clear()
         answers: list[dict[str, Any]] = answer["items"]
         return answers
+
+
+def _defect(item: Item, error: Exception) -> TaskSubmissionError:
+    return TaskSubmissionError(
+        f"{item.id} could not be sent to the service: a defect ({type(error).__name__}: {error}).",
+        task_id=item.id,
+        next_step="report it, with the log of this program (logging of ray_multicluster_scheduler)",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import io
 import json
 import math
 import time
@@ -142,8 +143,9 @@ class ServiceClient:
                 headers = self._headers()
                 if body is not None:
                     headers["Content-Type"] = "application/json"
+                sent = None if body is None else io.BytesIO(body)  # in pieces, however large it is
                 async with self._session.request(
-                    method, f"{self.address}{path}", data=body, headers=headers, timeout=limit
+                    method, f"{self.address}{path}", data=sent, headers=headers, timeout=limit
                 ) as response:
                     answer = await response.read()
                     if response.status == 401 and self._credentials.renewed():
