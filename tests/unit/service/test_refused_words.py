@@ -153,3 +153,13 @@ def test_jobs_come_in_pages_and_a_program_has_all_of_them(
     assert rest["jobs"][-1]["job_id"] == "j0"
     with UnifiedScheduler(address=service.address) as scheduler:
         assert [row["job_id"] for row in scheduler.list_jobs()] == [f"j{number}" for number in range(120)]
+
+
+def test_half_a_character_in_one_of_many_refuses_that_one_alone(service: HttpService) -> None:
+    def a_job(name: str) -> dict[str, object]:
+        return {"task": {"kind": "job", "name": name, "job": {"entrypoint": "true"}}}
+
+    bad, good = service.post("/api/v1/items/batch", {"items": [a_job("caf\udce9"), a_job("café")]})["items"]
+    assert bad["problem"]["status"] == 422
+    assert "half of a character" in bad["problem"]["message"]
+    assert good["id"]

@@ -77,7 +77,7 @@ async def call(request: Request) -> Response:
 
     With ``"first": false`` a call was sent before, and nobody knows whether it arrived; ``mailbox`` is the one that the
     client had then."""
-    said, runtime = await json_of(request), runtime_of(request)
+    said, runtime = await json_of(request, each="calls"), runtime_of(request)
     runtime.check_that_it_goes_on()
     client, entries = said.get("client"), said.get("calls")
     if not isinstance(client, str) or not client:
@@ -148,6 +148,8 @@ def _taken(call_id: str) -> ConfigurationError:
 
 def _wanted(entry: object, box: Mailbox, user: str | None) -> WantedCall:
     """Raises ConfigurationError."""
+    if isinstance(entry, ConfigurationError):
+        raise entry
     if not isinstance(entry, Mapping):
         raise ConfigurationError("A call is no JSON object.", next_step='send {"id": …, "actor": …, "method": …}')
     for key in ("id", "actor", "method"):

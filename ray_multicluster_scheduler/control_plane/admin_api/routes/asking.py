@@ -85,8 +85,10 @@ def _too_large(most: int) -> TooLarge:
     )
 
 
-async def json_of(request: Request) -> dict[str, Any]:
-    """Raises ConfigurationError for what is not a JSON object, or has text in it that cannot be written as UTF-8."""
+async def json_of(request: Request, each: str = "") -> dict[str, Any]:
+    """Raises ConfigurationError for what is not a JSON object, or has text in it that cannot be written as UTF-8.
+
+    Entries of the list ``each`` are judged by themselves: in the place of such a one stands its error."""
     body = await bytes_of(request)
     try:
         said = json.loads(body or b"{}")
@@ -96,12 +98,25 @@ async def json_of(request: Request) -> dict[str, Any]:
         raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
     if not isinstance(said, dict):
         raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
-    if any(half in body for half in HALVES) and (where := half_text(said)) is not None:
-        raise ConfigurationError(
-            f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
-            next_step="send whole characters",
-        )
+    if any(half in body for half in HALVES):
+        entries = said.get(each)
+        apart = isinstance(entries, list)
+        problem = _half({name: value for name, value in said.items() if name != each} if apart else said)
+        if problem is not None:
+            raise problem
+        if isinstance(entries, list):
+            said[each] = [_half(entry) or entry for entry in entries]
     return said
+
+
+def _half(said: object) -> ConfigurationError | None:
+    where = half_text(said)
+    if where is None:
+        return None
+    return ConfigurationError(
+        f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
+        next_step="send whole characters",
+    )
 
 
 def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:

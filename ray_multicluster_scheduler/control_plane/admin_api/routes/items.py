@@ -84,7 +84,7 @@ async def submit(request: Request) -> Response:
 async def submit_batch(request: Request) -> Response:
     """Submit many: ``{"items": [{"task": {…}, "objects": […]}], "blobs": {…}}``. Each is accepted or refused by itself;
     the answers are in the order of the items, and what was accepted is durable. Those without an id are given one."""
-    said = await json_of(request)
+    said = await json_of(request, each="items")
     check_fields(said, ("items", *_OF_ALL), "A batch")
     return Answer({"items": await _take(request, said, many=True)})
 
@@ -150,6 +150,8 @@ def _short(item: Item) -> dict[str, Any]:
 
 def _wanted(entry: object, user: str) -> Wanted:
     """As this user's, where it does not say whose it is. Raises ConfigurationError."""
+    if isinstance(entry, ConfigurationError):
+        raise entry
     if not isinstance(entry, Mapping) or not isinstance(entry.get("task"), Mapping):
         raise no_task()
     check_fields(entry, _OF_ONE, "An item")
