@@ -10,16 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-import typer.main
 import yaml
 
 from ray_multicluster_scheduler import FleetConfig
-from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
 from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from tests.support.documented import DOCS, ROOT, Block, blocks
+from tests.support.typed_command import check_command
 
 PAGES = [page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"]
 BLOCKS = [one for page in [ROOT / "README.md", *sorted(PAGES)] for one in blocks(page)]
@@ -58,18 +55,7 @@ def test_a_configuration_loads(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("block", "words"), COMMANDS, ids=[f"{name(one)}-{' '.join(w[:2])}" for one, w in COMMANDS])
 def test_a_command_exists_and_takes_these_options(block: Block, words: list[str]) -> None:
-    root = typer.main.get_group(app)
-    assert isinstance(root, LateGroup)
-    command: typer.core.TyperGroup | typer.core.TyperCommand = loaded(root)
-    context = typer.Context(command, info_name="rmcs")
-    rest = list(words)
-    while isinstance(command, typer.core.TyperGroup) and rest and not rest[0].startswith("-"):
-        said = rest.pop(0)
-        found = command.get_command(context, said)
-        assert found is not None, f"{name(block)}: there is no `rmcs {said}`"
-        command = found
-        context = typer.Context(command, parent=context, info_name=said)
-    command.make_context("rmcs", rest, parent=context.parent, resilient_parsing=True)
+    check_command(words)
 
 
 def shape(page: str) -> list[object]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.documented import ROOT
+from tests.support.typed_command import check_command
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import running
@@ -94,6 +95,8 @@ def test_a_rule_that_says_something_else_is_noticed(alert: str, expression: str,
 def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
     assert set(rule["annotations"]) == {"summary", "what_to_do"}
     assert rule["labels"]["severity"] in ("page", "warn")
+    for typed in re.findall(r"`rmcs ([^`]+)`", rule["annotations"]["what_to_do"]):
+        check_command(typed.replace("{{ $labels.cluster }}", "mac").split())
 
 
 def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:

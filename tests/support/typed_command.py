@@ -1,0 +1,25 @@
+"""Is a command that some text tells people to type one of ours?"""
+
+from __future__ import annotations
+
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from ray_multicluster_scheduler.cli.app import app
+from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
+
+
+def check_command(words: list[str]) -> None:
+    """What stands after `rmcs`. Fails for a command that is not there, and for options that it does not take."""
+    root = typer.main.get_group(app)
+    assert isinstance(root, LateGroup)
+    command: TyperGroup | TyperCommand = loaded(root)
+    context = typer.Context(command, info_name="rmcs")
+    rest = list(words)
+    while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
+        said = rest.pop(0)
+        found = command.get_command(context, said)
+        assert found is not None, f"there is no `rmcs {' '.join(words)}`"
+        command = found
+        context = typer.Context(command, parent=context, info_name=said)
+    command.make_context("rmcs", rest, parent=context.parent, resilient_parsing=True)
