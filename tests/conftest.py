@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -44,6 +45,16 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
             patch.delenv(name)
         patch.setenv("RMCS_HOME", str(tmp_path_factory.mktemp("rmcs-home")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """Whoever asks for our log asks for it in this process: it must not be another test's, too."""
+    ours = logging.getLogger("ray_multicluster_scheduler")
+    level, handlers, propagate = ours.level, list(ours.handlers), ours.propagate
+    yield
+    ours.setLevel(level)
+    ours.handlers[:], ours.propagate = handlers, propagate
 
 
 def _threads() -> dict[object, str]:

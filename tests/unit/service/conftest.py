@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,19 +9,9 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.common.logging import ROOT
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.service.actor_service import ActorService, ready
 from tests.unit.service.road import Road
-
-
-@pytest.fixture(autouse=True)
-def _level_of_the_log() -> Iterator[None]:
-    """Whoever asks a service for another one asks it of this process."""
-    ours = logging.getLogger(ROOT)
-    before = ours.level
-    yield
-    ours.setLevel(before)
 
 
 @pytest.fixture
