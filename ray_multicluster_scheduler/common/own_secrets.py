@@ -15,6 +15,8 @@ from ray_multicluster_scheduler.common.secret_words import MASKED, secrets_in_li
 SHORTEST = 4
 """What is shorter stands everywhere by accident."""
 _SHORTEST_LINE = 8
+_MOST, _LOOKED_AT = 200, 1_000
+"""Of a text that comes in pieces: so many secrets may be cut in two, and so much of each is looked for."""
 _NOBODYS = frozenset({"true", "false", "none", "null"})
 
 
@@ -51,12 +53,16 @@ async def covered_pieces(pieces: AsyncIterator[str], secrets: Sequence[str]) -> 
 
 
 def _begun(text: str, secrets: Sequence[str]) -> int:
-    """So many of its last characters may be the beginning of a secret."""
-    longest = max((len(one) for one in secrets), default=1) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        end = text[-size:]
-        if any(one.startswith(end) for one in secrets):
-            return size
+    """So many of its last characters may be the beginning of a secret; of a very long one, its first part counts."""
+    return max((_begun_one(text, one[:_LOOKED_AT]) for one in secrets[:_MOST]), default=0)
+
+
+def _begun_one(text: str, secret: str) -> int:
+    at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+    while at >= 0:
+        if secret.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(secret[0], at + 1)
     return 0
 
 

@@ -52,9 +52,10 @@ _HEADER = re.compile(
 )
 _BEARER = re.compile(r"""(?<![\w-])(bearer\s+)([^\s"';|&]+)""", re.IGNORECASE)
 """As they are given to curl: Authorization: Bearer abc."""
-_OPTION = re.compile(rf"(?<!\S)(--?[\w-]+)(\s+)({_VALUE})")
+_OPTION = re.compile(rf"(?<!\S)(--?[\w-]+)(\s+)(?!--?[A-Za-z])({_VALUE})")
 _MAYBE = re.compile(r"[=@:-]|bearer", re.IGNORECASE)
-_MOST = 20_000
+_MOST, _OVERLAP = 20_000, 2_000
+"""So much of a line is looked at, at once; more is covered as it is."""
 
 
 def name_looks_secret(name: str) -> bool:
@@ -81,7 +82,8 @@ def masked_line(text: str) -> str:
 def secrets_in_line(text: str) -> list[str]:
     """Those values, without the quotes around them; of a header also its last word."""
     found: list[str] = []
-    _line_without(text, found.append)
+    for at in range(0, max(1, len(text) - _OVERLAP), _MOST - _OVERLAP):
+        _line_without(text[at : at + _MOST], found.append)
     bare = [one[1:-1] if one[:1] in ("'", '"') and one[-1:] == one[:1] else one for one in found]
     return [*bare, *(one.split()[-1] for one in bare if len(one.split()) > 1)]
 
@@ -90,8 +92,6 @@ def _line_without(text: str, tell: Callable[[str], object]) -> str:
     if not _MAYBE.search(text):
         return text
     shown, rest = (text, "") if len(text) <= _MOST else (text[:_MOST], MASKED)
-    if rest:
-        tell(text[_MOST:])
 
     def named(between: str, value: str, one: re.Match[str]) -> str:
         if not name_looks_secret(one[1]):

@@ -43,6 +43,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transiti
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.monitor.timed_machine import TimedMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import result_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
@@ -207,13 +208,20 @@ class ServiceRuntime(ServiceKnown):
                 next_step="submit it again when there is room",
             )
         if known is not None:
-            check_same(task, known.task)
+            check_same(task, await self._as_submitted(known))
             return known
         if task.actor is not None and task.actor.public_name is not None:
             async with self.names.lock(task.actor.public_name):
                 taken = await self.names.claim(task, get_if_exists=wanted.get_if_exists, check=wanted.check)
                 return taken if isinstance(taken, Item) else await self._take_new(wanted._replace(task=taken), blobs)
         return await self._take_new(wanted, blobs)
+
+    async def _as_submitted(self, known: Item) -> TaskDescription:
+        """With its secrets, which are sealed in the store."""
+        if self.item(known.id) is not None:
+            return known.task
+        stored = await asyncio.to_thread(self.store.item, known.id)
+        return known.task if stored is None else task_of(stored, self.store.sealer)[0]
 
     async def _take_new(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
         task = wanted.task
@@ -262,6 +270,7 @@ class ServiceRuntime(ServiceKnown):
         """The store has forgotten it: so do we."""
         if item_id in self._finished:
             self._finished.remove(item_id)
+        if self.record(item_id) is not None:  # also of one that a restart brought back for others
             self._forget(item_id)
 
     async def durable(self) -> None:

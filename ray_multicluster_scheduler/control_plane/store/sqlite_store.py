@@ -15,6 +15,7 @@ import apsw
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder, sync_folder
 from ray_multicluster_scheduler.control_plane.store.blob_room import BlobRoom
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
@@ -43,6 +44,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
 from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, Sealer
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
+_log = get_logger(__name__)
 SMALL_BYTES = 32 * 1024
 """Blobs up to this size are rows, which one commit makes durable by the hundred; larger ones are files, but for
 output, which is written with the end of its attempt."""
@@ -129,8 +131,12 @@ class SqliteStore:
         began = perf_counter()
         with sentences(self.path, self._connection):
             number = self._changes.commit(change)
+        took = perf_counter() - began
         for hear in self._heard_commits:
-            hear(perf_counter() - began)
+            try:
+                hear(took)
+            except Exception:  # noqa: BLE001 - theirs; it is written, and must not be written once more
+                _log.exception("somebody who wanted to hear of commits could not be told")
         return number
 
     # ---- reading

@@ -25,7 +25,7 @@ def test_the_same_again_is_the_first_one(plane: ControlPlane) -> None:
 
 
 def test_another_job_under_one_id_is_refused(plane: ControlPlane) -> None:
-    first = plane.submit(job("j"))
+    first = plane.job("j")
     other = replace(job("j"), job=JobDescription("something else"))
     with pytest.raises(ConfigurationError, match="The id j was used for another job: its entrypoint"):
         plane.submit(other)

@@ -56,3 +56,14 @@ async def test_in_pieces(size: int) -> None:
     assert "".join(told) == covered(said, secrets)
     assert "failing-entry-qqq" not in "".join(told)
     assert all(told)
+
+
+async def test_one_of_many_that_is_cut_in_two() -> None:
+    secrets = sorted((f"line {number} of a long credential {'x' * 40}" for number in range(600)), key=len, reverse=True)
+
+    async def pieces() -> AsyncIterator[str]:
+        yield "a line of an ordinary log\n" * 600 + secrets[5][:30]
+        yield secrets[5][30:] + " end"
+
+    told = "".join([one async for one in covered_pieces(pieces(), secrets)])
+    assert told.endswith(f"log\n{MASKED} end")

@@ -151,3 +151,13 @@ def test_numbers_under_a_name_that_looks_secret() -> None:
     said = {"TOKEN": 123, "pin": {"secret": [1.5, None, True]}, "n": 5}
     assert masked(said) == {"TOKEN": MASKED, "pin": {"secret": [MASKED, None, True]}, "n": 5}
     assert has_secrets({"TOKEN": 123})
+
+
+def test_an_option_after_a_switch() -> None:
+    assert masked_line("python t.py --verbose --token abcdefgh") == "python t.py --verbose --token •••"
+    assert secrets_in_line("python t.py --verbose --token abcdefgh") == ["abcdefgh"]
+
+
+def test_a_very_long_line_is_looked_at_to_its_end_and_is_no_secret_itself() -> None:
+    line = "python - <<E\n" + "print(1)\n" * 5_000 + "E --token abcdefgh"
+    assert secrets_in_line(line) == ["abcdefgh"]

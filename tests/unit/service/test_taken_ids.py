@@ -10,6 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 
@@ -50,6 +51,18 @@ def test_another_job_under_an_id_that_is_taken(service: HttpService, what: str) 
         assert status == 422, answer
         assert "The id n was used for another job" in answer["message"]
         assert what in answer["message"]
+
+
+def test_a_repeat_with_a_secret_is_the_same_after_a_restart_too(service: HttpService) -> None:
+    """It is sealed in the store."""
+    secret = {**JOB, "job": {"entrypoint": "API_KEY=canary1 python a.py"}}
+    assert submitted(service, secret, Idempotency_Key="k")[0] == 200
+    until(lambda: service.get("/api/v1/items/n")["state"] == "SUCCEEDED")
+    service.restart()
+    assert submitted(service, secret)[1]["id"] == "n"
+    assert submitted(service, secret, Idempotency_Key="k")[1]["id"] == "n"
+    status, answer = submitted(service, {**JOB, "job": {"entrypoint": "API_KEY=canary1 python b.py"}})
+    assert (status, "canary" in str(answer)) == (422, False)
 
 
 def test_secrets_are_not_said(service: HttpService) -> None:

@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription
-from ray_multicluster_scheduler.common.secret_words import masked_line
+from ray_multicluster_scheduler.common.secret_words import MASKED, masked_line
 
 _LONGEST = 60
 _LABELS = frozenset({"metadata", "name"})
@@ -22,18 +22,19 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
     Of one with the same id the digests of its code and its arguments are compared, and its name is but a label. A key
     that a program gives is the same in its next run, whose pickles may have other bytes: there the name stands for the
     function. A key in a ``header`` is for that very request: everything is compared. Of one that was ``adopted`` only
-    kind and name are known.
+    its kind is known for sure; its service judges the rest.
     """
     if asked is first:
         return
     if asked.kind != first.kind:
         raise taken_by(asked, first)
     mine, its = _essence(asked), _essence(first)
-    words = ["name"] if adopted else [*mine]
-    left_out: frozenset[str] = frozenset() if header or adopted else _LABELS
+    words = [] if adopted else [*mine]
+    left_out: frozenset[str] = frozenset() if header else _LABELS
     if left_out and asked.id != first.id:
         left_out = (left_out if asked.kind == "job" else frozenset({"metadata"})) | _DIGESTS
-    differs = [one for one in words if one not in left_out and mine[one] != its[one]]
+    known = [one for one in words if MASKED not in (mine[one], its[one])]  # of what is sealed nothing can be said
+    differs = [one for one in known if one not in left_out and mine[one] != its[one]]
     if differs:
         taken = f"The id {first.id}" if asked.id == first.id else f"The key {asked.idempotency_key!r}, of {first.id},"
         raise ConfigurationError(
@@ -99,7 +100,7 @@ def _short(value: object) -> str:
 def with_own_id(item: Item, options: Mapping[str, Any]) -> Item:
     """The same. Raises ConfigurationError if it has the job's ``idempotency_key`` and another ``submission_id``."""
     own, key = options.get("submission_id"), options.get("idempotency_key")
-    if own is not None and key is not None and item.id != own and options.get("dedup") != "content":
+    if own is not None and key is not None and item.id != own and item.task.idempotency_key == key:
         raise other_id(str(own), item.id, str(key))
     return item
 

@@ -91,7 +91,7 @@ async def json_of(request: Request, each: str = "") -> dict[str, Any]:
     Entries of the list ``each`` are judged by themselves: in the place of such a one stands its error."""
     body = await bytes_of(request)
     try:
-        said = json.loads(body or b"{}")
+        said = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
     except RecursionError as error:
         raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
     except ValueError as error:
