@@ -59,7 +59,7 @@ def test_what_is_not_named_stays_as_it_is(service: HttpService, capsys: pytest.C
 
 def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["owner", "show", "some body"]) == 102
-    assert "has nothing here, and no limits" in capsys.readouterr().err
+    assert "has had nothing here" in capsys.readouterr().err
     assert main(["owner", "set", "some body", "--max-queued", "0"]) == 0
     assert service.get("/api/v1/owners/some%20body")["limits"]["max_queued"] == 0
 

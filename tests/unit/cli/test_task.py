@@ -141,7 +141,7 @@ class TestOrders:
     def test_hold_and_release(self, two: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("task", "hold", "alpha-2", "--reason", "later", "-o", "json")
         assert done.code == 0
-        assert json.loads(done.out) == [{"id": "alpha-2"}]
+        assert json.loads(done.out) == [{"id": "alpha-2", "state": "QUEUED", "held": True}]
         assert "later" in two.get("/api/v1/items/alpha-2/explain")["sentence"]
         end(two, "alpha-1")
         assert state(two, "alpha-2") == "QUEUED"
