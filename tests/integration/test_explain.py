@@ -22,6 +22,7 @@ from ray_multicluster_scheduler import (
     submit_job_async,
     submit_task_async,
 )
+from ray_multicluster_scheduler.cli.times import with_iso_times
 from tests.support.mac_alone import until
 from tests.support.shipped import WHOLE, all_idle, full, noting, where
 
@@ -85,7 +86,7 @@ class TestExplanations:
         assert rows["mac"]["scores"]
         assert story["runtime_env"]["env_vars"]["A"] == "•••"
         as_json = json.loads(rmcs_cli("explain", handle.id, "-o", "json").stdout)
-        assert as_json["attempts"] == story["attempts"]
+        assert as_json["attempts"] == with_iso_times(story["attempts"])
 
     def test_an_id_that_nobody_has(self) -> None:
         told = rmcs_cli("explain", "task-0000-1")
