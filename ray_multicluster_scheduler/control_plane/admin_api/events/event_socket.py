@@ -72,8 +72,9 @@ class EventSocket:
 
     @property
     def _gone(self) -> bool:
-        """Did the other side leave? What is said to it then fails, and nobody needs to know."""
-        return self._socket.client_state is WebSocketState.DISCONNECTED
+        """Did one of both leave? What is said then fails, and nobody needs to know."""
+        states = (self._socket.client_state, self._socket.application_state)
+        return WebSocketState.DISCONNECTED in states
 
     def close(self) -> None:
         """Nothing is wanted any more. Idempotent."""
