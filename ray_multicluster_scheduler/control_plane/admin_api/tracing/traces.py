@@ -138,12 +138,12 @@ class Traces:
                 self._drop(group, problem)
                 return
             self._over.wait(_AGAIN_S)
-        if self._away:
-            self._away = False
-            _log.warning("traces are sent to %s again; %d could not be sent", self._endpoint, self.dropped)
         self.sent += len(group)
         for _ in group:
             self._waiting.popleft()
+        if self._away:
+            self._away = False
+            _log.warning("traces are sent to %s again; %d could not be sent", self._endpoint, self.dropped)
 
     def _say_away(self, problem: str) -> None:
         if not self._away:
