@@ -94,11 +94,9 @@ class AgentListener:
         self._tickets[agent] = _Ticket(cluster, link, token, until, secret)
         return token, secret
 
-    def expect_back(self, cluster: str, agent: str, link: Expected, secret: str, token: str = "") -> None:  # nosec B107 # has none
-        """An agent of the process before ours, which knows this secret, may come back; if it never came in, it may with
-        its token."""
-        until = self._clock.now() + TOKEN_LIFETIME_S
-        self._tickets[agent] = _Ticket(cluster, link, token or None, until, secret)
+    def expect_back(self, cluster: str, agent: str, link: Expected, secret: str) -> None:
+        """An agent of the process before ours, which knows this secret, may come back."""
+        self._tickets[agent] = _Ticket(cluster, link, None, 0.0, secret)
 
     def forget(self, agent: str) -> None:
         """This agent may not come (back) in."""

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self
 @dataclass(frozen=True, slots=True)
 class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
-    One that has not joined yet knows only its one-time ``token``. It was told to go on for ``away_s`` without us. The
-    lease that it was given when it joined, ``lease_s``, is its own for life; 0: nobody wrote it down."""
+    One that has not joined yet has a one-time ``token``, and was given nothing. It was told to go on for ``away_s``
+    without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written down."""
 
     cluster: str
     agent: str

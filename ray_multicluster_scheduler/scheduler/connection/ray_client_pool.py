@@ -190,17 +190,22 @@ class RayClientPool:
 
     async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
         """Wait for the agents of the process before ours, where they dial. One whose port somebody else has by now ends
-        by its lease, and what it ran is lost then. Before anything is awaited here, all their links exist."""
+        by its lease, and what it ran is lost then. One that was just being started was given nothing yet: another is
+        started when it is needed. Before anything is awaited here, all their links exist."""
         if identity is not None:
             self._identity = identity_from(identity)
         expected = []
         for one in sorted(agents, key=_age):  # should there be two of a cluster, the newer one is its link
+            if one.token:
+                self._forget(one.agent)
+                self._beside(self._stop_job(one.cluster, one.agent))
+                continue
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port)
             port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
             link = self._new_link(one.cluster, one.agent, of_before=one)
             self._known[one.agent] = one
-            port.expect_back(one.cluster, one.agent, link, one.secret, one.token)
+            port.expect_back(one.cluster, one.agent, link, one.secret)
             self._keep(link, port)
             expected.append((one, port))
             if one.away_s:

@@ -331,6 +331,31 @@ async def test_the_next_process_takes_the_agent_back_with_all_it_has() -> None:
     assert fleet.agents == {}
 
 
+async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_calls_go_to_another() -> None:
+    before = Fleet()
+    before.dashboard.joins = False
+    starting = asyncio.create_task(before.pool.link("a"))
+    await eventually(lambda: before.dashboard.submitted)
+    (remembered,) = before.agents.values()
+    left = dict(before.agents)
+    await before.die()  # it is killed now; what follows here it would not have done
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    before.agents, before.dashboard.joins = left, True
+
+    fleet = Fleet(before)
+    await fleet.pool.take_back(left.values(), None)
+    assert fleet.pool.existing("a") is None, "nobody could be asked, and nothing was given to it"
+    assert fleet.agents == {}
+    link = await fleet.pool.link("a")
+    link.submit([call("t2")])
+    (agent,) = fleet.dashboard.agents
+    await eventually(agent.calls)
+    assert remembered.agent in fleet.dashboard.stopped
+    assert agent.join.agent != remembered.agent
+    await asyncio.gather(fleet.pool.close(), fleet.hang_up_when_told())
+
+
 async def test_an_agent_that_ended_meanwhile_is_known_to_be_dead_and_the_next_one_has_another_name() -> None:
     before = await killed_with_work()
     fleet = Fleet(before)
