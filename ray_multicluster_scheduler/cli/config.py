@@ -47,6 +47,20 @@ def show(
     emit(told, output, lambda: as_text(told, Format.yaml))
 
 
+@app.command("log-level")
+def log_level(
+    level: Annotated[
+        str | None, typer.Argument(metavar="[LEVEL]", help="From now on: debug, info, warning or error.")
+    ] = None,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show how much a service says in its log, or change it until its next start."""
+    service, path = connect(address), path_of("log-level")
+    told = service.get(path) if level is None else service.put(path, {"level": level.upper()})
+    emit(told, output, lambda: str(told["level"]))
+
+
 def _of_file(config: Path) -> dict[str, Any]:
     from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
     from ray_multicluster_scheduler.control_plane.config import load_config

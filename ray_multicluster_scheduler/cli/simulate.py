@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def simulate(
     clusters: Annotated[
-        Path | None, typer.Option("--clusters", help="A clusters.yaml; default: looked for as the library does.")
+        Path | None,
+        typer.Option(
+            "--clusters",
+            help="A clusters.yaml; default: looked for as the library does. If none: --nodes and --fleet name them.",
+        ),
     ] = None,
     fleet: Annotated[
         Path | None, typer.Option("--fleet", help="A file with sizes, speeds and faults (docs/simulation.md).")

@@ -12,12 +12,15 @@ from typing import Any, Self
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.config.fleet_config import build_fleet
+from ray_multicluster_scheduler.control_plane.config.loader import NothingConfigured
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Workload, load_fleet, simulate
+from ray_multicluster_scheduler.simulation.fleet_file import sized_names
 from ray_multicluster_scheduler.simulation.history import Line, to_dict
 
 ROUND_ROBIN = "round_robin"
 """No score at all: then ties decide, which go round."""
+_NOWHERE = "simulated.invalid:10001"
 _WORDS = ("policy", "set", "nodes", "fleet")
 
 
@@ -70,13 +73,25 @@ class Variant:
 
     def build(self, clusters: Path | None) -> SimulatedFleet:
         """The fleet of this run. Raises ConfigurationError."""
-        config = load_config(clusters)
+        config = self._config(clusters)
         changes = dict(self.settings)
         if self.weights is not None:
             changes["weights"] = self.weights
         if changes:
             config = _with_settings(config, changes)
         return load_fleet(config, self.sizes, self.nodes)
+
+    def _config(self, clusters: Path | None) -> FleetConfig:
+        """Without any clusters.yaml, those that are given sizes are the fleet."""
+        try:
+            return load_config(clusters)
+        except NothingConfigured:
+            names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
+            if not names:
+                raise
+            return load_config(
+                [{"name": name, "head_address": "simulated.invalid:10001"} for name in dict.fromkeys(names)]
+            )
 
 
 def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, path: Path) -> Result:

@@ -120,6 +120,11 @@ def load_fleet(
     return SimulatedFleet(tuple(clusters), settings or config.settings, faults)
 
 
+def sized_names(sizes: Path) -> list[str]:
+    """The clusters that such a file names. Raises ConfigurationError."""
+    return list(_read(sizes).clusters)
+
+
 def _read(path: Path) -> _Document:
     try:
         text = path.read_text(encoding="utf-8")

@@ -20,6 +20,11 @@ from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
 
+
+class NothingConfigured(ConfigurationError):
+    """No place where clusters could be named names any."""
+
+
 ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig | Mapping[str, Any]] | None"
 
 
@@ -28,7 +33,7 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> FleetConfig:
-    """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
+    """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError, NothingConfigured.
 
     Settings in the environment override those of a file; a FleetConfig is taken as it is.
     """
@@ -56,7 +61,7 @@ def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
     for place in places:
         if place.exists():
             return _from_file(place, environ, origin="")
-    raise ConfigurationError(
+    raise NothingConfigured(
         "No clusters are configured. Looked at RMCS_CONFIG, RMCS_CLUSTERS, "
         f"{', '.join(str(place) for place in places)}.",
         next_step="write a clusters.yaml (examples/clusters.yaml shows one) and name it in RMCS_CONFIG, "

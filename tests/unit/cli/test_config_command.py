@@ -49,3 +49,17 @@ def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
     done = rmcs("config", "show", "--config", file, "-o", "yaml")
     assert yaml.safe_load(done.out)["settings"]["retries"] == 2
     assert "hush" not in done.out
+
+
+def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) -> None:
+    before = rmcs("config", "log-level").out.strip()
+    try:
+        assert rmcs("config", "log-level", "debug").out.strip() == "DEBUG"
+        done = rmcs("config", "log-level", "-o", "json")
+        assert json.loads(done.out) == {"level": "DEBUG"}
+        assert complaints(service, "/api/v1/log-level", json.loads(done.out)) == []
+    finally:
+        assert rmcs("config", "log-level", before).code == 0
+    wrong = rmcs("config", "log-level", "loud")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "DEBUG" in wrong.err

@@ -47,6 +47,21 @@ def test_a_table_on_stdout_and_messages_beside(words: list[str], capsys: pytest.
     assert "simulated in" not in out
 
 
+def test_without_a_configuration_those_with_sizes_are_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+    for name in ("RMCS_CONFIG", "RMCS_CLUSTERS"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["simulate", "--synthetic", SMALL]) == 2
+    assert "No clusters are configured" in capsys.readouterr().err
+    (tmp_path / "sizes.yaml").write_text("clusters: {small: {nodes: '{CPU:2}'}}\n")
+    words = ["simulate", "--fleet", "sizes.yaml", "--nodes", "big=2x{CPU:8}", "--nodes", "small={CPU:4}"]
+    assert main([*words, "--synthetic", SMALL, "-o", "json"]) == 0
+    assert sorted(data(capsys)["clusters"]) == ["big", "small"]
+
+
 def test_json_is_the_same_every_time(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--synthetic", SMALL, "--seed", "3", "-o", "json"]) == 0
     first = capsys.readouterr().out
