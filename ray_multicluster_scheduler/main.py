@@ -11,15 +11,18 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code. A user's mistake never shows a traceback."""
-    from ray_multicluster_scheduler.cli.app import app
-
     try:
+        from ray_multicluster_scheduler.cli.app import app
+
         app(args=None if arguments is None else list(arguments), prog_name="rmcs")
     except SchedulerError as error:
         _report(error)
         if isinstance(error, UnknownItemError):
             return exit_codes.NOT_FOUND
         return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
+    except KeyboardInterrupt:  # before Typer was there to hear it
+        print("rmcs: interrupted.", file=sys.stderr)
+        return exit_codes.INTERRUPTED
     except SystemExit as stop:  # how Typer ends, whatever happened
         code = stop.code if isinstance(stop.code, int) else exit_codes.NOT_DONE if stop.code else 0
         if code == exit_codes.INTERRUPTED:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_ctrl_c_is_one_line_and_130(failing: None, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("failing", [ZeroDivisionError("ours")], indirect=True)
+def test_ctrl_c_while_it_is_still_loading_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loading(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, cli_app.__name__, Loading(cli_app.__name__))
+    assert main(["version"]) == 130
+    assert capsys.readouterr() == ("", "rmcs: interrupted.\n")
+
+
 def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
     with pytest.raises(ZeroDivisionError):
         main(["boom"])
