@@ -119,6 +119,8 @@ class TestSubmit:
     def test_flags_reach_the_job(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         env = tmp_path / "env.yaml"
         env.write_text("env_vars: {COLOUR: red}\n")
+        service.plane.cpus = {"CPU": 8, "disk": 4, "tpu": 4, "memory": 2**30}  # else nobody could ever run it
+        service.plane.runtime.ask(lambda: service.plane.refresh("mac"))
         words = ["--job-id", "j1", "--runtime-env", str(env), "--metadata-json", '{"who": "ann"}', "--priority", "3"]
         words += ["--entrypoint-num-cpus", "0.5", "--entrypoint-memory", "1000", "--entrypoint-resources", '{"tpu": 1}']
         words += ["--cpus", "2", "--resource", "disk=1", "--tag", "fast", "--name", "nightly", "--retries", "2"]

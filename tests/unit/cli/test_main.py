@@ -55,7 +55,6 @@ def test_ctrl_c_is_one_line_and_130(failing: None, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.strip() == "rmcs: interrupted."
 
 
-@pytest.mark.parametrize("failing", [ZeroDivisionError("ours")], indirect=True)
 def test_ctrl_c_while_it_is_still_loading_is_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +67,7 @@ def test_ctrl_c_while_it_is_still_loading_is_the_same(
     assert capsys.readouterr() == ("", "rmcs: interrupted.\n")
 
 
+@pytest.mark.parametrize("failing", [ZeroDivisionError("ours")], indirect=True)
 def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
     with pytest.raises(ZeroDivisionError):
         main(["boom"])

@@ -63,7 +63,8 @@ class ServicePlane:
     ) -> None:
         self.folder, self.kept_finished, self.works = folder, kept_finished, works
         self.config = fleet(**settings)
-        self.limits, self.cpus = dict(limits), CPUS
+        self.limits = dict(limits)
+        self.cpus: float | Mapping[str, float] = CPUS
         self.placed: list[Dispatch] = []
         self.adopted: list[AdoptAttempt] = []
         self.cancelled: list[CancelAttempt] = []
