@@ -54,7 +54,7 @@ def test_what_is_kept_is_told() -> None:
     driver.succeed("s0")
     late = driver.submit(task("late", submitted_at=driver.now))
     assert (late.state, late.code) == (TaskState.QUEUED, "NO_CAPACITY")
-    assert "room is kept for wide" in late.sentence
+    assert "room is kept for a wide item" in late.sentence
     assert driver.machine.view("a", driver.now).kept_for == "wide"
 
 

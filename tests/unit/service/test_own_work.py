@@ -15,11 +15,11 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
-from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
-from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
@@ -215,13 +215,17 @@ def test_who_is_before_ones_own_is_counted_and_not_named(service: Tokens) -> Non
         assert service.ask("POST", f"/api/v1/items/{name}/cancel", {}, token=token)[0] == 200
 
 
-def test_what_is_told_of_room_that_is_kept() -> None:
-    said = {"sentence": "no room; room is kept for a-1, which is wide and has waited long", "rows": [("x", 1)]}
-    bob = Caller("bob", frozenset({Role.SUBMITTER}))
-    told = own_work.without_others(said, bob, {"a-1": "alice"}.get)
-    assert told["sentence"] == "no room; room is kept for somebody else's item, which is wide and has waited long"
-    assert own_work.without_others(said, bob, {"a-1": "bob"}.get)["sentence"] == said["sentence"]
-    assert own_work.without_others(said, Caller("v", frozenset({Role.VIEWER})), {}.get) is said
+def test_whom_room_is_kept_for_is_told_to_those_who_may_know(service: Tokens) -> None:
+    state = service.plane.runtime.machine.registry.state("mac")
+    state.pin = Pin("alice-t", {}, 0.0, None)
+    try:
+        said = [
+            service.ask("GET", "/api/v1/clusters/mac?refresh=false", token=token)[1]["kept_for"]
+            for token in (service.alice, service.bob, service.viewer)
+        ]
+    finally:
+        state.pin = None
+    assert said == ["alice-t", "somebody else's item", "alice-t"]
 
 
 def test_viewers_see_everything_but_values(service: Tokens) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,7 +21,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import S
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
 OTHERS = "somebody else's item"
-_KEPT_FOR = re.compile(r"(room is kept for )(.+?)(, which is wide and has waited long)")
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]
 """What an owner may have now."""
 
@@ -164,21 +162,16 @@ def without_others(story: dict[str, Any], caller: Caller, owner_of_id: Callable[
     if caller.sees_all:
         return story
 
-    def name(item_id: str) -> str:
-        return item_id if owner_of_id(item_id) == caller.user else OTHERS
+    queue = story.get("queue")
+    if not queue:
+        return story
+    ahead = [_ahead(one, named_for(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
+    return {**story, "queue": {**queue, "ahead": ahead}}
 
-    def told(value: Any) -> Any:
-        if isinstance(value, str):
-            return _KEPT_FOR.sub(lambda found: f"{found[1]}{name(found[2])}{found[3]}", value)
-        if isinstance(value, Mapping):
-            return {key: told(one) for key, one in value.items()}
-        return [told(one) for one in value] if isinstance(value, (list, tuple)) else value
 
-    said: dict[str, Any] = told(story)
-    if said.get("queue"):
-        ahead = [_ahead(one, name(one["id"]), owner_of_id(one["id"])) for one in said["queue"]["ahead"]]
-        said["queue"] = {**said["queue"], "ahead": ahead}
-    return said
+def named_for(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:
+    """Its id, for those who may know of it."""
+    return item_id if caller.sees_all or owner_of_id(item_id) == caller.user else OTHERS
 
 
 def _ahead(said: dict[str, Any], name: str, owner: str | None) -> dict[str, Any]:

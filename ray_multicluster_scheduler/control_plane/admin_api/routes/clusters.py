@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
@@ -42,7 +43,7 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
     check_cluster(request, name)
     if refresh:
         await _asked(runtime, name)
-    return Answer(cluster_details(runtime, name))
+    return Answer(_details(request, name))
 
 
 @router.post("/{name}/check", **described(Rule.KNOWN, docs.CHECK))
@@ -52,7 +53,16 @@ async def check(request: Request, name: str) -> Response:
     check_cluster(request, name)
     health = await _asked(runtime, name)
     answered = health.snapshot is not None
-    return Answer({"answered": answered, "reason": health.sentence, "cluster": cluster_details(runtime, name)})
+    return Answer({"answered": answered, "reason": health.sentence, "cluster": _details(request, name)})
+
+
+def _details(request: Request, name: str) -> dict[str, Any]:
+    """For this caller: whom room is kept for is told to those who may know of it."""
+    runtime = runtime_of(request)
+    told = cluster_details(runtime, name)
+    if told["kept_for"] is not None:
+        told["kept_for"] = own_work.named_for(caller_of(request), told["kept_for"], runtime.owner_now)
+    return told
 
 
 async def _asked(runtime: ServiceRuntime, name: str) -> Health:

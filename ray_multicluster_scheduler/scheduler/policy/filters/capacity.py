@@ -30,4 +30,5 @@ class CapacityFilter:
 
 
 def _kept(cluster: ClusterView) -> str:
-    return f"; room is kept for {cluster.kept_for}, which is wide and has waited long" if cluster.kept_for else ""
+    """Not which: this is read by others than those that it is kept from."""
+    return "; room is kept for a wide item that has waited long" if cluster.kept_for else ""
