@@ -262,7 +262,7 @@ async def test_an_agent_dials_no_longer_than_it_may() -> None:
     began = time.monotonic()
     with pytest.raises(CannotDial, match="no answer in time"):
         await knock(Join("a", "agent-1", addresses, "t"), patience=0.3)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 4
     server.close()
 
 

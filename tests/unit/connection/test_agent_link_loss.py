@@ -67,8 +67,8 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
 
 
 async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
-    link, _ = await plane.pair(heartbeat_s=0.05)
-    await asyncio.sleep(0.5)
+    link, _ = await plane.pair(heartbeat_s=0.4)
+    await asyncio.sleep(2.0)
     assert plane.heard.kinds() == ["link_up"]
     assert link.connected
 
@@ -82,7 +82,7 @@ async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane
     answered = time.monotonic()
     await agent.cut()
     await plane.heard.until("link_closed")
-    assert 0.85 <= time.monotonic() - answered < 1.6
+    assert 0.85 <= time.monotonic() - answered < 5
 
 
 async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane: Plane) -> None:
@@ -170,17 +170,17 @@ async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane)
 
 async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
     """Down, back for a moment, down again: the second silence counts from the second break."""
-    _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=1.2)
+    _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=3.0)
     await agent.cut()
     await plane.heard.until("link_down")
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(1.0)
     await agent.dial()
     await plane.heard.until("link_up", 2)
     await agent.cut()
     await plane.heard.until("link_down", 2)
     second = time.monotonic()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - second >= 1.15
+    assert time.monotonic() - second >= 2.9
 
 
 async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) -> None:

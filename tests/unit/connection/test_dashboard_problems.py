@@ -111,7 +111,7 @@ async def test_accepts_and_never_answers() -> None:
         error = await problem_of(url)
         assert (error.code, error.permanent) == ("DASHBOARD_TIMEOUT", False)
         assert "0.5 s" in error.message
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize(
