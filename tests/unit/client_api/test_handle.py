@@ -263,11 +263,11 @@ def test_get_keeps_the_order_and_raises_the_first_error() -> None:
 
 def test_the_time_of_get_is_for_all_of_them_together() -> None:
     with ControlPlane() as plane:
-        many = [plane.task(f"t{number}") for number in range(10)]
+        many = [plane.task(f"t{number}") for number in range(8)]
         began = time.monotonic()
         with pytest.raises(TaskTimeoutError):
-            get(many, timeout=0.5)
-        assert time.monotonic() - began < 4
+            get(many, timeout=0.8)
+        assert time.monotonic() - began < 6
     done = handle()
     succeed(done)
     assert get([done], timeout=0) == [42]
