@@ -105,7 +105,7 @@ def test_the_demo_leaves_nothing_however_it_ends(
 
 def family_when(demo: subprocess.Popen[bytes], log: Path, text: str) -> list[psutil.Process]:
     """All processes that the demo has started by the time it prints this."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
     while text not in log.read_text():
         assert demo.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
