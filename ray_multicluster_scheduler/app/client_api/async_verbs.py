@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.async_jobs import AsyncJobs
+from ray_multicluster_scheduler.app.client_api.events.opening_events import OpeningEvents
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.events.event_iterator import (
-        EventCallback,
-        EventIterator,
-        EventListener,
-    )
+    from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventCallback, EventListener
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
     from ray_multicluster_scheduler.app.client_api.handles.item import Item
     from ray_multicluster_scheduler.app.client_api.options import LimitOptions
@@ -141,9 +139,10 @@ class AsyncVerbs(AsyncJobs):
 
     # Events ---------------------------------------------------------------------------------------------
 
-    async def events(self, **wanted: Any) -> EventIterator:
-        """What happens, as it happens: ``async for event in await scheduler.events(types="cluster")``."""
-        return await self._threads.call(self._scheduler.events, **wanted)
+    def events(self, **wanted: Any) -> OpeningEvents:
+        """What happens, as it happens: ``async for event in scheduler.events(types="cluster")``. Awaited, it is there
+        from then on."""
+        return OpeningEvents(partial(self._threads.call, self._scheduler.events, **wanted))
 
     async def on_event(self, hear: EventCallback, *, since: int | None = None, **wanted: Any) -> EventListener:
         """Call it, or await what it returns, with each event that is wanted."""

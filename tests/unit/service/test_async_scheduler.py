@@ -43,8 +43,8 @@ def test_every_verb_is_there_and_takes_the_same() -> None:
     verbs = {name for name, verb in inspect.getmembers(UnifiedScheduler, callable) if not name.startswith("_")}
     for verb in sorted(verbs):
         twin = getattr(AsyncScheduler, verb)
-        assert inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin), verb
-        if verb != "events":  # what can be chosen is said at the other one
+        if verb != "events":  # what can be chosen is said at the other one, and it waits when it is used
+            assert inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin), verb
             ours, theirs = (inspect.signature(one).parameters for one in (twin, getattr(UnifiedScheduler, verb)))
             assert [(one.name, one.default) for one in ours.values()] == [
                 (one.name, one.default) for one in theirs.values()
@@ -145,6 +145,23 @@ async def test_events_are_heard(world: World) -> None:
         one = await world.scheduler.submit_task_async(len, ("a",))
         await asyncio.to_thread(world.finish, one, 1)
         assert (await anext(events))["id"] == one.id
+
+
+async def test_events_need_not_be_awaited_first(world: World) -> None:
+    wanted = {"types": "transition", "state": "SUCCEEDED"}
+    async with world.scheduler.events(**wanted) as inside:
+        events = world.scheduler.events(**wanted)
+        hearing = asyncio.ensure_future(anext(events))
+        await asyncio.to_thread(until, lambda: events._events is not None)  # what came before is not heard
+        one = await world.scheduler.submit_task_async(len, ("a",))
+        await asyncio.to_thread(world.finish, one, 1)
+        assert (await anext(inside))["id"] == (await hearing)["id"] == one.id
+        assert await events is await events
+        events.close()
+        assert [event async for event in events] == []
+    with pytest.raises(ConfigurationError):
+        async for _ in world.scheduler.events(types="nothing of the kind"):
+            pass
 
 
 async def test_values_that_are_several_or_none(world: World) -> None:
