@@ -59,7 +59,7 @@ def resume(
 
 
 def queue_picture(waiting: dict[str, Any], now: float) -> Group | str:
-    """How many wait, and the newest of them."""
+    """How many wait, and those that have waited longest."""
     if not waiting["depth"]:
         return "Nothing waits."
     from rich.console import Group

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 async def eventually(
-    condition: Callable[[], object], what: Callable[[], str] | None = None, timeout: float = 10.0
+    condition: Callable[[], object], what: Callable[[], str] | None = None, timeout: float = 30.0
 ) -> None:
     """Let the loop run until the condition holds; fails the test when it never does."""
     deadline = time.monotonic() + timeout
@@ -17,7 +17,7 @@ async def eventually(
         await asyncio.sleep(0.005)
 
 
-def until(holds: Callable[[], object], timeout: float = 10.0) -> None:
+def until(holds: Callable[[], object], timeout: float = 30.0) -> None:
     """The same where there is no loop. Raises AssertionError when it does not hold in time."""
     deadline = time.monotonic() + timeout
     while not holds():

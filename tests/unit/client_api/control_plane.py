@@ -18,7 +18,7 @@ from tests.unit.lifecycle.driver import FREE, job, snapshot, task
 CLOSED_PORT = "http://127.0.0.1:9"
 
 
-def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
     """Wait for what another thread does; fails the test when it does not."""
     deadline = time.monotonic() + timeout
     while not condition():

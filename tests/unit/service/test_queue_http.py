@@ -49,11 +49,11 @@ def test_what_waits_is_counted_and_told_with_its_reason(service: HttpService) ->
     assert said["owners"] == {"ann": 3, "bob": 1}
     lanes = {(one["queue"], one["cluster"]): one["waiting"] for one in said["lanes"]}
     assert lanes == {("task", None): 3, ("task", "mac"): 1}
-    assert [one["id"] for one in said["waiting"]] == ["b", "a2", "a1"]
+    assert [one["id"] for one in said["waiting"]] == ["a0", "a1", "a2"], "whoever has waited longest comes first"
     assert said["waiting"][1]["code"] == "NO_CAPACITY"
     assert "1 CPU is not free" in said["waiting"][1]["sentence"]
     rest = service.get(f"/api/v1/queue?limit=3&after={said['after']}")
-    assert ([one["id"] for one in rest["waiting"]], rest["after"]) == (["a0"], None)
+    assert ([one["id"] for one in rest["waiting"]], rest["after"]) == (["b"], None)
 
 
 def test_of_one_owner(service: HttpService) -> None:

@@ -27,7 +27,7 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
     service.plane.runtime.refuse("is draining and takes nothing new")
     with ThreadPoolExecutor() as threads:
         made = threads.submit(scheduler.submit_actor, Counter)
-        until(lambda: runtime_of(scheduler).unfinished())
+        until(lambda: runtime_of(scheduler).unfinished(), 60)
         (item,) = runtime_of(scheduler).unfinished()
         until(lambda: "draining" in scheduler.explain(item.id)["sentence"])
         story = scheduler.explain(item.id)
