@@ -15,7 +15,7 @@ import typer
 from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
 from ray_multicluster_scheduler.cli.cluster_steering import Name
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, facts_table, plain_table
+from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state, emit, facts_table, plain_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 from ray_multicluster_scheduler.cli.times import ago
 from ray_multicluster_scheduler.common.line_text import escaped
@@ -181,7 +181,7 @@ def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(row["name"]),
-        _known(row.get("state")),
+        UNKNOWN if row.get("state") is None else cluster_state(row),
         _known(row.get("carrier")),
         _known(row.get("nodes")),
         load(row, "CPU"),

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
+from ray_multicluster_scheduler.cli.selectors import LAST, find_one
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 
 _PATH = path_of("events")
@@ -47,12 +49,27 @@ def events(
     newest = newest_number(service)
     begin = max(0, newest - last) if since is None else since
     wanted = {"types": types, "id": item_id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
+    EventFilter.of(wanted)  # what there is not is refused, also where everything is looked through here
+    if item_id is not None:
+        wanted["id"] = _id_of(service, item_id)
     if follow:
         for event in _following(service, begin, wanted):
             _tell(event, output)
         return
     for event in past(service, begin, newest, wanted):
         _tell(event, output)
+
+
+def _id_of(service: Service, said: str) -> str:
+    """The beginning of an id, or `last`; one that nobody knows (any more) may have events all the same."""
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    try:
+        return find_one(service, said)
+    except UnknownItemError:
+        if said == LAST:
+            raise
+        return said
 
 
 def newest_number(service: Service) -> int:

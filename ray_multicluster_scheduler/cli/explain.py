@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +12,9 @@ import typer
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say, show
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
-from ray_multicluster_scheduler.cli.troubleshooting import said_of
+from ray_multicluster_scheduler.cli.troubleshooting import codes, said_of
 
+_CODE = re.compile(r"[A-Z]+(_[A-Z]+)+")
 _LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
 
 
@@ -37,10 +40,24 @@ def explain(
         raise typer.BadParameter("Give either an ID or --list.")
     if item_id is None:
         _list_all(output)
-    elif (said := said_of(item_id)) is not None:  # all capitals: no id of ours is
-        emit({"code": item_id, "text": said}, output, lambda: said)
-    elif not _told_by_service(item_id, address, output):
-        _ask_programs(item_id, output)
+    elif (said := said_of(item_id.upper())) is not None:  # no id of ours looks like one
+        emit({"code": item_id.upper(), "text": said}, output, lambda: said)
+    else:
+        _tell_of_item(item_id, address, output)
+
+
+def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    try:
+        if not _told_by_service(item_id, address, output):
+            _ask_programs(item_id, output)
+    except UnknownItemError as error:
+        if not _CODE.fullmatch(item_id):
+            raise
+        near = get_close_matches(item_id, codes(), 3, 0.5)
+        said = f" There is a code {' or '.join(near)}." if near else ""
+        raise UnknownItemError(f"{error.message} Nor is it a code of a reason.{said}", task_id=item_id) from None
 
 
 def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:

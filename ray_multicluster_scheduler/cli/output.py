@@ -117,3 +117,17 @@ def state_cell(state: str) -> Text:
     from rich.text import Text
 
     return Text(state, style=_STYLES.get(state, ""))
+
+
+def cluster_state(row: Mapping[str, Any]) -> str:
+    """Of a cluster, with what keeps work away from it although it answers."""
+    words = [str(row["state"]), *(["cordoned"] if row.get("cordoned") else [])]
+    return ", ".join([*words, *(["paused"] if row.get("paused") is not None else [])])
+
+
+def cluster_state_cell(row: Mapping[str, Any]) -> Text:
+    """The same in its colour."""
+    from rich.text import Text
+
+    said = cluster_state(row)
+    return Text(said, style="red" if row["state"] != "UP" else "green" if said == "UP" else "yellow")

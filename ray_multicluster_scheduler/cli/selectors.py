@@ -26,8 +26,9 @@ def find_one(service: Service, said: str, kind: str | None = None) -> str:
         if not rows:
             raise UnknownItemError(f"There is no {kind or 'item'} yet.", next_step="submit one")
         return str(rows[0]["id"])
+    path = path_of("items", said)
     try:
-        found = service.get(path_of("items", said))
+        found = service.get(path)
     except UnknownItemError:
         return _by_beginning(service, said, kind)
     if kind is not None and found.get("kind", kind) != kind:

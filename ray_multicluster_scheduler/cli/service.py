@@ -19,7 +19,7 @@ import typer
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.refusals import nobody_answers, not_trusted, refusal
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 
 Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
@@ -44,7 +44,9 @@ def find(address: str | None = None) -> str | None:
 
 
 def path_of(*words: str) -> str:
-    """Below /api/v1; what people typed is quoted."""
+    """Below /api/v1; what people typed is quoted. Raises UnknownItemError for nothing: that would be another path."""
+    if not all(words):
+        raise UnknownItemError("An empty name was given.", next_step="give an id, or a name")
     return "/api/v1/" + "/".join(quote(word, safe="") for word in words)
 
 
@@ -122,6 +124,8 @@ class Service:
                 connection.sock.settimeout(timeout)
             while piece := response.read1(65536):
                 yield piece
+        except SchedulerError:  # what the service tells; NotAllowedError is an OSError, too
+            raise
         except ssl.SSLCertVerificationError as error:
             raise not_trusted(self.address, error) from error
         except (OSError, http.client.HTTPException) as error:

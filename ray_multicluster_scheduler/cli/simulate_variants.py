@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.simulation.history import Line, to_dict
 
 ROUND_ROBIN = "round_robin"
 """No score at all: then ties decide, which go round."""
-_NOWHERE = "simulated.invalid:10001"
+_NOWHERE = "http://simulated.invalid:8265"
 _WORDS = ("policy", "set", "nodes", "fleet")
 
 
@@ -89,9 +89,7 @@ class Variant:
             names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
             if not names:
                 raise
-            return load_config(
-                [{"name": name, "head_address": "simulated.invalid:10001"} for name in dict.fromkeys(names)]
-            )
+            return load_config([{"name": name, "dashboard": _NOWHERE} for name in dict.fromkeys(names)])
 
 
 def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, path: Path) -> Result:

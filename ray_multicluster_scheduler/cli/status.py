@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.cli.output import (
     Format,
     Output,
     as_text,
+    cluster_state_cell,
     console,
     emit,
     is_terminal,
@@ -82,12 +83,9 @@ def status_picture(seen: dict[str, Any], now: float) -> Group:
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    from rich.text import Text
-
-    style = "red" if row["state"] != "UP" else "yellow" if row["cordoned"] else "green"
     return (
         row["name"],
-        Text(f"{row['state']}, cordoned" if row["cordoned"] else row["state"], style=style),
+        cluster_state_cell(row),
         UNKNOWN if row.get("nodes") is None else row["nodes"],
         load(row, "CPU"),
         load(row, "memory", GIB),

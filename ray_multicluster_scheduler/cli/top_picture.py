@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
+from ray_multicluster_scheduler.cli.output import cluster_state_cell
 from ray_multicluster_scheduler.cli.times import length
 from ray_multicluster_scheduler.cli.top_state import PANES, View, chosen, within
 
@@ -132,24 +133,19 @@ class TopPicture:
 
 
 def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
-    from rich.text import Text
-
-    cells = []
-    for row in rows:
-        style = "red" if row["state"] != "UP" else "yellow" if row["cordoned"] else "green"
-        state = f"{row['state']}, cordoned" if row["cordoned"] else str(row["state"])
-        cells.append(
-            (
-                row["name"],
-                Text(state, style=style),
-                UNKNOWN if row.get("nodes") is None else row["nodes"],
-                load(row, "CPU"),
-                load(row, "memory", GIB),
-                load(row, "GPU"),
-                row["items"],
-                str(row.get("sentence") or "").partition("\n")[0],
-            )
+    cells = [
+        (
+            row["name"],
+            cluster_state_cell(row),
+            UNKNOWN if row.get("nodes") is None else row["nodes"],
+            load(row, "CPU"),
+            load(row, "memory", GIB),
+            load(row, "GPU"),
+            row["items"],
+            str(row.get("sentence") or "").partition("\n")[0],
         )
+        for row in rows
+    ]
     return FittingTable(
         _CLUSTERS, cells, cut=("WHAT IS WRONG",), drop=("NODES", "GPU", "MEMORY GiB", "WHAT IS WRONG", "CPU")
     )

@@ -16,6 +16,11 @@ def _sections() -> dict[str, str]:
     return {one["code"]: _LINK.sub(r"\1", one["text"]).strip() for one in _SECTION.finditer(text)}
 
 
+def codes() -> list[str]:
+    """All that something is said of."""
+    return sorted(_sections())
+
+
 def said_of(code: str) -> str | None:
     """In words for a terminal; None for what is no code of ours."""
     return _sections().get(code)

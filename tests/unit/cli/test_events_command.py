@@ -39,6 +39,17 @@ def test_the_past(service: HttpService, rmcs: Rmcs) -> None:
     assert rmcs("events", "--last", "0").out == ""
 
 
+def test_what_there_is_not_is_refused_and_ids_may_be_short(service: HttpService, rmcs: Rmcs) -> None:
+    for option, word in (("--types", "bogus"), ("--state", "bogus"), ("--kind", "bogus")):
+        done = rmcs("events", option, word)
+        assert (done.code, done.out) == (2, "")
+        assert "bogus" in done.err
+    assert {one["id"] for one in told(rmcs("events", "--id", "last", "--types", "transition", "-o", "json").out)} == {
+        "t2"
+    }
+    assert rmcs("events", "--id", "gone-long-ago").code == 0
+
+
 def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
     lines = rmcs("events").out.splitlines()
     assert any("t1 QUEUED: " in line for line in lines)

@@ -59,7 +59,9 @@ def test_without_a_configuration_those_with_sizes_are_the_fleet(
     (tmp_path / "sizes.yaml").write_text("clusters: {small: {nodes: '{CPU:2}'}}\n")
     words = ["simulate", "--fleet", "sizes.yaml", "--nodes", "big=2x{CPU:8}", "--nodes", "small={CPU:4}"]
     assert main([*words, "--synthetic", SMALL, "-o", "json"]) == 0
-    assert sorted(data(capsys)["clusters"]) == ["big", "small"]
+    told = data(capsys)
+    assert sorted(told["clusters"]) == ["big", "small"]
+    assert told["items"]["succeeded"] == 60
 
 
 def test_json_is_the_same_every_time(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

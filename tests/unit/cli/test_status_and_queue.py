@@ -75,6 +75,14 @@ class TestQueue:
     def test_nothing_waits(self, service: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("queue").out == "Nothing waits.\n"
 
+    def test_a_cluster_that_takes_nothing_is_shown_so(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.plane.runtime.ask(lambda: service.plane.refresh("mac"))
+        assert rmcs("queue", "pause", "--cluster", "mac", "--reason", "disk swap").code == 0
+        assert "UP, paused" in rmcs("status").out
+        assert rmcs("clusters", "cordon", "mac").code == 0
+        for words in (("status",), ("clusters", "list")):
+            assert "UP, cordoned, paused" in rmcs(*words).out
+
     @pytest.mark.parametrize(("what", "name"), [("cluster", "mac"), ("owner", "ann")])
     def test_pause_and_resume(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
         done = rmcs("queue", "pause", f"--{what}", name, "--reason", "until Monday", "-o", "json")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
@@ -115,6 +116,24 @@ class TestSelectors:
         done = rmcs("task", "show", "alpha")
         assert done.code == 2
         assert "alpha-2, alpha-1" in done.err
+
+    def test_an_empty_id_is_102(self, service: HttpService, rmcs: Rmcs) -> None:
+        for words in (("task", "show"), ("task", "cancel"), ("job", "status"), ("explain",), ("clusters", "show")):
+            done = rmcs(*words, "")
+            assert done.code == 102, words
+            assert "empty" in done.err
+
+    def test_who_may_not_is_told_so(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        service.submit("t1")
+        monkeypatch.setenv("RMCS_TOKEN", service.token_for("vera", Role.VIEWER))
+        done = rmcs("task", "cancel", "t1")
+        assert done.code != 0
+        assert "does not answer" not in done.err
+        assert "that of vera is viewer" in done.err
+        monkeypatch.setenv("RMCS_TOKEN", "rubbish")
+        done = rmcs("task", "list")
+        assert "does not take the token" in done.err
+        assert "More: rmcs explain NOT_ALLOWED" in done.err
 
     @pytest.mark.parametrize("command", ["show", "logs", "cancel", "hold", "release", "retry"])
     def test_none_is_102(self, service: HttpService, rmcs: Rmcs, command: str) -> None:

@@ -29,6 +29,10 @@ def test_what_is_no_code_is_looked_for_as_an_id(
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
     assert main(["explain", "NO_SUCH_CODE"]) == 102
     assert "No program of yours" in capsys.readouterr().err
+    assert main(["explain", "NO_CAPACTY"]) == 102
+    assert "There is a code NO_CAPACITY" in capsys.readouterr().err
+    assert main(["explain", "no_capacity"]) == 0
+    assert capsys.readouterr().out.strip()
 
 
 def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.app.client_api.events.event import DURABLE, KIND
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 
+_OF_ITEMS = frozenset({"task", "actor", "job", "gang"})
 _STATES = frozenset(str(state) for state in TaskState)
 _MOST_WORDS = 1_000
 
@@ -36,7 +37,7 @@ class EventFilter:
             if key not in known:
                 raise ConfigurationError(f"Events have no {key!r} to choose by.", next_step=f"use {', '.join(known)}")
         found = {key: _words(key, value) for key, value in said.items() if value is not None}
-        for key, there_are in (("types", frozenset(KINDS)), ("state", _STATES)):
+        for key, there_are in (("types", frozenset(KINDS)), ("state", _STATES), ("kind", _OF_ITEMS)):
             strange = sorted(found.get(key, frozenset()) - there_are)
             if strange:
                 raise ConfigurationError(

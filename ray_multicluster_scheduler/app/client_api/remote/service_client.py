@@ -125,6 +125,8 @@ class ServiceClient:
         except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
             self._follow(error)
             raise self._gone(error) from error
+        except RuntimeError as error:
+            raise self._gone(_closed(error)) from error
 
     async def _try(
         self,
@@ -158,6 +160,10 @@ class ServiceClient:
                 raise not_trusted(self.address, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError, _NotItselfError) as error:
                 problem = error
+            except RuntimeError as error:
+                problem = _closed(error)
+            if self._session.closed:  # by us: nobody will be asked again
+                raise self._gone(problem) from problem
             self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise self._gone(problem) from problem
@@ -197,6 +203,13 @@ class ServiceClient:
 
     def _problem(self, status: int, answer: bytes) -> SchedulerError:
         return refusal(self.address, self._credentials, status, answer)
+
+
+def _closed(error: RuntimeError) -> Exception:
+    """aiohttp's word for a connection, or a session, that was closed while somebody read from it. Raises any other."""
+    if "closed" not in str(error):
+        raise error
+    return ConnectionResetError(str(error).rstrip("."))
 
 
 class _NotItselfError(Exception):
