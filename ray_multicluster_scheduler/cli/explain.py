@@ -49,6 +49,7 @@ def explain(
 def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
     from ray_multicluster_scheduler.common.exception import UnknownItemError
 
+    path_of("items", item_id)  # raises for an empty one
     try:
         if not _told_by_service(item_id, address, output):
             _ask_programs(item_id, output)
