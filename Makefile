@@ -26,7 +26,7 @@ demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why
 	@exec "$(BIN)/rmcs" demo
 
 test: setup setup-ray setup-node setup-promtool ## All tests, unit and integration (real Ray), but for the slow ones
-	@failed=; \
+	@failed=; trap 'exit 130' INT; \
 	"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
 	"$(BIN)/python" -m pytest tests --ignore=tests/unit -n 2 --dist loadfile --durations=25 $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
 	[ -z "$$failed" ]

@@ -64,12 +64,16 @@ def _id_of(service: Service, said: str) -> str:
     """The beginning of an id, or `last`; one that nobody knows (any more) may have events all the same."""
     from ray_multicluster_scheduler.common.exception import UnknownItemError
 
+    path_of("items", said)  # raises for an empty one
     try:
-        return find_one(service, said)
+        found = find_one(service, said)
     except UnknownItemError:
         if said == LAST:
             raise
         return said
+    if found != said:
+        say(f"{said} is taken for {found}")
+    return found
 
 
 def newest_number(service: Service) -> int:

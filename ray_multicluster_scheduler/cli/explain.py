@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit,
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
 from ray_multicluster_scheduler.cli.troubleshooting import codes, said_of
 
-_CODE = re.compile(r"[A-Z]+(_[A-Z]+)+")
 _LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
 
 
@@ -40,10 +38,16 @@ def explain(
         raise typer.BadParameter("Give either an ID or --list.")
     if item_id is None:
         _list_all(output)
-    elif (said := said_of(item_id.upper())) is not None:  # no id of ours looks like one
-        emit({"code": item_id.upper(), "text": said}, output, lambda: said)
-    else:
+    elif not _told_of_code(item_id, output):
         _tell_of_item(item_id, address, output)
+
+
+def _told_of_code(code: str, output: Format) -> bool:
+    said = said_of(code)
+    if said is None:
+        return False
+    emit({"code": code, "text": said}, output, lambda: said)
+    return True
 
 
 def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
@@ -54,11 +58,14 @@ def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
         if not _told_by_service(item_id, address, output):
             _ask_programs(item_id, output)
     except UnknownItemError as error:
-        if not _CODE.fullmatch(item_id):
+        code = item_id.upper()
+        if _told_of_code(code, output):
+            return
+        near = get_close_matches(code, codes(), 3, 0.7)
+        if not near:
             raise
-        near = get_close_matches(item_id, codes(), 3, 0.5)
-        said = f" There is a code {' or '.join(near)}." if near else ""
-        raise UnknownItemError(f"{error.message} Nor is it a code of a reason.{said}", task_id=item_id) from None
+        said = f"{error.message} There is a code {' or '.join(near)}."
+        raise UnknownItemError(said, task_id=item_id, next_step=error.next_step) from None
 
 
 def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:

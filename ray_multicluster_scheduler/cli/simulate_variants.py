@@ -12,7 +12,7 @@ from typing import Any, Self
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.config.fleet_config import build_fleet
-from ray_multicluster_scheduler.control_plane.config.loader import NothingConfigured
+from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Workload, load_fleet, simulate
 from ray_multicluster_scheduler.simulation.fleet_file import sized_names
@@ -85,7 +85,7 @@ class Variant:
         """Without any clusters.yaml, those that are given sizes are the fleet."""
         try:
             return load_config(clusters)
-        except NothingConfigured:
+        except NothingConfiguredError:
             names = [*(sized_names(self.sizes) if self.sizes is not None else ()), *self.nodes]
             if not names:
                 raise

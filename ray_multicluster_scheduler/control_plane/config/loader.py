@@ -21,7 +21,7 @@ FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
 
 
-class NothingConfigured(ConfigurationError):
+class NothingConfiguredError(ConfigurationError):
     """No place where clusters could be named names any."""
 
 
@@ -33,7 +33,7 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> FleetConfig:
-    """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError, NothingConfigured.
+    """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
 
     Settings in the environment override those of a file; a FleetConfig is taken as it is.
     """
@@ -61,7 +61,7 @@ def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
     for place in places:
         if place.exists():
             return _from_file(place, environ, origin="")
-    raise NothingConfigured(
+    raise NothingConfiguredError(
         "No clusters are configured. Looked at RMCS_CONFIG, RMCS_CLUSTERS, "
         f"{', '.join(str(place) for place in places)}.",
         next_step="write a clusters.yaml (examples/clusters.yaml shows one) and name it in RMCS_CONFIG, "

@@ -147,6 +147,7 @@ class RayClientPool:
         before = self._links.get(cluster)
         if before is not None:
             await before.over.wait()  # one link of a cluster at a time, or their reports would mix
+            self._forget(before.agent)  # it is dead: the next process must not take it for the link instead
         config = self._clusters[cluster]
         if config.carrier == "ray_client" or config.dashboard is None:
             raise LinkProblem(
@@ -175,11 +176,12 @@ class RayClientPool:
             not address.loopback,
             token,
             lease_s=self._settings.lease_s,
+            fresh=True,
         )
         try:
             await self._remember(known)
             await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
-            await self._remember(replace(known, token=""))  # nosec B106 # it is forgotten here
+            await self._remember(replace(known, token="", fresh=False))  # nosec B106 # it is forgotten here
         except BaseException:
             port.forget(agent)
             await self._abandon(link)
@@ -196,7 +198,7 @@ class RayClientPool:
             self._identity = identity_from(identity)
         expected = []
         for one in sorted(agents, key=_age):  # should there be two of a cluster, the newer one is its link
-            if one.token:
+            if one.fresh:
                 self._forget(one.agent)
                 self._beside(self._stop_job(one.cluster, one.agent))
                 continue

@@ -128,15 +128,12 @@ class SendingAhead:
         openings = Openings(self._core.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
         outranked: dict[int, bool] = {}
-        lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
             group = self._core.queue.first(openings.rooms, now)
             if group is None:
                 break
             record = self._core.records[group.head().task_id]
-            if group not in lacking:  # it holds for all of a group, as nothing changes there meanwhile
-                lacking[group] = self._lacks_one_place(record, view, relieved)
-            if not lacking[group]:
+            if not self._lacks_one_place(record, view, relieved):
                 self._core.queue.park(group)
                 passed.append(group)
             elif self._may_go(record, state, of) and not self._is_outranked(group.priority, state, outranked):

@@ -339,9 +339,11 @@ async def test_an_agent_that_was_just_being_started_is_not_waited_for_and_its_ca
     (remembered,) = before.agents.values()
     left = dict(before.agents)
     await before.die()  # it is killed now; what follows here it would not have done
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    for task in (starting, *before.pool._starting.values()):
+        task.cancel()
+    await asyncio.gather(starting, *before.pool._starting.values(), return_exceptions=True)
     before.agents, before.dashboard.joins = left, True
+    before.dashboard.stopped.clear()
 
     fleet = Fleet(before)
     await fleet.pool.take_back(left.values(), None)

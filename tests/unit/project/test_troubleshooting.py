@@ -11,7 +11,7 @@ import pytest
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.common import exception
 from ray_multicluster_scheduler.common.exception import code_of
-from ray_multicluster_scheduler.control_plane.config.loader import NothingConfigured
+from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import ProblemCode
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
@@ -46,7 +46,7 @@ def of_errors() -> set[str]:
     return {code_of(one.__name__) for one in kinds if issubclass(one, exception.SchedulerError)} - {"SCHEDULER"}
 
 
-ELSEWHERE = {code_of(NothingConfigured.__name__), "NOT_LET_IN"}
+ELSEWHERE = {code_of(NothingConfiguredError.__name__), "NOT_LET_IN"}
 MET = constants(reasons) | constants(codes) | set(codes.FAILED.values()) | of_links() | of_errors() | ELSEWHERE
 MET -= UNSEEN
 

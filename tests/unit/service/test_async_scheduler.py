@@ -152,13 +152,19 @@ async def test_events_need_not_be_awaited_first(world: World) -> None:
     async with world.scheduler.events(**wanted) as inside:
         events = world.scheduler.events(**wanted)
         hearing = asyncio.ensure_future(anext(events))
-        await asyncio.to_thread(until, lambda: events._events is not None)  # what came before is not heard
+        await events  # it has begun; what came before is not heard
         one = await world.scheduler.submit_task_async(len, ("a",))
         await asyncio.to_thread(world.finish, one, 1)
         assert (await anext(inside))["id"] == (await hearing)["id"] == one.id
         assert await events is await events
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        waiting.cancel()
         events.close()
         assert [event async for event in events] == []
+    never = world.scheduler.events(**wanted)
+    never.close()
+    assert [event async for event in never] == []
     with pytest.raises(ConfigurationError):
         async for _ in world.scheduler.events(types="nothing of the kind"):
             pass

@@ -43,6 +43,8 @@ async def told(
                 yield events
             _log.info("the service %s has ended its events; it is asked again", client.address)
         except ServiceUnavailableError as error:
+            if client.closed:
+                return
             if not began and not isinstance(error, NobodyAnswersError):
                 raise
             _log.warning("no events come: %s They are asked for again.", error.message)

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.app.client_api.remote.refusals import (
     not_trusted,
     refusal,
 )
-from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
@@ -53,6 +53,11 @@ class ServiceClient:
 
     async def close(self) -> None:
         await self._session.close()
+
+    @property
+    def closed(self) -> bool:
+        """Nobody will be asked any more."""
+        return self._session.closed
 
     async def ask(
         self,
@@ -126,7 +131,8 @@ class ServiceClient:
             self._follow(error)
             raise self._gone(error) from error
         except RuntimeError as error:
-            raise self._gone(_closed(error)) from error
+            problem = _closed(error)
+            raise (self._shut_down() if self.closed else self._gone(problem)) from error
 
     async def _try(
         self,
@@ -162,8 +168,8 @@ class ServiceClient:
                 problem = error
             except RuntimeError as error:
                 problem = _closed(error)
-            if self._session.closed:  # by us: nobody will be asked again
-                raise self._gone(problem) from problem
+            if self.closed:
+                raise self._shut_down() from problem
             self._follow(problem)
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise self._gone(problem) from problem
@@ -200,6 +206,11 @@ class ServiceClient:
 
     def _gone(self, problem: Exception) -> NobodyAnswersError:
         return nobody_answers(self.address, problem)
+
+    def _shut_down(self) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            "This scheduler was shut down while the service was asked.", next_step="make a new one"
+        )
 
     def _problem(self, status: int, answer: bytes) -> SchedulerError:
         return refusal(self.address, self._credentials, status, answer)
