@@ -22,7 +22,8 @@ LEAVES_IT_BEHIND = """
             return self.n
 
     scheduler = initialize_scheduler_environment(sys.argv[1])
-    actor = scheduler.submit_actor(Tally, name="survivor", lifetime="detached", preferred_cluster="mac")
+    where = {"preferred_cluster": "mac", "fallback": "wait"}
+    actor = scheduler.submit_actor(Tally, name="survivor", lifetime="detached", **where)
     mortal = scheduler.submit_actor(Tally, name="mortal")
     print(actor.add.remote(5).result(), mortal.add.remote(1).result(), flush=True)
 """

@@ -73,7 +73,7 @@ def test_one_chooses_by_tag_or_by_name() -> None:
         return current().cluster
 
     assert submit_task(where, require_tags=["arm64"]) == "mac"
-    assert submit_task(where, preferred_cluster="linux") == "linux"
+    assert submit_task(where, preferred_cluster="linux", fallback="wait") == "linux"
 
 
 def test_everything_can_say_why_it_is_where_it_is() -> None:

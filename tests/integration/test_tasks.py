@@ -88,7 +88,9 @@ class TestWhatReachesRay:
             return path, options
 
         mine = str(Path.home() / "data.csv")
-        handle = scheduler.submit_task_async(echo, (mine, {"note": f"see {mine}"}), preferred_cluster="mac")
+        handle = scheduler.submit_task_async(
+            echo, (mine, {"note": f"see {mine}"}), preferred_cluster="mac", fallback="wait"
+        )
         home = next(c.home_dir for c in scheduler.config.clusters if c.name == "mac")
         assert handle.result(60) == (f"{home}/data.csv", {"note": f"see {mine}"})
         assert handle.explain()["converted_paths"] == [[mine, f"{home}/data.csv"]]

@@ -103,6 +103,15 @@ async def client() -> AsyncIterator[Client]:
         await asyncio.gather(client.inbound._polling, return_exceptions=True)
 
 
+async def test_closing_leaves_no_question_behind(client: Client) -> None:
+    before = asyncio.all_tasks()
+    client.inbound.begin()
+    await client.until_asked(1)
+    assert asyncio.all_tasks() > before
+    await client.inbound.close()
+    assert asyncio.all_tasks() == before
+
+
 async def test_all_that_is_waited_for_is_named_again_to_one_that_does_not_know_us(client: Client) -> None:
     client.inbound.begin()
     assert (await client.until_asked(1))["add"] == []

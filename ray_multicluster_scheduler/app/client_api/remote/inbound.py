@@ -71,7 +71,13 @@ class Inbound:
                 self._client.ask("POST", "/api/v1/wait", said, patience=None, timeout=POLL_S + 30)
             )
             woken = asyncio.ensure_future(self._wake.wait())
-            await asyncio.wait([asking, woken], return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait([asking, woken], return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:  # nobody would hear how the question ends
+                asking.cancel()
+                woken.cancel()
+                await asyncio.gather(asking, woken, return_exceptions=True)
+                raise
             woken.cancel()
             if not asking.done():  # somebody waits for one more: ask anew
                 asking.cancel()
