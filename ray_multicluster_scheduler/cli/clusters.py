@@ -146,6 +146,7 @@ def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
         "dashboard": told["dashboard"],
         "head": told["head_address"],
         "carrier": told["carrier"],
+        "tasks by": told["tasks_by"],
         "link": told["link"],
         "nodes": told["nodes"],
         "CPU": load(told, "CPU"),

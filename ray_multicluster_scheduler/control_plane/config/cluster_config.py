@@ -60,6 +60,8 @@ class ClusterConfig(Strict):
     """At most so many items of ours."""
     carrier: Literal["auto", "agent", "ray_client"] = "auto"
     """How tasks reach it: by an agent that dials back, or by Ray Client."""
+    connector_python: Annotated[str, Field(min_length=1)] | None = None
+    """A Python on this machine that has the cluster's version of Ray, for its connector (Ray Client)."""
     autoscaling: bool = False
     """It can grow: it gets work that nothing is free for."""
     max_node: dict[str, float] | None = None
@@ -119,6 +121,10 @@ class ClusterConfig(Strict):
     def _can_be_reached(self) -> Self:
         if self.head_address is None and self.dashboard is None:
             raise ValueError("has neither head_address nor dashboard; at least one of them is needed")
+        if self.carrier == "ray_client" and self.head_address is None:
+            raise ValueError("has carrier: ray_client, which needs head_address (host:port of its Ray Client)")
+        if self.carrier == "agent" and self.dashboard is None:
+            raise ValueError("has carrier: agent, which needs dashboard")
         if self.auth_token is not None and self.auth_token_path is not None:
             raise ValueError("has both auth_token and auth_token_path; keep one of them")
         return self
@@ -131,7 +137,7 @@ class ClusterConfig(Strict):
 
     def metadata(self) -> ClusterMetadata:
         """The part without secrets that placement needs."""
-        fields = self.model_dump(exclude={"auth_token", "auth_token_path", "tls"})
+        fields = self.model_dump(exclude={"auth_token", "auth_token_path", "tls", "connector_python"})
         return ClusterMetadata.from_dict(fields)
 
     def resolve_token(self, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -166,6 +166,8 @@ class Settings(Strict):
     """Where agents dial in, ``host:port``; ``auto`` is a free port, on loopback if all clusters are local."""
     agent_advertise: str = "auto"
     """What agents are told to dial, if it is another address than they can see."""
+    connector_python: Annotated[str, Field(min_length=1)] | None = None
+    """A Python on this machine that has ray, for clusters that are reached by Ray Client; each may name its own."""
     agent_idle_s: Seconds = 300.0
     """An agent without work ends after this."""
     program_lease_s: Seconds = 60.0

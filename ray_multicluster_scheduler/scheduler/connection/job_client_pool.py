@@ -23,6 +23,11 @@ class JobClientPool:
             self._clients[name] = self._make(name)
         return self._clients[name]
 
+    def has_dashboard(self, name: str) -> bool:
+        """Is there one to be asked? Of a cluster that is not known, its client says so."""
+        config = self._clusters.get(name)
+        return config is None or config.dashboard is not None
+
     async def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """Take a new configuration; clients of clusters that changed or went are closed."""
         gone = [name for name in self._clients if clusters.get(name) != self._clusters.get(name)]

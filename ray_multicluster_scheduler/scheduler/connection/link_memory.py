@@ -12,7 +12,7 @@ class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
     A ``fresh`` one has not joined yet: it has a one-time ``token``, and was given nothing. It was told to go on for
     ``away_s`` without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written
-    down."""
+    down. It came by ``carrier``, into the Ray session ``session`` ("": not written down)."""
 
     cluster: str
     agent: str
@@ -24,6 +24,8 @@ class RememberedAgent:
     away_s: float = 0.0
     lease_s: float = 0.0
     fresh: bool = False
+    carrier: str = "agent"
+    session: str = ""
 
     def longer_s(self, lease_s: float) -> float:
         """By so much its lease is longer than this one, if it is."""

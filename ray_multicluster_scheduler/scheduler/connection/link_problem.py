@@ -90,6 +90,32 @@ def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) 
     )
 
 
+GIVE_CONNECTOR = (
+    "set connector_python to a Python on this machine that has the cluster's version of Ray, or install the extra: "
+    "pip install 'ray_multicluster_scheduler[ray]'"
+)
+OF_CONNECTORS: dict[str, tuple[bool, str]] = {
+    "HEAD_UNREACHABLE": (False, "check that the cluster is up, and that head_address is where its Ray Client listens"),
+    "NOT_A_RAY_CLIENT": (True, "set head_address to the Ray Client port of the head (by default 10001)"),
+    "HEAD_WRONG_TOKEN": (True, "set auth_token or auth_token_path to the token the cluster was started with"),
+    "RAY_MISMATCH": (True, "set connector_python to a Python on this machine that has the cluster's version of Ray"),
+    "CONNECTOR_NO_RAY": (True, GIVE_CONNECTOR),
+    "CONNECTOR_FAILED": (False, "read the sentence; it is tried again"),
+}
+
+
+def from_connector(cluster: str, python: str, code: str, sentence: str) -> LinkProblem:
+    """What a connector that could not bring a gateway to its cluster said; ``python`` ran it."""
+    permanent, next_step = OF_CONNECTORS[code]
+    return LinkProblem(
+        f"cluster {cluster!r} cannot be reached by Ray Client ({python}): {sentence}.",
+        code=code,
+        permanent=permanent,
+        cluster=cluster,
+        next_step=next_step,
+    )
+
+
 def how_it_ended(message: str) -> str:
     """One sentence of what a cluster says of an agent's job that is over: it quotes the whole log."""
     if m.DIAL_FAILED in message:

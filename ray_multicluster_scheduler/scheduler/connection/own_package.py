@@ -7,10 +7,10 @@ from pathlib import Path
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, PackageStore
 
-_FOLDER = Path(ray_multicluster_scheduler.__file__).parent
-_NOT_SHIPPED = ("*.pyc", "*.typed", "*.md")
+FOLDER = Path(ray_multicluster_scheduler.__file__).parent
+NOT_SHIPPED = ("*.pyc", "*.typed", "*.md")
 
 
 async def ship_own_package(packages: PackageCache, store: PackageStore) -> str:
     """The URI of our package, which is in ``store`` afterwards. Raises TaskSubmissionError, DashboardProblem."""
-    return await packages.ship(_FOLDER, "py_module", _NOT_SHIPPED, store)
+    return await packages.ship(FOLDER, "py_module", NOT_SHIPPED, store)

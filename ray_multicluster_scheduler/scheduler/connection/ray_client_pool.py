@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress, agent_address
-from ray_multicluster_scheduler.scheduler.connection.agent_launcher import ENDED, AgentLauncher, JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AgentLauncher, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
+from ray_multicluster_scheduler.scheduler.connection.carrier import Carrier, CarrierChoice, CarrierName, Choices
+from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.job_carrier import JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, how_it_ended
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
     TlsIdentity,
@@ -55,7 +57,12 @@ class RayClientPool:
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
-        self._launcher = AgentLauncher(control_plane, packages)
+        launcher = AgentLauncher(control_plane, packages)
+        self._carriers: dict[str, Carrier] = {
+            "agent": JobCarrier(self._clusters_now, settings, jobs, launcher),
+            "ray_client": ClientCarrier(self._clusters_now, settings),
+        }
+        self._choices = Choices()
         self._ports: dict[tuple[str, int], AgentListener] = {}
         self._identity: TlsIdentity | None = None
         self._links: dict[str, AgentLink] = {}
@@ -67,6 +74,16 @@ class RayClientPool:
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """The fleet changed; links that exist stay until they are closed."""
         self._clusters = dict(clusters)
+
+    def _clusters_now(self, cluster: str) -> ClusterConfig:
+        return self._clusters[cluster]
+
+    def carrier(self, cluster: str) -> CarrierChoice | None:
+        """How tasks get there, and why that way; None if there is no way."""
+        try:
+            return self._choices.choose(self._clusters[cluster])
+        except LinkProblem:
+            return None
 
     def existing(self, cluster: str) -> ClusterLink | None:
         """The link if it is there and takes calls."""
@@ -109,6 +126,7 @@ class RayClientPool:
         await asyncio.gather(*self._starting.values(), return_exceptions=True)
         await asyncio.gather(*(link.close(sentence) for link in self.links()))
         await asyncio.gather(*self._farewells)
+        await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
@@ -123,6 +141,7 @@ class RayClientPool:
         for port in self._ports.values():  # first: an agent that is let in again takes us for back
             port.let_nobody_in()
         await asyncio.gather(*(link.park() for link in self._links.values()))
+        await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
@@ -149,21 +168,22 @@ class RayClientPool:
             await before.over.wait()  # one link of a cluster at a time, or their reports would mix
             self._forget(before.agent)  # it is dead: the next process must not take it for the link instead
         config = self._clusters[cluster]
-        if config.carrier == "ray_client" or config.dashboard is None:
-            raise LinkProblem(
-                f"cluster {cluster!r} has no carrier for tasks: the Ray Client carrier is not available yet.",
-                code="NO_CARRIER",
-                permanent=True,
-                cluster=cluster,
-                next_step="give the cluster's dashboard, and carrier: auto",
-            )
-        address = await asyncio.to_thread(  # it asks the name service, which may be slow
-            agent_address, self._settings.agent_listen, self._settings.agent_advertise, config.dashboard, cluster
-        )
+        choice = self._choices.choose(config)
+        try:
+            return await self._launch(config, choice.carrier)
+        except LinkProblem as problem:
+            if choice.carrier == "ray_client" or not self._choices.other_way(config, problem):
+                raise
+            _log.warning("%s Trying Ray Client instead, at %s", problem.message, config.head_address)
+            return await self._launch(config, "ray_client")
+
+    async def _launch(self, config: ClusterConfig, by: CarrierName) -> AgentLink:
+        cluster, carrier = config.name, self._carriers[by]
+        address = await asyncio.to_thread(carrier.address, config)  # it may ask the name service, which may be slow
         port = self._port(address)
         number = await port.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
-        link = self._new_link(cluster, agent)
+        link = self._new_link(cluster, agent, carrier)
         certificate = None if address.loopback else self._tls().certificate
         token, secret = port.expect(cluster, agent, link)
         invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
@@ -177,17 +197,19 @@ class RayClientPool:
             token,
             lease_s=self._settings.lease_s,
             fresh=True,
+            carrier=by,
         )
         try:
             await self._remember(known)
-            await self._launcher.launch(self._jobs.client(cluster), config.python, link, invitation)
-            await self._remember(replace(known, token="", fresh=False))  # nosec B106 # it is forgotten here
+            await carrier.launch(link, invitation)
+            session = link.info.session_id
+            await self._remember(replace(known, token="", fresh=False, session=session))  # nosec B106 # it is forgotten here
         except BaseException:
             port.forget(agent)
-            await self._abandon(link)
+            await self._abandon(link, carrier)
             self._forget(agent)
             raise
-        self._keep(link, port)
+        self._keep(link, port, carrier)
         return link
 
     async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
@@ -198,27 +220,29 @@ class RayClientPool:
             self._identity = identity_from(identity)
         expected = []
         for one in sorted(agents, key=_age):  # should there be two of a cluster, the newer one is its link
+            carrier = self._carriers[one.carrier]
             if one.fresh:
                 self._forget(one.agent)
-                self._beside(self._stop_job(one.cluster, one.agent))
+                self._beside(carrier.end(one.cluster, one.agent))
                 continue
             tls = self._tls().context if one.tls else None
-            place = (one.host, one.port)
-            port = self._ports.setdefault(place, AgentListener(one.host, one.port, self._clock, tls))
-            link = self._new_link(one.cluster, one.agent, of_before=one)
+            place = (one.host, 0 if one.carrier == "ray_client" else one.port)  # a connector is told where to dial
+            port = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
+            link = self._new_link(one.cluster, one.agent, carrier, of_before=one)
             self._known[one.agent] = one
             port.expect_back(one.cluster, one.agent, link, one.secret)
-            self._keep(link, port)
+            self._keep(link, port, carrier)
             expected.append((one, port))
             if one.away_s:
                 self._beside(self._is_back(link, one))
         for one, port in expected:
+            carrier = self._carriers[one.carrier]
             try:
-                await port.start()
+                carrier.take_back(one, await port.start())
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
                 self._ports.pop((one.host, one.port), None)  # others are not to wait for it
-                self._beside(self._stop_job(one.cluster, one.agent))
+                self._beside(carrier.end(one.cluster, one.agent))
 
     async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:
         """From now on its lease is as short as any."""
@@ -231,7 +255,9 @@ class RayClientPool:
         if not link.over.is_set():
             await self._remember(replace(agent, away_s=0.0))
 
-    def _new_link(self, cluster: str, agent: str, *, of_before: RememberedAgent | None = None) -> AgentLink:
+    def _new_link(
+        self, cluster: str, agent: str, carrier: Carrier, *, of_before: RememberedAgent | None = None
+    ) -> AgentLink:
         """One ``of_before`` may have been given a longer lease than those of today, and is waited for accordingly."""
         longer_s = 0.0 if of_before is None else of_before.longer_s(self._settings.lease_s)
         return AgentLink(
@@ -242,8 +268,8 @@ class RayClientPool:
             heartbeat_s=self._settings.heartbeat_s,
             lease_s=self._settings.lease_s + longer_s,
             lost_after_s=self._settings.lost_after_s + longer_s,
-            is_over=self._is_over(cluster, agent),
-            end_agent=lambda: self._stop_job(cluster, agent),
+            is_over=lambda: carrier.is_over(cluster, agent),
+            end_agent=lambda: carrier.end(cluster, agent),
             of_before=of_before is not None,
             away_s=0.0 if of_before is None else of_before.away_s,
         )
@@ -258,21 +284,22 @@ class RayClientPool:
         self._known.pop(agent, None)
         self._memory.forget(agent)
 
-    def _keep(self, link: AgentLink, port: AgentListener) -> None:
+    def _keep(self, link: AgentLink, port: AgentListener, carrier: Carrier) -> None:
         self._links[link.cluster] = link
-        self._beside(self._after(link, port))
+        self._beside(self._after(link, port, carrier))
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
 
-    async def _after(self, link: AgentLink, port: AgentListener) -> None:
+    async def _after(self, link: AgentLink, port: AgentListener, carrier: Carrier) -> None:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
         await link.over.wait()
         port.forget(link.agent)
         if not link.hung_up:
-            await self._stop_job(link.cluster, link.agent)
+            await carrier.end(link.cluster, link.agent)
+        await carrier.let_go(link.agent)
         self._forget(link.agent)
 
     def _port(self, address: AgentAddress) -> AgentListener:
@@ -288,31 +315,12 @@ class RayClientPool:
             self._identity = make_identity()
         return self._identity
 
-    def _is_over(self, cluster: str, agent: str) -> Callable[[], Awaitable[str | None]]:
-        async def ask() -> str | None:
-            try:
-                info = await self._jobs.client(cluster).job_info(agent)
-            except ClusterConnectionError:
-                return None  # nobody answers: not known to be over, so the lease decides
-            if info is None:
-                return RESTARTED
-            if info.get("status") in ENDED:
-                return how_it_ended(str(info.get("message") or info["status"]))
-            return None
-
-        return ask
-
-    async def _abandon(self, link: AgentLink) -> None:
+    async def _abandon(self, link: AgentLink, carrier: Carrier) -> None:
         """A launch failed or was cancelled: leave no agent behind, however far it got."""
         await link.close("the launch was given up")
         if not link.hung_up:
-            await self._stop_job(link.cluster, link.agent)
-
-    async def _stop_job(self, cluster: str, agent: str) -> None:
-        try:
-            await self._jobs.client(cluster).stop_job(agent)
-        except ClusterConnectionError as error:
-            _log.info("agent %s could not be stopped (%s); its lease ends it", agent, error)
+            await carrier.end(link.cluster, link.agent)
+        await carrier.let_go(link.agent)
 
 
 def _age(agent: RememberedAgent) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""ClusterMonitor: takes snapshots, from the agent where there is one, else over HTTP."""
+"""ClusterMonitor: takes snapshots, from the agent where there is one, else over HTTP, if there is a dashboard."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import DashboardChecked, Event, SnapshotFailed, SnapshotTaken
 
@@ -32,7 +33,7 @@ class ClusterMonitor:
             answer = SnapshotTaken(await self.look(cluster))
         except SchedulerError as error:
             code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
-            if isinstance(error, DashboardProblem):
+            if isinstance(error, (DashboardProblem, LinkProblem)):
                 code, permanent = error.code, error.permanent
             answer = SnapshotFailed(cluster, code, str(error), permanent)
         except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
@@ -44,6 +45,9 @@ class ClusterMonitor:
     async def check_dashboard(self, cluster: str) -> None:
         """Does the dashboard answer, whatever the link says? The machine hears it, exactly once."""
         sentence = None
+        if not self._clients.has_dashboard(cluster):  # there is none that could be silent
+            self._post(DashboardChecked(cluster, None))
+            return
         try:
             await self._clients.client(cluster).version()
         except SchedulerError as error:
@@ -54,7 +58,12 @@ class ClusterMonitor:
         self._post(DashboardChecked(cluster, sentence))
 
     async def look(self, cluster: str) -> ResourceSnapshot:
-        """A fresh snapshot. Raises ClusterConnectionError, ConfigurationError."""
+        """A fresh snapshot. Where there is no dashboard, only a link can tell, so it is made.
+
+        Raises ClusterConnectionError, ConfigurationError.
+        """
+        if not self._clients.has_dashboard(cluster):
+            return await (await self._links.link(cluster)).snapshot(_AGENT_TIMEOUT_S)
         link = self._links.existing(cluster)
         if link is not None and link.connected:
             try:

@@ -77,6 +77,10 @@ SETTINGS = {
     "policies": ("unit/policy/test_users_policies.py", "test_an_object_that_is_a_policy_stands_for_itself"),
     "agent_listen": ("integration/test_link.py", "_line"),
     "agent_advertise": ("integration/test_link.py", "_line"),
+    "connector_python": (
+        "unit/connection/test_connector_python.py",
+        "test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray",
+    ),
     "agent_idle_s": ("integration/test_link.py", "test_an_agent_that_nobody_needs_ends"),
     "program_lease_s": (
         "integration/test_service_actors.py",
@@ -110,8 +114,11 @@ SETTINGS = {
 }
 CLUSTERS = {
     "name": ("unit/config/test_cluster_config.py", "test_metadata_carries_every_key_that_is_no_secret"),
-    "head_address": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_nothing_gets_there"),
-    "dashboard": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_nothing_gets_there"),
+    "head_address": (
+        "unit/lifecycle/test_no_place.py",
+        "test_without_a_dashboard_tasks_go_by_ray_client",
+    ),
+    "dashboard": ("unit/lifecycle/test_no_place.py", "test_without_a_dashboard_tasks_go_by_ray_client"),
     "prefer": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
     "weight": ("unit/policy/test_policy_engine.py", "test_the_load_score_vectors"),
     "tags": ("unit/policy/test_policy_engine.py", "test_preferred_before_tags_before_load"),
@@ -126,7 +133,11 @@ CLUSTERS = {
     "tls": ("unit/connection/test_dashboard_problems.py", "test_tls"),
     "max_running_jobs": ("unit/policy/test_filters.py", "test_max_running_jobs"),
     "max_in_flight": ("unit/policy/test_filters.py", "test_max_in_flight"),
-    "carrier": ("unit/policy/test_filters.py", "test_the_ray_client_carrier_does_not_carry_tasks_yet"),
+    "carrier": ("unit/connection/test_carrier.py", "test_which_way_and_why"),
+    "connector_python": (
+        "unit/connection/test_connector_python.py",
+        "test_the_clusters_own_then_that_of_the_settings_then_ours_if_it_has_ray",
+    ),
     "autoscaling": (
         "unit/lifecycle/test_new_nodes.py",
         "test_a_cluster_that_does_not_grow_by_itself_is_sent_nothing",

@@ -195,15 +195,6 @@ async def test_a_dashboard_that_is_down_is_the_answer_and_not_for_ever(fleet: Fl
     assert (await fleet.pool.link("a")).connected
 
 
-@pytest.mark.parametrize("cluster", [{"carrier": "ray_client"}, {"dashboard": None}])
-async def test_a_cluster_without_a_carrier_says_what_to_give(cluster: dict[str, Any]) -> None:
-    fleet = Fleet(**cluster)
-    with pytest.raises(LinkProblem, match="has no carrier for tasks") as caught:
-        await fleet.pool.link("a")
-    assert (caught.value.code, caught.value.permanent) == ("NO_CARRIER", True)
-    await fleet.pool.close()
-
-
 async def test_a_cluster_that_was_restarted_ends_the_link_and_gets_a_new_agent(fleet: Fleet) -> None:
     link = await fleet.pool.link("a")
     link.submit([call("t1")])

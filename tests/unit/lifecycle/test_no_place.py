@@ -167,9 +167,12 @@ def test_a_node_that_vanished_may_come_back() -> None:
     assert driver.sent_to() == {"t": "a"}
 
 
-def test_without_a_dashboard_nothing_gets_there() -> None:
+def test_without_a_dashboard_tasks_go_by_ray_client() -> None:
     driver = Driver(cluster("a", dashboard=None, head_address="a:10001"))
+    driver.snapshot("a", 2)
     driver.submit(task("t"))
-    end = driver.end("t")
+    assert driver.sent_to() == {"t": "a"}
+    driver.submit(job("j"))
+    end = driver.end("j")
     assert end.error == "NoFeasibleClusterError"
     assert "`dashboard`" in end.message

@@ -111,10 +111,15 @@ def test_without_a_dashboard_nothing_gets_there() -> None:
         assert "`dashboard`" in verdict.sentence
 
 
-def test_the_ray_client_carrier_does_not_carry_tasks_yet() -> None:
+def test_ray_client_carries_tasks_where_there_is_a_head_address() -> None:
     cluster = view(carrier="ray_client")
-    assert codes(task("t"), cluster) == [("NO_CARRIER", NEVER)]
+    assert codes(task("t"), cluster) == [("NO_CARRIER", NEVER)], "it has none"
     assert codes(job("j"), cluster) == []
+    for carrier in ("ray_client", "auto"):
+        alone = view(carrier=carrier, dashboard=None, head_address="a:10001")
+        assert codes(task("t"), alone) == codes(actor("a"), alone) == []
+        assert codes(job("j"), alone) == [("NO_CARRIER", NEVER)]
+    assert codes(task("t"), view(carrier="agent", dashboard=None, head_address="a:10001")) == [("NO_CARRIER", NEVER)]
 
 
 # ---- size

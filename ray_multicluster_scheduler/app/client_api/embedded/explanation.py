@@ -304,6 +304,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     snapshot = runtime.machine.registry.latest_snapshot(name)
     link = runtime.links.existing(name)
     info = link.info if link is not None and link.connected else None
+    choice = runtime.links.carrier(name)
+    link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
     trouble = view.trouble or view.job_trouble or view.link_trouble
     awaited_s = runtime.links.awaited_s(name)
     said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
@@ -316,7 +318,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "cordoned": view.cordoned,
         "paused": view.paused,
         "items": view.in_flight + view.ahead,
-        "carrier": "agent" if link is not None else ("http" if metadata.dashboard else None),
+        "carrier": link_name if link is not None else ("http" if metadata.dashboard else None),
+        "tasks_by": None if choice is None else f"{choice.carrier}: {choice.why}",
         "tags": list(metadata.tags),
         "prefer": metadata.prefer,
         "weight": metadata.weight,

@@ -23,6 +23,7 @@ def row(cluster: str) -> dict[str, Any]:
         "cordoned": None,
         "items": None,
         "carrier": "native",
+        "tasks_by": None,
         "tags": None,
         "prefer": None,
         "weight": None,

@@ -21,6 +21,7 @@ MAC = {
     "cordoned": False,
     "items": 1,
     "carrier": "agent",
+    "tasks_by": "agent: it has a dashboard, by which an agent is started",
     "tags": ["macos", "arm64"],
     "prefer": True,
     "weight": 1.2,

@@ -1,4 +1,4 @@
-"""The link agent: a native Ray driver that dials back to its control plane and runs what it is given.
+"""The link agent: it dials back to its control plane from inside a cluster, and runs there what it is given.
 
 It lives on borrowed time: when its control plane was not heard for ``lease_s``, it ends what it runs, and
 itself. A connection that breaks before that is dialled again, and nothing is lost by it.
@@ -7,8 +7,6 @@ itself. A connection that breaks before that is dialled again, and nothing is lo
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import time
 import traceback
 from collections.abc import Iterable
@@ -21,13 +19,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway import messages as 
 from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import LEAVING
 from ray_multicluster_scheduler.scheduler.connection.gateway.actors import Actors
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Calls
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import (
-    FIRST_JOIN_S,
-    CannotDial,
-    Connection,
-    Join,
-    dial,
-)
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Connection, Join, dial
 from ray_multicluster_scheduler.scheduler.connection.gateway.gangs import Gangs
 from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
 from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
@@ -38,6 +30,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key,
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
 from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
+from ray_multicluster_scheduler.scheduler.connection.gateway.who import who_we_are
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
 
@@ -92,8 +85,8 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until told to end (Closed) or until nobody counts on us any more (CannotDial, Rejected)."""
-        who = _who()
-        connection = await dial(self._join, who, None, time.monotonic() + FIRST_JOIN_S)
+        who = who_we_are(self._join.carrier)
+        connection = await dial(self._join, who, None, time.monotonic() + self._join.first_join_s)
         self._secret = str(connection.welcome["secret"])
         self._lease.seconds = float(connection.welcome["lease_s"])
         self._lease.answered(connection.asked_at)
@@ -385,16 +378,3 @@ class Agent:
 
 def _keys(head: dict[str, Any]) -> list[Key]:
     return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
-
-
-def _who() -> dict[str, Any]:
-    context = ray.get_runtime_context()
-    return {
-        "ray_version": ray.__version__,
-        "python_version": platform.python_version(),
-        "session_id": context.get_session_name(),
-        "os": platform.system().lower(),
-        "arch": platform.machine(),
-        "job_id": context.get_job_id(),
-        "pid": os.getpid(),
-    }

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,9 +34,13 @@ class Rejected(Exception):
     """The control plane does not want this agent."""
 
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What the control plane told us when it started this job."""
+    """What the control plane told us when it started this agent. One that was brought by a connector (``carrier``
+    ray_client) has no address to dial: ``opener`` waits until the connector offers a connection."""
 
     cluster: str
     agent: str
@@ -43,6 +48,9 @@ class Join:
     token: str
     own_modules: list[str] = field(default_factory=list)
     certificate: str | None = None
+    carrier: str = "agent"
+    first_join_s: float = FIRST_JOIN_S
+    opener: Callable[[], Awaitable[Streams]] | None = None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Join:
@@ -78,7 +86,8 @@ async def dial(join: Join, who: dict[str, Any], secret: str | None, until: float
                     time.monotonic() < until or f"{host}:{port}" not in problems
                 ):  # a try that was cut short tells little
                     problems[f"{host}:{port}"] = problem
-        pause = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
+        # An opener waits by itself, so whatever it offers next is taken at once.
+        pause = 0.0 if join.opener is not None else _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
         tries += 1
         if time.monotonic() + pause > until:
             raise CannotDial("; ".join(f"{address} ({problem})" for address, problem in problems.items()))
@@ -86,8 +95,11 @@ async def dial(join: Join, who: dict[str, Any], secret: str | None, until: float
 
 
 async def _try(join: Join, host: str, port: int, who: dict[str, Any], secret: str | None) -> Connection:
-    opening = asyncio.open_connection(host, port, ssl=_tls(join.certificate))
-    reader, writer = await asyncio.wait_for(opening, _CONNECT_TIMEOUT_S)
+    if join.opener is not None:
+        reader, writer = await join.opener()  # until the caller's patience ends
+    else:
+        opening = asyncio.open_connection(host, port, ssl=_tls(join.certificate))
+        reader, writer = await asyncio.wait_for(opening, _CONNECT_TIMEOUT_S)
     try:
         return await asyncio.wait_for(_handshake(join, reader, writer, who, secret), _HANDSHAKE_TIMEOUT_S)
     except BaseException:

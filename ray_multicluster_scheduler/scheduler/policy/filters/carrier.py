@@ -8,17 +8,18 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import NO_CARRIER
 
 
 class CarrierFilter:
-    """Jobs go to the dashboard, and so does the agent that carries tasks and actors."""
+    """Jobs go to the dashboard. Tasks and actors go by an agent, which is started there, or by Ray Client."""
 
     name = "carrier"
     by_kind = True
     lasting = True
 
     def check(self, task: TaskDescription, cluster: ClusterView) -> Rejection | None:
-        if cluster.metadata.dashboard is None:
-            sentence = f"it has no `dashboard`, by which a {task.kind} would get there"
-            return Rejection(NO_CARRIER, sentence, permanent=True)
-        if task.kind != "job" and cluster.metadata.carrier == "ray_client":
-            sentence = f"its `carrier` is ray_client, which cannot carry a {task.kind} yet; use agent or auto"
-            return Rejection(NO_CARRIER, sentence, permanent=True)
-        return None
+        known = cluster.metadata
+        if known.dashboard is not None and (task.kind == "job" or known.carrier != "ray_client"):
+            return None
+        if task.kind != "job" and known.carrier != "agent" and known.head_address is not None:
+            return None
+        lacking = "head_address" if task.kind != "job" and known.carrier == "ray_client" else "dashboard"
+        sentence = f"it has no `{lacking}`, by which a {task.kind} would get there"
+        return Rejection(NO_CARRIER, sentence, permanent=True)

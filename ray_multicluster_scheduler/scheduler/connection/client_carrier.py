@@ -1,0 +1,123 @@
+"""The agent as a detached actor, brought by Ray Client: for clusters without a dashboard, or that cannot reach us.
+
+A connector process of ours speaks Ray Client, so that our own process never imports Ray and is never blocked by it.
+What it carries are the bytes of the agent's connection; the link knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray_multicluster_scheduler.common.current_item import INSIDE_VARIABLE
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.scheduler.connection import connector
+from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JOIN_TIMEOUT_S, JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess, Failure
+from ray_multicluster_scheduler.scheduler.connection.connector_python import connector_environment, connector_python
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_connector
+from ray_multicluster_scheduler.scheduler.connection.own_package import FOLDER, NOT_SHIPPED
+
+_log = get_logger(__name__)
+LOOPBACK = "127.0.0.1"
+_BOOT = Path(connector.__file__).with_name("boot.py")
+_LEAST_PATIENCE_S = 5.0
+_FIRST_JOIN_S = 30.0
+"""A gateway that nobody connects to ends after this, should its connector die right after it was made."""
+
+
+class ClientCarrier:
+    """A Carrier; one connector process for each of its agents."""
+
+    def __init__(self, configs: Callable[[str], ClusterConfig], settings: Settings) -> None:
+        self._configs, self._settings = configs, settings
+        self._processes: dict[str, ConnectorProcess] = {}
+
+    def address(self, config: ClusterConfig) -> AgentAddress:
+        """Always on loopback: the connector dials, not the agent."""
+        return AgentAddress(LOOPBACK, 0, LOOPBACK, None)
+
+    async def launch(self, link: AgentLink, invitation: JoinInvitation) -> None:
+        join = {
+            "cluster": link.cluster,
+            "agent": link.agent,
+            "addresses": [["its connector", 0]],
+            "token": invitation.token,
+            "carrier": "ray_client",
+            "first_join_s": _FIRST_JOIN_S,
+        }
+        process = self._start(link.cluster, link.agent, invitation.port, join)
+        ended = asyncio.ensure_future(process.wait_ended())
+        try:
+            either: set[asyncio.Future[Any]] = {link.joined, ended}
+            await asyncio.wait(either, timeout=JOIN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            if link.joined.done():
+                return
+            failure = Failure(o.UNREACHABLE, f"the gateway did not join within {JOIN_TIMEOUT_S:g} s")
+            raise self._problem(link.cluster, ended.result() if ended.done() else failure)
+        finally:
+            ended.cancel()
+
+    def take_back(self, agent: RememberedAgent, port: int) -> None:
+        try:
+            self._start(agent.cluster, agent.agent, port, None, agent.session)
+        except (LinkProblem, KeyError) as error:  # a cluster that left the configuration, or cannot be asked any more
+            _log.warning("agent %s of cluster %s cannot be reached: %s", agent.agent, agent.cluster, error)
+
+    async def is_over(self, cluster: str, agent: str) -> str | None:
+        process = self._processes.get(agent)
+        if process is None or process.gone is None:
+            return None
+        if process.session and process.gone.session == process.session:
+            return f"its actor is gone: {process.gone.why or 'Ray does not say why'}"
+        return RESTARTED
+
+    async def end(self, cluster: str, agent: str) -> None:
+        process = self._processes.get(agent)
+        if process is None or process.gone is not None or await process.kill_gateway():
+            return
+        _log.info("the gateway %s of cluster %s could not be ended; its lease ends it", agent, cluster)
+
+    async def let_go(self, agent: str) -> None:
+        process = self._processes.pop(agent, None)
+        if process is not None:
+            await process.stop()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.let_go(agent) for agent in list(self._processes)))
+
+    def _start(
+        self, cluster: str, agent: str, port: int, join: dict[str, object] | None, session: str = ""
+    ) -> ConnectorProcess:
+        config = self._configs(cluster)
+        python = connector_python(config, self._settings)
+        find = o.Order(
+            cluster=cluster,
+            agent=agent,
+            head=config.head_address or "",
+            listener=(LOOPBACK, port),
+            patience_s=max(2 * self._settings.heartbeat_s, _LEAST_PATIENCE_S),
+        )
+        order = find
+        if join is not None:
+            order = replace(find, join=join, package=str(FOLDER), excludes=NOT_SHIPPED, inside=INSIDE_VARIABLE)
+
+        def command() -> Command:
+            return Command([python, "-u", str(_BOOT)], connector_environment(os.environ, config.resolve_token()))
+
+        self._processes[agent] = process = ConnectorProcess(order, find, command, session=session)
+        return process
+
+    def _problem(self, cluster: str, failure: Failure) -> LinkProblem:
+        python = connector_python(self._configs(cluster), self._settings)
+        return from_connector(cluster, python, failure.code, failure.sentence)

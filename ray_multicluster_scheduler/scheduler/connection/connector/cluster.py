@@ -1,0 +1,110 @@
+"""One Ray Client connection: find the gateway's actor, or make it, and know for sure when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, from_connecting
+
+GATEWAY_NAMESPACE = "rmcs-gateways"
+"""Apart from the actors of users, which are called as they please."""
+_CONCURRENT_CALLS = 8
+_NOT_FOUND = "Failed to look up actor"
+
+
+class Gone(Exception):
+    """The cluster answers, and has no such gateway. ``session``: that of the cluster which says so."""
+
+    def __init__(self, session: str, why: str = "") -> None:
+        super().__init__(why)
+        self.session, self.why = session, why
+
+
+def connect(order: o.Order) -> None:
+    """Raises Problem."""
+    env: dict[str, Any] = {}
+    if order.join is not None:
+        env = {
+            "py_modules": [order.package],
+            "excludes": list(order.excludes),
+            "env_vars": {order.inside: order.cluster},
+        }
+    try:
+        ray.init(
+            f"ray://{order.head}",
+            namespace=ACTOR_NAMESPACE,
+            runtime_env=env,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except Exception as error:
+        ours = (ray.__version__, platform.python_version())
+        raise from_connecting(order.head, error, ours) from error
+
+
+class Gateway:
+    """The actor, as it is seen through Ray Client. Its calls are made on one loop."""
+
+    def __init__(self, order: o.Order) -> None:
+        self._order = order
+        self._actor: Any = None
+
+    async def find(self) -> None:
+        """Raises Gone only when the cluster itself says that there is no such actor; Problem if it cannot be asked."""
+        try:
+            self._actor = ray.get_actor(self._order.agent, namespace=GATEWAY_NAMESPACE)
+        except ValueError as error:
+            if _NOT_FOUND not in str(error):  # a closed channel is a ValueError, too
+                raise Problem(o.BROKEN, f"the gateway cannot be looked for: {error}") from error
+            await self._confirm_gone()
+            raise Problem(o.BROKEN, "the gateway was not found by its name, but is listed") from error
+
+    def make(self) -> None:
+        """The actor is made; whether it starts, its first call tells."""
+        from ray_multicluster_scheduler.scheduler.connection.gateway.host import GatewayHost  # noqa: PLC0415 - not for find
+
+        actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(GatewayHost)
+        self._actor = actor.options(
+            name=self._order.agent,
+            namespace=GATEWAY_NAMESPACE,
+            lifetime="detached",
+            max_concurrency=_CONCURRENT_CALLS,
+        ).remote(self._order.join)
+
+    async def call(self, method: str, *args: Any, patience_s: float | None = None) -> Any:
+        """Raises TimeoutError when it is not answered, and whatever Ray raises."""
+        future = getattr(self._actor, method).remote(*args).future()
+        async with asyncio.timeout(patience_s or self._order.patience_s):
+            return await asyncio.wrap_future(future)
+
+    def kill(self) -> None:
+        ray.kill(self._actor)
+
+    async def _confirm_gone(self) -> None:
+        """To look up a name fails in the same words when the cluster's store does not answer. A list does not."""
+        look = ray.remote(num_cpus=0, max_retries=0)(_look_task()).remote(GATEWAY_NAMESPACE)
+        async with asyncio.timeout(2 * self._order.patience_s):
+            session, names = await asyncio.wrap_future(look.future())
+        if self._order.agent not in names:
+            raise Gone(session)
+
+
+def _look_task() -> Callable[[str], tuple[str, list[str]]]:
+    """A function inside a function is pickled by value: our package need not be where it runs."""
+
+    def look(namespace: str) -> tuple[str, list[str]]:
+        """The session, and who is in that namespace."""
+        import ray  # noqa: PLC0415 - over there
+        from ray.util import list_named_actors  # noqa: PLC0415 - over there
+
+        session = ray._private.worker.global_worker.node.session_name
+        return session, [one["name"] for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
+
+    return look

@@ -1,0 +1,73 @@
+"""Bytes both ways between our port for agents and the agent's connection, in whole batches."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any, Protocol
+
+from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize
+
+
+class Calls(Protocol):
+    """The gateway's actor."""
+
+    async def call(self, method: str, *args: Any, patience_s: float | None = None) -> Any: ...
+
+
+class Tunnel:
+    """One connection. One call with bytes is under way in each direction, with everything that waits by then."""
+
+    def __init__(self, gateway: Calls, listener: tuple[str, int], wait_s: float) -> None:
+        self._gateway, self._listener, self._wait_s = gateway, listener, wait_s
+        self._name = secrets.token_hex(8)
+
+    async def open(self, patience_s: float | None = None) -> dict[str, Any]:
+        """What the gateway says of itself. Raises OSError (nobody listens at our port), and what calls raise."""
+        self._reader, self._writer = await asyncio.open_connection(*self._listener)
+        try:
+            opened: dict[str, Any] = await self._gateway.call("open", self._name, patience_s=patience_s)
+        except BaseException:
+            self._writer.transport.abort()
+            raise
+        return opened
+
+    async def carry(self) -> None:
+        """Until one of the two ends closes it. Raises what calls raise, TimeoutError among it."""
+        both = [asyncio.ensure_future(self._here()), asyncio.ensure_future(self._there())]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+            self._writer.transport.abort()
+
+    async def close(self) -> str | None:
+        """Tell the other end; it says why the agent has ended, if it has."""
+        ended: str | None = await self._gateway.call("close", self._name)
+        return ended
+
+    async def _here(self) -> None:
+        size = ChunkSize()
+        while True:
+            began = time.monotonic()
+            data = await self._gateway.call("pull", self._name, size.bytes, self._wait_s)
+            if data is None:
+                return
+            if data:
+                if len(data) >= size.bytes:  # else most of the time was spent waiting for bytes
+                    size.took(len(data), time.monotonic() - began)
+                self._writer.write(data)
+                await self._writer.drain()
+
+    async def _there(self) -> None:
+        size = ChunkSize()
+        while data := await self._reader.read(size.bytes):
+            began = time.monotonic()
+            if not await self._gateway.call("push", self._name, data):
+                return
+            size.took(len(data), time.monotonic() - began)

@@ -1,0 +1,83 @@
+"""What is wrong with a head's address is told before Ray is asked, and in sentences after."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.connection.connector.checks import (
+    Problem,
+    check_port,
+    from_connecting,
+    raise_for_status,
+)
+from ray_multicluster_scheduler.scheduler.connection.link_problem import OF_CONNECTORS, from_connector
+
+MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.52.0
+    Python: 3.12.4
+This process on Ray Client was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+def test_a_closed_port_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check_port(f"127.0.0.1:{port}")
+    with pytest.raises(Problem, match=rf"nothing listens at head_address .*:{port}: Connection refused") as at:
+        check_port(f"127.0.0.1:{port}")
+    assert at.value.code == "HEAD_UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "has_token", "code", "says"),
+    [
+        ("UNAUTHENTICATED", "", True, "HEAD_WRONG_TOKEN", "does not take the token"),
+        ("UNAUTHENTICATED", "", False, "HEAD_WRONG_TOKEN", "asks for a token"),
+        ("UNIMPLEMENTED", "", True, "NOT_A_RAY_CLIENT", "is no Ray Client server"),
+        ("UNAVAILABLE", "Trying to connect an http1.x server", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
+        ("UNAVAILABLE", "Socket closed", True, "HEAD_UNREACHABLE", "Socket closed"),
+        ("DEADLINE_EXCEEDED", "", True, "HEAD_UNREACHABLE", "nothing answers there within"),
+    ],
+)
+def test_what_the_first_question_tells(status: str, details: str, has_token: bool, code: str, says: str) -> None:
+    with pytest.raises(Problem, match=says.replace("?", r"\?")) as caught:
+        raise_for_status("h:10001", status, details, has_token=has_token)
+    assert caught.value.code == code
+
+
+def test_any_other_answer_is_one_of_a_ray_client_server() -> None:
+    raise_for_status("h:10001", "NOT_FOUND", "no such client", has_token=True)
+
+
+def test_a_mismatch_names_both_versions_and_what_to_set() -> None:
+    problem = from_connecting("h:10001", RuntimeError(MISMATCH), ("2.60.0", "3.11.7"))
+    assert problem.code == "RAY_MISMATCH"
+    assert "the cluster runs Ray 2.52.0 on Python 3.12.4, the connector Ray 2.60.0 on Python 3.11.7" in problem.sentence
+    told = from_connector("a", "/usr/bin/python3", problem.code, problem.sentence)
+    assert told.permanent
+    assert "connector_python" in str(told.next_step)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConnectionError("ray client connection timeout"), "HEAD_UNREACHABLE"),
+        (RuntimeError("Unauthenticated: wrong"), "HEAD_WRONG_TOKEN"),
+        (ValueError("whatever\nmore"), "CONNECTOR_FAILED"),
+    ],
+)
+def test_other_ends_of_a_connection(error: Exception, code: str) -> None:
+    problem = from_connecting("h:10001", error, ("2.60.0", "3.11.7"))
+    assert problem.code == code
+    assert "\n" not in problem.sentence
+
+
+@pytest.mark.parametrize("code", sorted(OF_CONNECTORS))
+def test_each_code_has_its_next_step(code: str) -> None:
+    problem = from_connector("a", "python", code, "it went wrong")
+    assert (problem.code, problem.cluster) == (code, "a")
+    assert problem.next_step

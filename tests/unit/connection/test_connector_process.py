@@ -1,0 +1,186 @@
+"""A connector is watched from outside: killed when it hangs, replaced, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.scheduler.connection import connector_process
+from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess
+from tests.support.eventually import eventually
+
+FIND = o.Order("a", "agent-1", "h:10001", ("127.0.0.1", 1), 5.0)
+MAKE = replace(FIND, join={"token": "t"}, package="/p", inside="INSIDE")
+HEAD = """
+import json, os, subprocess, sys, time
+order = json.loads(sys.stdin.readline())
+say = lambda event, **more: print(json.dumps({"event": event, **more}), flush=True)
+starts = open(NOTES, "a"); starts.write(("make" if order["join"] else "find") + "\\n"); starts.close()
+def live():
+    while True:
+        say("beat"); time.sleep(0.05)
+"""
+READY = "say('ready', session='s1')\n"
+
+
+class Script:
+    """A connector that does what a test says; it notes each start."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.notes = folder / "starts"
+        self.file = folder / "connector.py"
+        self.becomes(text)
+
+    def becomes(self, text: str) -> None:
+        self.file.write_text(HEAD.replace("NOTES", repr(str(self.notes))) + textwrap.dedent(text))
+
+    def command(self) -> Command:
+        return Command([sys.executable, str(self.file)], dict(os.environ))
+
+    def starts(self) -> list[str]:
+        return self.notes.read_text().split() if self.notes.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector_process, "_PAUSES_S", (0.01,))
+
+
+async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_process, "SILENCE_S", 1.0)
+    script = Script(tmp_path, READY + "time.sleep(1000)")
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await kept.ready.wait()
+    hung = kept.pid
+    script.becomes(READY + "live()")
+    assert hung is not None
+    await eventually(lambda: kept.ready.is_set() and kept.pid != hung)
+    assert script.starts() == ["make", "find"]
+    assert not psutil.pid_exists(hung)
+    assert kept.failure is not None
+    assert "silent for 1 s" in kept.failure.sentence
+    await kept.stop()
+
+
+async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector_process, "SILENCE_S", 1.0)
+    script = Script(tmp_path, READY + "live()")
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await kept.ready.wait()
+    first = kept.pid
+    await asyncio.sleep(1.5)
+    assert (kept.pid, script.starts()) == (first, ["make"])
+    await kept.stop()
+
+
+async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_process, "CONNECT_PATIENCE_S", 1.0)
+    script = Script(tmp_path, "say('phase', phase='connect to h:10001'); time.sleep(1000)")
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    failure = await kept.wait_ended()
+    assert failure == connector_process.Failure(
+        "HEAD_UNREACHABLE", "the connector took more than 1 s to connect to h:10001"
+    )
+    assert script.starts() == ["make"], "whoever started it decides what comes next"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("say('failed', code='RAY_MISMATCH', sentence='the cluster runs Ray 9')", "RAY_MISMATCH", "runs Ray 9"),
+        ("sys.stderr.write('no module named x'); sys.exit(3)", "CONNECTOR_FAILED", "status 3.*no module named x"),
+        ("os.kill(os.getpid(), 9)", "CONNECTOR_FAILED", "by signal 9"),
+        ("say('gone', session='s1', why='its environment failed')", "CONNECTOR_FAILED", "its environment failed"),
+    ],
+)
+async def test_why_the_first_one_failed_is_told(tmp_path: Path, text: str, code: str, says: str) -> None:
+    kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, text).command)
+    failure = await kept.wait_ended()
+    assert failure.code == code
+    assert re.search(says, failure.sentence), failure.sentence
+
+
+async def test_an_interpreter_that_cannot_be_started_is_told() -> None:
+    kept = ConnectorProcess(MAKE, FIND, lambda: Command(["/no/such/python"], {}))
+    failure = await kept.wait_ended()
+    assert "/no/such/python cannot be started: No such file" in failure.sentence
+
+
+async def test_a_token_that_cannot_be_read_is_told() -> None:
+    def command() -> Command:
+        raise ConfigurationError("auth_token of cluster a refers to NOTHING, which is not set.")
+
+    failure = await ConnectorProcess(MAKE, FIND, command).wait_ended()
+    assert failure.code == "HEAD_WRONG_TOKEN"
+    assert "NOTHING" in failure.sentence
+
+
+async def test_a_gateway_that_is_gone_is_looked_for_no_more(tmp_path: Path) -> None:
+    script = Script(tmp_path, READY + "say('gone', session='s2', why='')")
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await eventually(lambda: kept.gone is not None)
+    await asyncio.sleep(0.3)
+    assert script.starts() == ["make"]
+    assert (kept.session, kept.gone) == ("s1", connector_process.GatewayGone("s2", ""))
+    await kept.stop()
+
+
+async def test_what_was_before_us_is_looked_for_again_and_again_while_nobody_answers(tmp_path: Path) -> None:
+    script = Script(tmp_path, "say('failed', code='HEAD_UNREACHABLE', sentence='nothing listens')")
+    kept = ConnectorProcess(FIND, FIND, script.command, session="s1")
+    await eventually(lambda: len(script.starts()) > 2)
+    assert kept.gone is None, "nobody said so"
+    script.becomes(READY + "live()")
+    await kept.ready.wait()
+    await kept.stop()
+
+
+async def test_stop_leaves_no_process(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, _with_child(child)).command)
+    await kept.ready.wait()
+    pids = [kept.pid, int(child.read_text())]
+    await kept.stop()
+    await eventually(lambda: not any(_alive(pid) for pid in pids))
+
+
+def _with_child(note: Path) -> str:
+    return (
+        "one = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+        f"open({str(note)!r}, 'w').write(str(one.pid))\n" + READY + "live()"
+    )
+
+
+def _alive(pid: int | None) -> bool:
+    return pid is not None and psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_the_gateway_is_ended_through_its_connector(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path, READY + "assert json.loads(sys.stdin.readline()) == {'order': 'kill'}\nsay('killed')\nlive()"
+    )
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await kept.ready.wait()
+    assert await kept.kill_gateway()
+    await kept.stop()
+    assert not await kept.kill_gateway(), "nobody is there to do it"
+
+
+def test_an_order_survives_the_pipe() -> None:
+    assert o.Order.from_line(MAKE.line()) == MAKE
+    assert json.loads(FIND.line())["join"] is None

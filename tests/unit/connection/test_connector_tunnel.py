@@ -1,0 +1,168 @@
+"""The tunnel between our port and an agent's connection in an actor: whole batches, in order, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.connection.connector import chunks
+from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize
+from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel as Carried
+from ray_multicluster_scheduler.scheduler.connection.gateway.host_tunnel import Offers, Tunnel
+
+
+class Actor:
+    """What GatewayHost does, without Ray: its calls run on threads, and each is counted."""
+
+    tunnel: Tunnel
+
+    def __init__(self, offers: Offers) -> None:
+        self.offers = offers
+        self.calls: dict[str, list[int]] = {"push": [], "pull": []}
+
+    async def call(self, method: str, *args: Any, patience_s: float | None = None) -> Any:
+        return await asyncio.to_thread(getattr(self, method), *args)
+
+    def open(self, name: str) -> dict[str, Any]:
+        self.tunnel = Tunnel(name)
+        self.offers.put(self.tunnel.theirs)
+        return {"session": "s1", "ended": None}
+
+    def pull(self, name: str, most: int, wait_s: float) -> bytes | None:
+        data = self.tunnel.pull(most, wait_s)
+        self.calls["pull"].append(len(data or b""))
+        assert len(data or b"") <= most
+        return data
+
+    def push(self, name: str, data: bytes) -> bool:
+        self.calls["push"].append(len(data))
+        return self.tunnel.push(data)
+
+    def close(self, name: str) -> str | None:
+        self.tunnel.close()
+        return "told to"
+
+
+class Line:
+    """Our port for agents, a tunnel to it, and the agent's end."""
+
+    async def open(self) -> Line:
+        came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.server = await asyncio.start_server(lambda *streams: came.set_result(streams), "127.0.0.1", 0)
+        offers = Offers(asyncio.get_running_loop())
+        self.actor = Actor(offers)
+        self.tunnel = Carried(self.actor, self.server.sockets[0].getsockname()[:2], 0.2)
+        assert (await self.tunnel.open())["session"] == "s1"
+        self.ours = await came
+        self.theirs = await offers.take()
+        self.carrying = asyncio.create_task(self.tunnel.carry())
+        return self
+
+    async def close(self) -> None:
+        self.carrying.cancel()
+        await asyncio.gather(self.carrying, return_exceptions=True)
+        for _, writer in (self.ours, self.theirs):
+            writer.transport.abort()
+        self.actor.tunnel.close()
+        self.server.close()
+        await self.server.wait_closed()
+
+
+@pytest.fixture
+async def line() -> Any:
+    made = await Line().open()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("way", ["here", "there"])
+async def test_everything_arrives_in_order_both_ways(line: Line, way: str) -> None:
+    source, sink = (line.theirs, line.ours) if way == "here" else (line.ours, line.theirs)
+    data = bytes(range(256)) * 20_000
+    source[1].write(data)
+    assert await asyncio.wait_for(sink[0].readexactly(len(data)), 20) == data
+
+
+async def test_what_is_small_goes_at_once(line: Line) -> None:
+    line.theirs[1].write(b"hello")
+    assert await asyncio.wait_for(line.ours[0].readexactly(5), 5) == b"hello"
+    line.ours[1].write(b"well")
+    assert await asyncio.wait_for(line.theirs[0].readexactly(4), 5) == b"well"
+
+
+async def test_when_our_end_closes_the_tunnel_ends_and_the_agent_is_told(line: Line) -> None:
+    line.ours[1].close()
+    await asyncio.wait_for(line.carrying, 5)
+    assert await line.tunnel.close() == "told to"
+    assert await asyncio.wait_for(line.theirs[0].read(), 5) == b""
+
+
+async def test_when_the_agent_closes_our_end_sees_it(line: Line) -> None:
+    line.theirs[1].close()
+    await asyncio.wait_for(line.carrying, 5)
+    assert await asyncio.wait_for(line.ours[0].read(), 5) == b""
+
+
+def test_a_pull_that_waits_is_woken_when_the_connection_closes() -> None:
+    tunnel = Tunnel("one")
+    threading.Timer(0.1, tunnel.close).start()
+    assert tunnel.pull(100, 20.0) is None
+    assert tunnel.pull(100, 20.0) is None, "it stays closed"
+    assert not tunnel.push(b"anything")
+    tunnel.theirs.close()
+
+
+def test_a_pull_without_news_comes_back_empty() -> None:
+    tunnel = Tunnel("one")
+    assert tunnel.pull(100, 0.01) == b""
+    tunnel.theirs.send(b"abcdef")
+    assert tunnel.pull(4, 1.0) == b"abcd"
+    assert tunnel.pull(4, 1.0) == b"ef"
+    tunnel.close()
+    tunnel.theirs.close()
+
+
+async def test_an_offer_that_nobody_took_gives_way_to_the_next() -> None:
+    offers = Offers(asyncio.get_running_loop())
+    first, second = Tunnel("first"), Tunnel("second")
+    offers.put(first.theirs)
+    offers.put(second.theirs)
+    await asyncio.sleep(0)
+    reader, writer = await asyncio.wait_for(offers.take(), 5)
+    second.push(b"for the second")
+    assert await asyncio.wait_for(reader.readexactly(14), 5) == b"for the second"
+    assert first.pull(10, 1.0) is None
+    first.close()
+    second.close()
+    writer.transport.abort()
+
+
+def test_chunks_grow_while_they_are_quick_and_shrink_when_they_are_slow() -> None:
+    size = ChunkSize()
+    for _ in range(20):
+        size.took(size.bytes, 0.01)
+    assert size.bytes == chunks.MOST_BYTES
+    size.took(size.bytes, 3.0)
+    assert size.bytes == chunks.MOST_BYTES // 2
+    for _ in range(20):
+        size.took(size.bytes, 3.0)
+    assert size.bytes == chunks.LEAST_BYTES
+
+
+def test_a_slow_small_call_says_nothing_of_the_line_and_neither_does_a_quick_one() -> None:
+    size = ChunkSize()
+    size.took(100, 5.0)
+    size.took(100, 0.001)
+    assert size.bytes == chunks.FIRST_BYTES
+
+
+def test_on_64_kilobytes_a_second_no_chunk_takes_longer_than_a_moment() -> None:
+    size, took = ChunkSize(), []
+    for _ in range(30):
+        seconds = size.bytes / (64 * 1024)
+        took.append(seconds)
+        size.took(size.bytes, seconds)
+    assert max(took) <= 2.0
