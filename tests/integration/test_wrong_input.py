@@ -172,6 +172,7 @@ CASES = [
         NoHealthyClusterError,
         "cannot dial back",
         "agent_advertise",
+        cluster=lambda world: {"carrier": "agent"},
         settings={"agent_advertise": "127.0.0.1:1"},
     ),
 ]

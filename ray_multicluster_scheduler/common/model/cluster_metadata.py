@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from ray_multicluster_scheduler.common.model.resources import Resources
 
-Carrier = Literal["auto", "agent", "ray_client"]
+Carrier = Literal["auto", "agent", "dial_in", "ray_client"]
 
 
 @dataclass(frozen=True, slots=True)

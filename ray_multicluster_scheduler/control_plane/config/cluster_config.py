@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.config.environment_spec import nor
 from ray_multicluster_scheduler.control_plane.config.settings import Strict
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_NOT_FOR_PLACEMENT = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -58,8 +59,12 @@ class ClusterConfig(Strict):
     """At most so many Ray jobs of ours: each costs the head 60 to 100 MB."""
     max_in_flight: Annotated[int, Field(ge=1)] = 1000
     """At most so many items of ours."""
-    carrier: Literal["auto", "agent", "ray_client"] = "auto"
-    """How tasks reach it: by an agent that dials back, or by Ray Client."""
+    carrier: Literal["auto", "agent", "dial_in", "ray_client"] = "auto"
+    """How tasks reach it: by an agent that dials back, by one that listens and is dialled, or by Ray Client."""
+    agent_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Where an agent listens that is dialled; 0 is any free port."""
+    agent_address: str | None = None
+    """Where it is dialled, ``host:port``, if that is not the address of its own machine."""
     connector_python: Annotated[str, Field(min_length=1)] | None = None
     """A Python on this machine that has the cluster's version of Ray, for its connector (Ray Client)."""
     autoscaling: bool = False
@@ -74,7 +79,7 @@ class ClusterConfig(Strict):
             raise ValueError(f"{value!r} is no name for a cluster: use letters, digits, '_', '-' and '.', at most 63")
         return value
 
-    @field_validator("head_address")
+    @field_validator("head_address", "agent_address")
     @classmethod
     def _head_is_host_port(cls, value: str | None) -> str | None:
         return None if value is None else check_host_port(value)
@@ -123,8 +128,8 @@ class ClusterConfig(Strict):
             raise ValueError("has neither head_address nor dashboard; at least one of them is needed")
         if self.carrier == "ray_client" and self.head_address is None:
             raise ValueError("has carrier: ray_client, which needs head_address (host:port of its Ray Client)")
-        if self.carrier == "agent" and self.dashboard is None:
-            raise ValueError("has carrier: agent, which needs dashboard")
+        if self.carrier in ("agent", "dial_in") and self.dashboard is None:
+            raise ValueError(f"has carrier: {self.carrier}, which needs dashboard")
         if self.auth_token is not None and self.auth_token_path is not None:
             raise ValueError("has both auth_token and auth_token_path; keep one of them")
         return self
@@ -137,7 +142,7 @@ class ClusterConfig(Strict):
 
     def metadata(self) -> ClusterMetadata:
         """The part without secrets that placement needs."""
-        fields = self.model_dump(exclude={"auth_token", "auth_token_path", "tls", "connector_python"})
+        fields = self.model_dump(exclude=_NOT_FOR_PLACEMENT)
         return ClusterMetadata.from_dict(fields)
 
     def resolve_token(self, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log
 from ray_multicluster_scheduler.scheduler.connection.own_package import ship_own_package
@@ -23,16 +25,25 @@ _POLL_S = 0.25
 JOIN_TIMEOUT_S = 60.0
 ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 CONTROL_PLANE_KEY, AGENT_KEY = "rmcs_control_plane", "rmcs_agent"
+Listens = Callable[[tuple[str, int] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class JoinInvitation:
-    """What an agent is told: where to dial, the one-time token, whom to trust."""
+    """What an agent is told: where to dial, the one-time token, whom to trust. Or, with ``identity``, to listen at
+    ``port`` (0: any free one) of its own machine for whoever has the same key."""
 
     host: str
     port: int
     token: str
     certificate: str | None
+    identity: str | None = None
+    admit: Admit | None = None
+    """How a connection to it that somebody else has made is let in."""
+
+    @property
+    def addresses(self) -> list[list[str | int]]:
+        return [] if self.identity is not None else [[self.host, self.port]]
 
 
 class AgentLauncher:
@@ -42,18 +53,28 @@ class AgentLauncher:
         self._control_plane = control_plane
         self._packages = packages
 
-    async def launch(self, client: DashboardClient, python: str, link: AgentLink, invitation: JoinInvitation) -> None:
-        """Submit the agent's job and wait until it has joined. Raises LinkProblem, DashboardProblem."""
+    async def launch(
+        self,
+        client: DashboardClient,
+        python: str,
+        link: AgentLink,
+        invitation: JoinInvitation,
+        listens: Listens | None = None,
+    ) -> None:
+        """Submit the agent's job and wait until it has joined. ``listens`` is called with what the log of its job says
+        of where it listens, and may raise. Raises LinkProblem, DashboardProblem."""
         package = await ship_own_package(self._packages, client)
         await self._warn_of_foreign_agents(client)
-        join = {
+        join: dict[str, Any] = {
             "cluster": link.cluster,
             "agent": link.agent,
-            "addresses": [[invitation.host, invitation.port]],
+            "addresses": invitation.addresses,
             "token": invitation.token,
             "own_modules": [package],
             "certificate": invitation.certificate,
         }
+        if invitation.identity is not None:
+            join["listen"] = {"port": invitation.port, "identity": invitation.identity}
         await client.submit_job(
             link.agent,
             f"{shlex.quote(python)} -u -m ray_multicluster_scheduler.scheduler.connection.gateway",
@@ -64,9 +85,11 @@ class AgentLauncher:
             metadata={CONTROL_PLANE_KEY: self._control_plane, AGENT_KEY: link.cluster},
             entrypoint_num_cpus=0,
         )
-        await self._wait_until_joined(client, python, link, f"{invitation.host}:{invitation.port}")
+        await self._wait_until_joined(client, python, link, f"{invitation.host}:{invitation.port}", listens)
 
-    async def _wait_until_joined(self, client: DashboardClient, python: str, link: AgentLink, told: str) -> None:
+    async def _wait_until_joined(
+        self, client: DashboardClient, python: str, link: AgentLink, told: str, listens: Listens | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + JOIN_TIMEOUT_S
         while not link.joined.done():
@@ -75,6 +98,8 @@ class AgentLauncher:
                 break
             try:
                 info = await client.job_info(link.agent)
+                if listens is not None and info is not None:
+                    listens(m.listens_at(await client.job_logs(link.agent)))
             except DashboardProblem as problem:
                 if problem.permanent or loop.time() > deadline:
                     raise

@@ -118,16 +118,21 @@ class AgentListener:
                 self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.admit(reader, writer)
+
+    async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Shake hands, whoever dialled, and give the connection to its link; False if it was turned away."""
         self._open.add(writer)
         try:
             admitted, link = await asyncio.wait_for(self._admit(reader, writer), _HANDSHAKE_TIMEOUT_S)
         except (OSError, FrameError, TimeoutError, PermissionError) as error:
             _log.warning("a connection to the agent port was turned away: %s", error)
             writer.close()
-            return
+            return False
         finally:
             self._open.discard(writer)
         link.admitted(admitted)
+        return True
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Admitted, Expected]:
         nonce = secrets.token_hex(16)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 
-CarrierName = Literal["agent", "ray_client"]
-CANNOT_DIAL = "AGENT_CANNOT_DIAL"
+CarrierName = Literal["agent", "dial_in", "ray_client"]
+NO_WAY = frozenset({"AGENT_CANNOT_DIAL", "AGENT_CANNOT_LISTEN", "AGENT_UNREACHABLE"})
+"""Codes of an agent that was started, but cannot be spoken to in this way; in another one it may be."""
 
 
 class Carrier(Protocol):
@@ -25,8 +28,11 @@ class Carrier(Protocol):
     async def launch(self, link: AgentLink, invitation: JoinInvitation) -> None:
         """Start the agent and wait until it has joined. Raises LinkProblem, DashboardProblem."""
 
-    def take_back(self, agent: RememberedAgent, port: int) -> None:
-        """An agent of the process before ours may come back, at this port of ours."""
+    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+        """An agent of the process before ours may come back, at this port of ours, or by ``admit``."""
+
+    def remembers(self, agent: str) -> Mapping[str, Any]:
+        """Fields of RememberedAgent that the next process needs, once the agent has joined."""
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
         """Why the agent, and with it all that it ran, is known to be dead; None if it is not known to be."""
@@ -49,24 +55,26 @@ class CarrierChoice:
     why: str
 
 
-def choose(config: ClusterConfig, cannot_dial: str | None = None) -> CarrierChoice:
-    """The way to this cluster; ``cannot_dial``: its agent was started, and this is why it could not reach us.
-
-    Raises LinkProblem.
-    """
-    if config.carrier == "ray_client" and config.head_address is not None:
-        return CarrierChoice("ray_client", "its carrier is ray_client")
-    if config.carrier == "agent" and config.dashboard is not None:
-        return CarrierChoice("agent", "its carrier is agent")
-    if config.carrier == "auto" and config.dashboard is None:
-        return CarrierChoice("ray_client", "it has no dashboard, so an agent cannot be started there as a job")
-    if config.carrier == "auto" and cannot_dial is not None and config.head_address is not None:
-        return CarrierChoice("ray_client", f"its agent cannot dial back to {cannot_dial}")
-    if config.carrier == "auto":
-        return CarrierChoice("agent", "it has a dashboard, by which an agent is started")
-    lacking = "head_address" if config.carrier == "ray_client" else "dashboard"
+def ways(config: ClusterConfig) -> list[CarrierChoice]:
+    """The ways that its configuration leaves, the best first. Raises LinkProblem if there is none."""
+    asked = config.carrier
+    if asked == "ray_client" and config.head_address is not None:
+        return [CarrierChoice("ray_client", "its carrier is ray_client")]
+    if asked == "agent" and config.dashboard is not None:
+        return [CarrierChoice("agent", "its carrier is agent")]
+    if asked == "dial_in" and config.dashboard is not None:
+        return [CarrierChoice("dial_in", "its carrier is dial_in")]
+    if asked == "auto":
+        left = []
+        if config.dashboard is not None:
+            left.append(CarrierChoice("agent", "it has a dashboard, by which an agent is started"))
+            left.append(CarrierChoice("dial_in", "its agent listens, and is dialled"))
+        if config.head_address is not None:
+            left.append(CarrierChoice("ray_client", "it has no dashboard, by which an agent could be started"))
+        return left
+    lacking = "head_address" if asked == "ray_client" else "dashboard"
     raise LinkProblem(
-        f"cluster {config.name!r} has no carrier for tasks: its carrier is {config.carrier}, and it has no {lacking}.",
+        f"cluster {config.name!r} has no carrier for tasks: its carrier is {asked}, and it has no {lacking}.",
         code="NO_CARRIER",
         permanent=True,
         cluster=config.name,
@@ -78,16 +86,30 @@ class Choices:
     """What was found out of each cluster, for as long as its configuration stays."""
 
     def __init__(self) -> None:
-        self._cannot_dial: dict[str, tuple[ClusterConfig, str]] = {}
+        self._closed: dict[str, tuple[ClusterConfig, dict[CarrierName, LinkProblem]]] = {}
 
     def choose(self, config: ClusterConfig) -> CarrierChoice:
         """Raises LinkProblem."""
-        known, why = self._cannot_dial.get(config.name, (None, None))
-        return choose(config, why if known == config else None)
+        left, closed = self._left(config), self._of(config)
+        if not closed:
+            return left[0]
+        return replace(left[0], why=" ".join(problem.message for problem in closed.values()))
 
-    def other_way(self, config: ClusterConfig, problem: LinkProblem) -> bool:
-        """After this problem: is there another way now?"""
-        if problem.code != CANNOT_DIAL:
-            return False
-        self._cannot_dial[config.name] = (config, problem.message.partition("cannot dial back to ")[2].rstrip("."))
-        return self.choose(config).carrier == "ray_client"
+    def other_way(self, config: ClusterConfig, by: CarrierName, problem: LinkProblem) -> CarrierChoice | None:
+        """After this problem: the way to try now. If there is none any more, the next time begins with the first."""
+        if problem.code not in NO_WAY:
+            return None
+        closed = {**self._of(config), by: problem}
+        self._closed[config.name] = (config, closed)
+        if all(way.carrier in closed for way in ways(config)):
+            del self._closed[config.name]
+            return None
+        return self.choose(config)
+
+    def _left(self, config: ClusterConfig) -> list[CarrierChoice]:
+        closed = self._of(config)
+        return [way for way in ways(config) if way.carrier not in closed]
+
+    def _of(self, config: ClusterConfig) -> dict[CarrierName, LinkProblem]:
+        known, closed = self._closed.get(config.name, (None, {}))
+        return closed if known == config else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess, Failure
 from ray_multicluster_scheduler.scheduler.connection.connector_python import connector_environment, connector_python
+from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_connector
@@ -68,7 +69,10 @@ class ClientCarrier:
         finally:
             ended.cancel()
 
-    def take_back(self, agent: RememberedAgent, port: int) -> None:
+    def remembers(self, agent: str) -> Mapping[str, Any]:
+        return {}
+
+    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
         try:
             self._start(agent.cluster, agent.agent, port, None, agent.session)
         except (LinkProblem, KeyError) as error:  # a cluster that left the configuration, or cannot be asked any more

@@ -162,7 +162,7 @@ class LinkInfo:
     """What the other side said of itself when it came up."""
 
     cluster: str
-    carrier: Literal["agent", "ray_client"]
+    carrier: Literal["agent", "dial_in", "ray_client"]
     protocol: int
     ray_version: str
     python_version: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -10,6 +11,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Setti
 from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress, agent_address
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import ENDED, AgentLauncher, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
@@ -39,8 +41,11 @@ class JobCarrier:
         python = self._configs(link.cluster).python
         await self._launcher.launch(self._jobs.client(link.cluster), python, link, invitation)
 
-    def take_back(self, agent: RememberedAgent, port: int) -> None:
+    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
         """It dials by itself."""
+
+    def remembers(self, agent: str) -> Mapping[str, Any]:
+        return {}
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
         try:

@@ -12,7 +12,8 @@ class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
     A ``fresh`` one has not joined yet: it has a one-time ``token``, and was given nothing. It was told to go on for
     ``away_s`` without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written
-    down. It came by ``carrier``, into the Ray session ``session`` ("": not written down)."""
+    down. It came by ``carrier``, into the Ray session ``session`` ("": not written down). One that is dialled
+    ``listens`` at one of these addresses, and shows the key ``identity``."""
 
     cluster: str
     agent: str
@@ -26,6 +27,8 @@ class RememberedAgent:
     fresh: bool = False
     carrier: str = "agent"
     session: str = ""
+    listens: tuple[tuple[str, int], ...] = ()
+    identity: str = ""
 
     def longer_s(self, lease_s: float) -> float:
         """By so much its lease is longer than this one, if it is."""
@@ -36,7 +39,9 @@ class RememberedAgent:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+        fields = {name: data[name] for name in cls.__slots__ if name in data}
+        fields["listens"] = tuple((str(host), int(port)) for host, port in fields.get("listens", ()))
+        return cls(**fields)
 
 
 class LinkMemory(Protocol):

@@ -97,7 +97,7 @@ def info_from(cluster: str, hello: dict[str, Any]) -> LinkInfo:
     """What an agent says of itself."""
     return LinkInfo(
         cluster=cluster,
-        carrier="ray_client" if hello.get("carrier") == "ray_client" else "agent",
+        carrier=carrier if (carrier := hello.get("carrier")) in ("dial_in", "ray_client") else "agent",
         protocol=int(hello["protocol"]),
         ray_version=str(hello["ray_version"]),
         python_version=str(hello["python_version"]),

@@ -63,6 +63,14 @@ def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) 
             next_step="set agent_listen and agent_advertise to an address of this machine that the cluster's head "
             "can reach, and open that port",
         )
+    if m.LISTEN_FAILED in log:
+        return LinkProblem(
+            f"the agent in cluster {cluster!r} started, but cannot listen at {_after(m.LISTEN_FAILED, log)}.",
+            code="AGENT_CANNOT_LISTEN",
+            permanent=True,
+            cluster=cluster,
+            next_step=f"give cluster {cluster!r} another agent_port, or none, and any free port is taken",
+        )
     no_interpreter = "not found" in log and python in log
     if m.NO_RAY in log or no_interpreter or "No module named" in log:
         reason = _after(m.NO_RAY, log) if m.NO_RAY in log else tail

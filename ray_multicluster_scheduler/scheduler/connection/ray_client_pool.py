@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.connection.agent_listener import Agent
 from ray_multicluster_scheduler.scheduler.connection.carrier import Carrier, CarrierChoice, CarrierName, Choices
 from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_carrier import JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
@@ -60,6 +61,7 @@ class RayClientPool:
         launcher = AgentLauncher(control_plane, packages)
         self._carriers: dict[str, Carrier] = {
             "agent": JobCarrier(self._clusters_now, settings, jobs, launcher),
+            "dial_in": DialInCarrier(self._clusters_now, settings, jobs, launcher),
             "ray_client": ClientCarrier(self._clusters_now, settings),
         }
         self._choices = Choices()
@@ -168,14 +170,16 @@ class RayClientPool:
             await before.over.wait()  # one link of a cluster at a time, or their reports would mix
             self._forget(before.agent)  # it is dead: the next process must not take it for the link instead
         config = self._clusters[cluster]
-        choice = self._choices.choose(config)
-        try:
-            return await self._launch(config, choice.carrier)
-        except LinkProblem as problem:
-            if choice.carrier == "ray_client" or not self._choices.other_way(config, problem):
-                raise
-            _log.warning("%s Trying Ray Client instead, at %s", problem.message, config.head_address)
-            return await self._launch(config, "ray_client")
+        way = self._choices.choose(config)
+        while True:
+            try:
+                return await self._launch(config, way.carrier)
+            except LinkProblem as problem:
+                other = self._choices.other_way(config, way.carrier, problem)
+                if other is None:
+                    raise
+                _log.warning("%s Trying %s instead", problem.message, other.carrier)
+                way = other
 
     async def _launch(self, config: ClusterConfig, by: CarrierName) -> AgentLink:
         cluster, carrier = config.name, self._carriers[by]
@@ -186,7 +190,9 @@ class RayClientPool:
         link = self._new_link(cluster, agent, carrier)
         certificate = None if address.loopback else self._tls().certificate
         token, secret = port.expect(cluster, agent, link)
-        invitation = JoinInvitation(address.tell_host, address.tell_port or number, token, certificate)
+        invitation = JoinInvitation(
+            address.tell_host, address.tell_port or number, token, certificate, admit=port.admit
+        )
         known = RememberedAgent(
             cluster,
             agent,
@@ -202,8 +208,8 @@ class RayClientPool:
         try:
             await self._remember(known)
             await carrier.launch(link, invitation)
-            session = link.info.session_id
-            await self._remember(replace(known, token="", fresh=False, session=session))  # nosec B106 # it is forgotten here
+            more = {"session": link.info.session_id, **carrier.remembers(agent)}
+            await self._remember(replace(known, token="", fresh=False, **more))  # nosec B106 # it is forgotten here
         except BaseException:
             port.forget(agent)
             await self._abandon(link, carrier)
@@ -226,7 +232,7 @@ class RayClientPool:
                 self._beside(carrier.end(one.cluster, one.agent))
                 continue
             tls = self._tls().context if one.tls else None
-            place = (one.host, 0 if one.carrier == "ray_client" else one.port)  # a connector is told where to dial
+            place = (one.host, one.port if one.carrier == "agent" else 0)  # only such an agent knows where we were
             port = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
             link = self._new_link(one.cluster, one.agent, carrier, of_before=one)
             self._known[one.agent] = one
@@ -238,7 +244,7 @@ class RayClientPool:
         for one, port in expected:
             carrier = self._carriers[one.carrier]
             try:
-                carrier.take_back(one, await port.start())
+                carrier.take_back(one, await port.start(), port.admit)
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
                 self._ports.pop((one.host, one.port), None)  # others are not to wait for it

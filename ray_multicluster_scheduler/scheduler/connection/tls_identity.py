@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+
+from ray_multicluster_scheduler.common.tls_pem import certificate_of, show
 
 _VALID = datetime.timedelta(days=3650)
 
@@ -52,15 +51,9 @@ def make_identity() -> TlsIdentity:
 
 def identity_from(pem: bytes) -> TlsIdentity:
     """One that was made before. Raises ValueError for what is none."""
-    begin = pem.find(b"-----BEGIN CERTIFICATE-----")
-    if begin < 0:
-        raise ValueError("there is no certificate")
+    text = pem.decode("ascii")
+    certificate = certificate_of(text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory(prefix="rmcs-tls-") as folder:
-        path = Path(folder, "identity.pem")
-        # The ssl module reads keys from files only; this one is ours alone and gone at once.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-        context.load_cert_chain(path)
-    return TlsIdentity(context, pem[begin:].decode(), pem)
+    show(context, text)
+    return TlsIdentity(context, certificate, pem)

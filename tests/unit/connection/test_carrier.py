@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.carrier import Choices, choose
+from ray_multicluster_scheduler.scheduler.connection.carrier import Choices, ways
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log
@@ -16,25 +17,29 @@ from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkPro
 BOTH = {"dashboard": "http://h:8265", "head_address": "h:10001"}
 CANNOT = from_agent_log("a", "python", "10.0.0.1:4000", "FAILED", f"{m.DIAL_FAILED} 10.0.0.1:4000 (no answer)")
 
+UNREACHABLE = LinkProblem("no route", code="AGENT_UNREACHABLE", permanent=True, cluster="a")
+
 
 def config(**keys: Any) -> ClusterConfig:
     return ClusterConfig(**{"name": "a", **keys})
 
 
 @pytest.mark.parametrize(
-    ("keys", "cannot_dial", "carrier", "says"),
+    ("keys", "ways_there", "says"),
     [
-        ({**BOTH}, None, "agent", "it has a dashboard"),
-        ({**BOTH, "carrier": "agent"}, "closed", "agent", "its carrier is agent"),
-        ({**BOTH, "carrier": "ray_client"}, None, "ray_client", "its carrier is ray_client"),
-        ({"head_address": "h:10001"}, None, "ray_client", "it has no dashboard"),
-        ({**BOTH}, "10.0.0.1:1", "ray_client", "its agent cannot dial back to 10.0.0.1:1"),
-        ({"dashboard": "http://h:8265"}, "a firewall", "agent", "it has a dashboard"),
+        ({**BOTH}, ["agent", "dial_in", "ray_client"], "it has a dashboard"),
+        ({**BOTH, "carrier": "agent"}, ["agent"], "its carrier is agent"),
+        ({**BOTH, "carrier": "dial_in"}, ["dial_in"], "its carrier is dial_in"),
+        ({**BOTH, "carrier": "ray_client"}, ["ray_client"], "its carrier is ray_client"),
+        ({"head_address": "h:10001"}, ["ray_client"], "it has no dashboard"),
+        ({"dashboard": "http://h:8265"}, ["agent", "dial_in"], "it has a dashboard"),
     ],
 )
-def test_which_way_and_why(keys: dict[str, Any], cannot_dial: str | None, carrier: str, says: str) -> None:
-    choice = choose(config(**keys), cannot_dial)
-    assert choice.carrier == carrier
+def test_which_way_and_why(keys: dict[str, Any], ways_there: list[str], says: str) -> None:
+    one = config(**keys)
+    assert [way.carrier for way in ways(one)] == ways_there
+    choice = Choices().choose(one)
+    assert choice.carrier == ways_there[0]
     assert says in choice.why
 
 
@@ -43,6 +48,7 @@ def test_which_way_and_why(keys: dict[str, Any], cannot_dial: str | None, carrie
     [
         ({"carrier": "ray_client", "dashboard": "http://h:8265"}, "needs head_address"),
         ({"carrier": "agent", "head_address": "h:10001"}, "needs dashboard"),
+        ({"carrier": "dial_in", "head_address": "h:10001"}, "needs dashboard"),
     ],
 )
 def test_a_carrier_that_lacks_its_address_is_refused(keys: dict[str, Any], says: str) -> None:
@@ -50,25 +56,44 @@ def test_a_carrier_that_lacks_its_address_is_refused(keys: dict[str, Any], says:
         config(**keys)
 
 
-def test_an_agent_that_could_not_dial_is_remembered_until_the_configuration_changes() -> None:
+def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -> None:
     choices, both = Choices(), config(**BOTH)
     assert CANNOT.code == "AGENT_CANNOT_DIAL"
-    assert choices.other_way(both, CANNOT)
-    assert choices.choose(both).carrier == "ray_client"
-    assert "10.0.0.1:4000" in choices.choose(both).why
+    second = choices.other_way(both, "agent", CANNOT)
+    assert second is not None
+    assert second.carrier == "dial_in"
+    assert "cannot dial back to 10.0.0.1:4000" in second.why
+    third = choices.other_way(both, "dial_in", UNREACHABLE)
+    assert third is not None
+    assert third.carrier == "ray_client"
+    assert "10.0.0.1:4000" in third.why
+    assert "no route" in third.why
+    assert choices.choose(both) == third
     assert choices.choose(config(**BOTH, weight=2)).carrier == "agent", "somebody may have mended it"
 
 
-@pytest.mark.parametrize("keys", [{**BOTH, "carrier": "agent"}, {"dashboard": "http://h:8265"}])
-def test_there_is_no_other_way_where_it_is_not_wanted_or_has_no_address(keys: dict[str, Any]) -> None:
-    assert not Choices().other_way(config(**keys), CANNOT)
+def test_when_every_way_is_closed_the_next_try_begins_with_the_first() -> None:
+    choices, one = Choices(), config(dashboard="http://h:8265")
+    assert choices.other_way(one, "agent", CANNOT) is not None
+    assert choices.other_way(one, "dial_in", UNREACHABLE) is None
+    assert choices.choose(one).carrier == "agent"
+
+
+@pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
+def test_there_is_no_other_way_where_one_was_asked_for(carrier: Any) -> None:
+    assert Choices().other_way(config(**BOTH, carrier=carrier), carrier, CANNOT) is None
 
 
 def test_other_problems_are_no_reason_to_go_another_way() -> None:
     choices, both = Choices(), config(**BOTH)
     slow = LinkProblem("it took long", code="AGENT_SLOW", permanent=False, cluster="a")
-    assert not choices.other_way(both, slow)
+    assert choices.other_way(both, "agent", slow) is None
     assert choices.choose(both).carrier == "agent"
+
+
+def test_what_is_written_of_an_agent_that_is_dialled_is_read_again() -> None:
+    one = RememberedAgent("a", "agent-1", "s", "127.0.0.1", 1, carrier="dial_in", listens=(("h", 7),), identity="pem")
+    assert RememberedAgent.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
 def test_what_an_older_process_wrote_of_an_agent_came_by_a_job() -> None:

@@ -40,7 +40,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @dataclass(frozen=True, slots=True)
 class Join:
     """What the control plane told us when it started this agent. One that was brought by a connector (``carrier``
-    ray_client) has no address to dial: ``opener`` waits until the connector offers a connection."""
+    ray_client) has no address to dial, nor has one that is to ``listen``: ``opener`` waits for a connection."""
 
     cluster: str
     agent: str
@@ -51,6 +51,8 @@ class Join:
     carrier: str = "agent"
     first_join_s: float = FIRST_JOIN_S
     opener: Callable[[], Awaitable[Streams]] | None = None
+    listen: dict[str, Any] | None = None
+    """The port at which to listen (0: any free one), and the identity that both ends show."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Join:

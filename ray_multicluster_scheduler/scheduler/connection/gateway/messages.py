@@ -115,13 +115,26 @@ JOIN_VARIABLE = "RMCS_AGENT_JOIN"
 """Environment variable of the agent's job: JSON with where to dial and the one-time token."""
 
 OLDEST_PYTHON = (3, 11)
-DIAL_FAILED, NO_RAY, REFUSED, OLD_PYTHON = (
+DIAL_FAILED, LISTEN_FAILED, NO_RAY, REFUSED, OLD_PYTHON = (
     "RMCS-AGENT-CANNOT-DIAL",
+    "RMCS-AGENT-CANNOT-LISTEN",
     "RMCS-AGENT-NO-RAY",
     "RMCS-AGENT-REFUSED",
     "RMCS-AGENT-OLD-PYTHON",
 )
 """Words an agent that gives up prints first, so that its log can be told from any other."""
+LISTENS = "RMCS-AGENT-LISTENS"
+"""Printed by an agent that is to be dialled, with its host and port behind it."""
+
+
+def listens_at(log: str) -> tuple[str, int] | None:
+    """Where an agent listens, as the log of its job says; None as long as it does not."""
+    for line in log.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        host, _, port = rest.rpartition(":")
+        if word == LISTENS and host and port.isdecimal():
+            return host, int(port)
+    return None
 
 
 def proof(key: str, role: str, nonce: str) -> str:

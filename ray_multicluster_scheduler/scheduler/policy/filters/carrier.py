@@ -18,7 +18,7 @@ class CarrierFilter:
         known = cluster.metadata
         if known.dashboard is not None and (task.kind == "job" or known.carrier != "ray_client"):
             return None
-        if task.kind != "job" and known.carrier != "agent" and known.head_address is not None:
+        if task.kind != "job" and known.carrier in ("auto", "ray_client") and known.head_address is not None:
             return None
         lacking = "head_address" if task.kind != "job" and known.carrier == "ray_client" else "dashboard"
         sentence = f"it has no `{lacking}`, by which a {task.kind} would get there"

@@ -1,0 +1,120 @@
+"""Agents that listen and are dialled, on a real cluster: as good as any other agent, also when the line breaks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ray_multicluster_scheduler import NoHealthyClusterError, TaskState, UnifiedScheduler, get
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+
+NOWHERE = "127.0.0.1:1"
+LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
+
+
+def _config(fleet: LocalFleet, folder: Path, keys: dict[str, object], **settings: object) -> Path:
+    path = config_of_mac(fleet, folder, **{**LEASE, **settings})
+    document = yaml.safe_load(path.read_text())
+    document["clusters"][0].update(keys)
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
+    """Its agent is dialled through the cluster's forwarder, so that the line can be cut."""
+    port = _free_port()
+    keys = {"carrier": "dial_in", "agent_port": port, "agent_address": fleet.expose("mac", port)}
+    with UnifiedScheduler(_config(fleet, tmp_path, keys, agent_advertise=NOWHERE)) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        yield scheduler
+    until(lambda: not agents_of_mac(fleet))
+
+
+def test_tasks_and_actors_go_by_an_agent_that_is_dialled(line: UnifiedScheduler) -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def inc(self) -> int:
+            self.count += 1
+            return self.count
+
+    assert get([line.submit_task_async(pow, (number, 2)) for number in range(50)]) == [n * n for n in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        line.submit_task(divmod, (1, 0))
+    counter = line.submit_actor(Counter)
+    assert get([counter.inc.remote() for _ in range(20)]) == list(range(1, 21))
+    counter.kill()
+    data = b"x" * 5_000_000
+    assert line.submit_task(bytes.upper, (data,)) == data.upper()
+    assert line.list_clusters()[0]["carrier"] == "dial_in"
+
+
+def test_a_line_that_is_cut_is_dialled_again_and_nothing_is_lost_or_repeated(
+    line: UnifiedScheduler, fleet: LocalFleet, tmp_path: Path
+) -> None:
+    def note(path: str, number: int) -> int:
+        import time
+
+        with open(path, "a") as file:
+            file.write(f"{number} ")
+        time.sleep(0.3)
+        return number
+
+    path = tmp_path / "done"
+    handles = [line.submit_task_async(note, (str(path), number)) for number in range(20)]
+    for harm in (fleet.cut, fleet.freeze):
+        until(lambda: any(handle.state is TaskState.RUNNING for handle in handles))
+        harm("mac")
+        until(lambda: line.list_clusters()[0]["state"] != "UP", 15)
+        fleet.mend("mac")
+        until(lambda: line.list_clusters()[0]["state"] == "UP", 30)
+    assert get(handles, timeout=60) == list(range(20))
+    assert sorted(map(int, path.read_text().split())) == list(range(20)), "each ran exactly once"
+    assert all(handle.attempt == 1 for handle in handles)
+
+
+def test_an_agent_that_cannot_dial_back_is_dialled_by_itself_and_that_is_told(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    with UnifiedScheduler(_config(fleet, tmp_path, {"carrier": "auto"}, agent_advertise=NOWHERE)) as scheduler:
+        assert scheduler.submit_task(len, ("warm",)) == 4
+        row = scheduler.list_clusters()[0]
+        assert row["carrier"] == "dial_in"
+        assert row["tasks_by"].startswith("dial_in: ")
+        assert f"cannot dial back to {NOWHERE}" in row["tasks_by"]
+
+
+def test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_seconds(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        keys = {"carrier": "dial_in", "agent_port": number}
+        with (
+            UnifiedScheduler(_config(fleet, tmp_path, keys)) as scheduler,
+            pytest.raises(NoHealthyClusterError, match=rf"cannot listen at 127.0.0.1:{number}.*agent_port"),
+        ):
+            scheduler.submit_task(len, ("warm",))
+    keys = {"carrier": "dial_in", "agent_address": NOWHERE}
+    with (
+        UnifiedScheduler(_config(fleet, tmp_path, keys)) as scheduler,
+        pytest.raises(NoHealthyClusterError, match=rf"cannot be reached from here: {NOWHERE}.*agent_address"),
+    ):
+        scheduler.submit_task(len, ("warm",))
+    assert time.monotonic() - began < 90
+    until(lambda: not agents_of_mac(fleet))
