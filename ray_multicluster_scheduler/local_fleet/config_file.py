@@ -77,6 +77,8 @@ def _entry(cluster: LocalCluster, addresses: Addresses, folder: ClusterDir) -> d
         "home_dir": str(cluster.home_dir or folder.home),
         "auth_token_path": str(folder.token),
     }
+    if not cluster.with_dashboard:
+        del entry["dashboard"]
     if cluster.runtime_env:
         entry["runtime_env"] = dict(cluster.runtime_env)
     return {**entry, **cluster.config}

@@ -24,7 +24,7 @@ class LocalCluster:
     """One local cluster: what its node offers, and how clusters.yaml describes it.
 
     ``home_dir`` defaults to a private, empty home, so that two clusters differ. ``config`` holds further
-    keys of its clusters.yaml entry (``max_running_jobs``, ``carrier``, …).
+    keys of its clusters.yaml entry (``max_running_jobs``, ``carrier``, …). One without a dashboard takes no jobs.
     """
 
     name: str
@@ -39,6 +39,7 @@ class LocalCluster:
     weight: float = 1.0
     labels: Mapping[str, str] | None = None
     object_store_memory: int = 200_000_000
+    with_dashboard: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.local_fleet.description import LocalCluster
 from ray_multicluster_scheduler.local_fleet.launch import cluster_environment, ray_command
 from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, remove_tree
 from ray_multicluster_scheduler.local_fleet.ports import PortBlock, Ports, claim
-from ray_multicluster_scheduler.local_fleet.readiness import not_ready
+from ray_multicluster_scheduler.local_fleet.readiness import bare_not_ready, not_ready
 
 _ATTEMPTS = 3
 _READY_TIMEOUT_S = 120.0
@@ -151,11 +151,16 @@ class RayHead:
         while self.exit_status() is None:
             if time.monotonic() > deadline:
                 return f"not ready after {_READY_TIMEOUT_S:g} s: {missing}"
-            missing = await asyncio.to_thread(not_ready, self._ports(), token)
+            missing = await asyncio.to_thread(self._missing, token)
             if missing is None:
                 return None
             await asyncio.sleep(0.2)
         return f"`ray start` ended with status {self.exit_status()}"
+
+    def _missing(self, token: str) -> str | None:
+        if self._cluster.with_dashboard:
+            return not_ready(self._ports(), token)
+        return bare_not_ready(self._ports(), self._folder.log.read_text(encoding="utf-8", errors="replace"))
 
     def exit_status(self) -> int | None:
         """Of ``ray start``; None while it runs, or when there is none."""

@@ -19,7 +19,11 @@ _SCRUBBED_PREFIXES = ("RMCS_", "RAY_", "PYTHON", "CONDA_", "VIRTUAL_ENV", "COVER
 def ray_command(python: Path, cluster: LocalCluster, ports: Ports, ray_dir: Path) -> list[str]:
     """``ray start --head --block`` with every port given: Ray's defaults collide between clusters."""
     command = [str(python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    command += ["--log-color=false", "--disable-usage-stats", "--include-dashboard=true"]
+    command += [
+        "--log-color=false",
+        "--disable-usage-stats",
+        f"--include-dashboard={str(cluster.with_dashboard).lower()}",
+    ]
     command += [f"--temp-dir={ray_dir}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
     command += [
         f"--port={ports.gcs}",

@@ -10,6 +10,7 @@ import urllib.request
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK, Ports
 
 _TIMEOUT_S = 3.0
+_STARTED = "Ray runtime started"
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -19,6 +20,13 @@ def fetch(url: str, token: str, timeout_s: float = _TIMEOUT_S) -> bytes:
     with _direct.open(request, timeout=timeout_s) as answer:
         body: bytes = answer.read()
         return body
+
+
+def bare_not_ready(ports: Ports, log: str) -> str | None:
+    """The same of a cluster without a dashboard, which cannot be asked: ``log`` is what ``ray start`` has said."""
+    if _STARTED not in log:
+        return "ray start has not finished yet"
+    return None if listening(ports.client) else "the Ray Client server does not listen yet"
 
 
 def not_ready(ports: Ports, token: str) -> str | None:

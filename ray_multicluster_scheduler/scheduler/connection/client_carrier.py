@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.common.current_item import INSIDE_VARIABLE
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection import connector
@@ -91,6 +92,13 @@ class ClientCarrier:
         if process is None or process.gone is not None or await process.kill_gateway():
             return
         _log.info("the gateway %s of cluster %s could not be ended; its lease ends it", agent, cluster)
+
+    async def ask(self, agent: str, order: str, **more: Any) -> Any:
+        """Give an order to the connector of this agent. Raises ClusterConnectionError."""
+        process = self._processes.get(agent)
+        if process is None:
+            raise ClusterConnectionError(f"there is no connector of {agent}.")
+        return await process.ask(order, **more)
 
     async def let_go(self, agent: str) -> None:
         process = self._processes.pop(agent, None)

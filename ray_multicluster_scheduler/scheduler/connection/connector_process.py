@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 
@@ -69,7 +70,8 @@ class ConnectorProcess:
         self.pid: int | None = None
         self._ever_ready = False
         self._process: asyncio.subprocess.Process | None = None
-        self._killed = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
         self._phase = "start"
         self._keeping = asyncio.create_task(self._keep())
 
@@ -82,15 +84,27 @@ class ConnectorProcess:
 
     async def kill_gateway(self) -> bool:
         """End the gateway, if the connector reaches it. True: it did."""
-        if not self.ready.is_set() or self._process is None or self._process.stdin is None:
+        if not self.ready.is_set():
             return False
-        self._killed.clear()
-        with contextlib.suppress(OSError, TimeoutError):
-            self._process.stdin.write(json.dumps({"order": o.KILL}).encode() + b"\n")
+        try:
             async with asyncio.timeout(_KILL_PATIENCE_S):
-                await self._killed.wait()
-            return True
-        return False
+                await self.ask(o.KILL)
+        except (ClusterConnectionError, TimeoutError):
+            return False
+        return True
+
+    async def ask(self, order: str, **more: Any) -> Any:
+        """Give an order and wait for its answer. Raises ClusterConnectionError, also when the connector ends first."""
+        cluster, process = self._order.cluster, self._process
+        if not self.ready.is_set() or process is None or process.stdin is None:
+            raise ClusterConnectionError(f"there is no connector to cluster {cluster!r} just now.", cluster=cluster)
+        number = next(self._numbers)
+        self._asked[number] = answer = asyncio.get_running_loop().create_future()
+        try:
+            process.stdin.write(json.dumps({"order": order, "id": number, **more}).encode() + b"\n")
+            return await answer
+        finally:
+            self._asked.pop(number, None)
 
     async def stop(self) -> None:
         """No connector is left afterwards. The gateway goes on until its lease ends."""
@@ -145,6 +159,9 @@ class ConnectorProcess:
             return failure
         finally:
             self.ready.clear()
+            for asked in self._asked.values():
+                if not asked.done():
+                    asked.set_exception(self._unanswered("the connector ended"))
             self._process = self.pid = None
             _kill(process)
             reading.cancel()
@@ -182,9 +199,18 @@ class ConnectorProcess:
                 return Failure(o.BROKEN, "the gateway is gone")
             case o.FAILED:
                 return Failure(str(said["code"]), str(said["sentence"]))
-            case o.KILLED:
-                self._killed.set()
+            case o.ANSWER:
+                asked = self._asked.get(said["id"])
+                if asked is not None and not asked.done():
+                    if said["problem"] is None:
+                        asked.set_result(said["answer"])
+                    else:
+                        asked.set_exception(self._unanswered(str(said["problem"])))
         return None
+
+    def _unanswered(self, why: str) -> ClusterConnectionError:
+        cluster = self._order.cluster
+        return ClusterConnectionError(f"cluster {cluster!r} could not be asked by Ray Client: {why}.", cluster=cluster)
 
 
 async def _keep_tail(process: asyncio.subprocess.Process, tail: deque[str]) -> None:

@@ -18,13 +18,14 @@ from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
 from ray_multicluster_scheduler.scheduler.connection.carrier import Carrier, CarrierChoice, CarrierName, Choices
 from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
+from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
 from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_carrier import JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, PackageStore
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
     TlsIdentity,
     identity_from,
@@ -59,10 +60,11 @@ class RayClientPool:
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
         launcher = AgentLauncher(control_plane, packages)
+        self._by_client = ClientCarrier(self._clusters_now, settings)
         self._carriers: dict[str, Carrier] = {
             "agent": JobCarrier(self._clusters_now, settings, jobs, launcher),
             "dial_in": DialInCarrier(self._clusters_now, settings, jobs, launcher),
-            "ray_client": ClientCarrier(self._clusters_now, settings),
+            "ray_client": self._by_client,
         }
         self._choices = Choices()
         self._ports: dict[tuple[str, int], AgentListener] = {}
@@ -86,6 +88,16 @@ class RayClientPool:
             return self._choices.choose(self._clusters[cluster])
         except LinkProblem:
             return None
+
+    def packages(self, cluster: str) -> PackageStore:
+        """Where packages for that cluster go: to its dashboard, or by its link. Raises DashboardProblem."""
+        if self._jobs.has_dashboard(cluster):
+            return self._jobs.client(cluster)
+
+        async def ask(order: str, **more: Any) -> Any:
+            return await self._by_client.ask((await self.link(cluster)).agent, order, **more)
+
+        return ClientPackages(cluster, ask)
 
     def existing(self, cluster: str) -> ClusterLink | None:
         """The link if it is there and takes calls."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.crash_point import crash_point
-from ray_multicluster_scheduler.common.exception import SchedulerError, StoreError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, StoreError
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
     Call,
@@ -254,7 +254,7 @@ class Dispatcher:
         try:
             prepared = await self._preparation.task(task, order.cluster, order.attempt)
         except SchedulerError as error:
-            failure = FailureClass.CLUSTER if isinstance(error, DashboardProblem) else FailureClass.PERMANENT
+            failure = FailureClass.CLUSTER if isinstance(error, ClusterConnectionError) else FailureClass.PERMANENT
             self._refuse(order, failure, "PREPARATION_FAILED", str(error))
             return
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,12 @@ from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, is_lost
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
-from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.own_package import ship_own_package
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import (
+    PackageCache,
+    PackageStore,
+    resolve_runtime_env,
+)
 
 _CONTAINERS = frozenset({"image_uri", "container"})
 """With these, Ray takes no modules: whatever a job imports is in its image."""
@@ -36,8 +39,9 @@ class Prepared:
 class Preparation:
     """Resolves runtime_env, uploads packages, moves home paths."""
 
-    def __init__(self, jobs: JobClientPool, packages: PackageCache, submitter_home: str) -> None:
-        self._jobs, self._packages = jobs, packages
+    def __init__(self, stores: Callable[[str], PackageStore], packages: PackageCache, submitter_home: str) -> None:
+        """``stores`` says where packages for a cluster go."""
+        self._stores, self._packages = stores, packages
         self._submitter_home = submitter_home
         self._clusters: dict[str, ClusterConfig] = {}
         self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
@@ -86,7 +90,7 @@ class Preparation:
         resolved = await self._resolved(cluster, merged)
         if not _CONTAINERS & resolved.keys():
             # A job may use the verbs, too. After his own modules, so that a copy of ours that he brings along wins.
-            own = await ship_own_package(self._packages, self._jobs.client(cluster))
+            own = await ship_own_package(self._packages, self._stores(cluster))
             resolved["py_modules"] = [*resolved.get("py_modules", []), own]
         return Prepared(cluster, attempt, resolved, entrypoint, converted)
 
@@ -95,7 +99,7 @@ class Preparation:
         key = json.dumps([cluster, env], sort_keys=True, default=str)
         under_way = self._under_way.get(key)
         if under_way is None:
-            work = resolve_runtime_env(env, None, self._jobs.client(cluster), self._packages)
+            work = resolve_runtime_env(env, None, self._stores(cluster), self._packages)
             under_way = self._under_way[key] = asyncio.ensure_future(work)
             under_way.add_done_callback(lambda _: self._under_way.pop(key, None))
         return dict(await asyncio.shield(under_way))

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
 from ray_multicluster_scheduler.scheduler.connection import connector_process
+from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess
 from tests.support.eventually import eventually
@@ -172,13 +173,49 @@ def _alive(pid: int | None) -> bool:
 
 async def test_the_gateway_is_ended_through_its_connector(tmp_path: Path) -> None:
     script = Script(
-        tmp_path, READY + "assert json.loads(sys.stdin.readline()) == {'order': 'kill'}\nsay('killed')\nlive()"
+        tmp_path,
+        READY + "order = json.loads(sys.stdin.readline()); assert order['order'] == 'kill'\n"
+        "say('answer', id=order['id'], answer=None, problem=None)\nlive()",
     )
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
     assert await kept.kill_gateway()
     await kept.stop()
     assert not await kept.kill_gateway(), "nobody is there to do it"
+
+
+async def test_packages_go_through_the_connector_and_what_goes_wrong_is_told(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        READY + "for line in sys.stdin:\n"
+        "    order = json.loads(line)\n"
+        "    if order['order'] == 'has package':\n"
+        "        say('answer', id=order['id'], answer=order['uri'] == 'gcs://there.zip', problem=None)\n"
+        "    elif open(order['path'], 'rb').read() == b'zipped':\n"
+        "        say('answer', id=order['id'], answer=None, problem=None)\n"
+        "    else:\n"
+        "        say('answer', id=order['id'], answer=None, problem='it is too large')\n",
+    )
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await kept.ready.wait()
+    packages = ClientPackages("a", kept.ask)
+    assert await packages.package_exists("gcs://there.zip")
+    assert not await packages.package_exists("gcs://gone.zip")
+    await packages.upload_package("gcs://new.zip", b"zipped")
+    (tmp_path / "big.zip").write_bytes(b"much more")
+    with pytest.raises(ClusterConnectionError, match="it is too large"):
+        await packages.upload_package("gcs://new.zip", tmp_path / "big.zip")
+    await kept.stop()
+    with pytest.raises(ClusterConnectionError, match="no connector to cluster 'a'"):
+        await packages.package_exists("gcs://there.zip")
+
+
+async def test_a_connector_that_ends_answers_no_question(tmp_path: Path) -> None:
+    kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, READY + "sys.stdin.readline()").command)
+    await kept.ready.wait()
+    with pytest.raises(ClusterConnectionError, match="the connector ended"):
+        await kept.ask("has package", uri="gcs://x.zip")
+    await kept.stop()
 
 
 def test_an_order_survives_the_pipe() -> None:

@@ -47,7 +47,7 @@ def pool() -> Pool:
 @pytest.fixture
 def preparation(pool: Pool) -> Iterator[Preparation]:
     packages = PackageCache()
-    preparation = Preparation(pool, packages, "/home/me")  # type: ignore[arg-type]  # as much of one as is needed
+    preparation = Preparation(pool.client, packages, "/home/me")
     preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
     yield preparation
     packages.close()

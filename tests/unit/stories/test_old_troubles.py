@@ -192,7 +192,7 @@ class _Pool:
 @pytest.fixture
 def preparation() -> Iterator[Preparation]:
     packages = PackageCache()
-    made = Preparation(_Pool(), packages, "/home/me")  # type: ignore[arg-type]  # as much of one as is needed
+    made = Preparation(_Pool().client, packages, "/home/me")
     yield made
     packages.close()
 

@@ -267,7 +267,7 @@ class Runtime(Known):
             self._keeping.memory,
             self._keeping.life,
         )
-        self.preparation = Preparation(self.clients, self.packages, str(Path.home()))
+        self.preparation = Preparation(self.links.packages, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go

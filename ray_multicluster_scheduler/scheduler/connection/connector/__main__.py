@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, check_answer, check_port
 
-_REOPEN_S, _START_S = 0.2, 60.0
-
 
 class Voice:
     """Lines to whoever started us. Whatever else is printed here goes to standard error."""
@@ -54,7 +52,7 @@ def main() -> NoReturn:
         voice.say(o.PHASE, phase=f"connect to {order.head}")
         cluster.connect(order)
         voice.say(o.PHASE, phase="start the gateway" if order.join else "find the gateway")
-        asyncio.run(_serve(order, voice, ears, cluster.Gateway(order), cluster.Gone))
+        asyncio.run(_serve(order, voice, ears))
     except Problem as problem:
         voice.fail(problem)
     os._exit(0)
@@ -64,76 +62,21 @@ class Ears:
     """Hears orders on a thread of its own, so that the end of our control plane is heard even while Ray blocks."""
 
     def __init__(self) -> None:
-        self.hear: Callable[[str], object] = lambda _: None
+        self.hear: Callable[[dict[str, Any]], object] = lambda _: None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
-            self.hear(json.loads(line)["order"])
+            self.hear(json.loads(line))
         os._exit(0)
 
 
-async def _serve(order: o.Order, voice: Voice, ears: Ears, gateway: Any, gone: type[Exception]) -> None:
-    """One connection after another, until the gateway is gone. Raises Problem."""
-    from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel  # noqa: PLC0415 - beside the others
+async def _serve(order: o.Order, voice: Voice, ears: Ears) -> None:
+    from ray_multicluster_scheduler.scheduler.connection.connector.serving import Serving  # noqa: PLC0415 - imports ray
 
-    loop = asyncio.get_running_loop()
-
-    def obey(what: str) -> None:
-        if what == o.KILL:
-            gateway.kill()
-            voice.say(o.KILLED)
-
-    why, first = "", True
-    beating: asyncio.Task[None] | None = None
-    try:
-        if order.join is not None:
-            gateway.make()
-        else:
-            await gateway.find()
-        ears.hear = lambda what: loop.call_soon_threadsafe(obey, what)
-        while True:
-            tunnel = Tunnel(gateway, order.listener, min(1.0, order.patience_s / 3))
-            try:
-                opened = await tunnel.open(_START_S if first else None)
-                if first:
-                    voice.say(o.READY, session=opened["session"])
-                    beating, first = asyncio.create_task(_beat(voice)), False
-                await tunnel.carry()
-                why = await tunnel.close() or ""
-            except TimeoutError as error:
-                raise Problem(o.BROKEN, f"the gateway did not answer within {order.patience_s:g} s") from error
-            except ConnectionRefusedError as error:
-                raise Problem(o.BROKEN, "the control plane's port for agents is closed") from error
-            except Problem:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises, whether the actor lives decides
-                why = why or _first_line(error)
-            await asyncio.sleep(_REOPEN_S)
-            await gateway.find()
-    except gone as error:
-        voice.say(o.GONE, session=getattr(error, "session", ""), why=why)
-    except TimeoutError as error:
-        raise Problem(o.BROKEN, "the cluster did not answer whether the gateway is there") from error
-    except Problem:
-        raise
-    except Exception as error:
-        raise Problem(
-            o.BROKEN, f"the gateway cannot be reached: {type(error).__name__}: {_first_line(error)}"
-        ) from error
-    finally:
-        if beating is not None:
-            beating.cancel()
-
-
-async def _beat(voice: Voice) -> None:
-    while True:
-        voice.say(o.BEAT)
-        await asyncio.sleep(o.BEAT_S)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    serving = Serving(order, voice.say)
+    ears.hear = serving.hear
+    await serving.run()
 
 
 if __name__ == "__main__":

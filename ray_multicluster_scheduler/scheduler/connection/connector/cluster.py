@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.experimental.internal_kv import _internal_kv_exists, _internal_kv_put
 
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
@@ -84,8 +86,16 @@ class Gateway:
         async with asyncio.timeout(patience_s or self._order.patience_s):
             return await asyncio.wrap_future(future)
 
-    def kill(self) -> None:
-        ray.kill(self._actor)
+    def obey(self, what: dict[str, Any]) -> bool | None:
+        """Carry out an order; runs on a thread of its own. Raises whatever Ray raises."""
+        match what["order"]:
+            case o.KILL:
+                ray.kill(self._actor)
+            case o.HAS_PACKAGE:
+                return bool(_internal_kv_exists(what["uri"].encode()))
+            case o.PUT_PACKAGE:
+                _internal_kv_put(what["uri"].encode(), Path(what["path"]).read_bytes(), overwrite=True)
+        return None
 
     async def _confirm_gone(self) -> None:
         """To look up a name fails in the same words when the cluster's store does not answer. A list does not."""

@@ -15,10 +15,12 @@ READY = "ready"  # {session}: the gateway is there, and a connection to it is op
 BEAT = "beat"  # {}: it lives, and its loop turns
 GONE = "gone"  # {session, why}: the cluster answers, and has no such gateway
 FAILED = "failed"  # {code, sentence}: then it ends
-KILLED = "killed"  # {}: the gateway was ended
+ANSWER = "answer"  # {id, answer, problem}: to an order; a problem is a sentence, or null
 
-# What it is told after the first line: {"order": one of these}
-KILL = "kill"  # end the gateway
+# What it is told after the first line: {"order": one of these, "id": number}
+KILL = "kill"  # {}: end the gateway
+HAS_PACKAGE = "has package"  # {uri}: is it in the cluster's store? true or false
+PUT_PACKAGE = "put package"  # {uri, path}: store this file there
 
 # Codes of FAILED, which are those of the LinkProblem
 UNREACHABLE, NOT_RAY_CLIENT, TOKEN_REFUSED = "HEAD_UNREACHABLE", "NOT_A_RAY_CLIENT", "HEAD_WRONG_TOKEN"

@@ -25,12 +25,9 @@ class Tunnel:
 
     async def open(self, patience_s: float | None = None) -> dict[str, Any]:
         """What the gateway says of itself. Raises OSError (nobody listens at our port), and what calls raise."""
+        opened: dict[str, Any] = await self._gateway.call("open", self._name, patience_s=patience_s)
+        # Only now: our port gives who comes in a few seconds to say who it is, and an actor may take longer to start.
         self._reader, self._writer = await asyncio.open_connection(*self._listener)
-        try:
-            opened: dict[str, Any] = await self._gateway.call("open", self._name, patience_s=patience_s)
-        except BaseException:
-            self._writer.transport.abort()
-            raise
         return opened
 
     async def carry(self) -> None:

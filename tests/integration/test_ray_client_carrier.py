@@ -1,0 +1,237 @@
+"""Tasks and actors by Ray Client on real clusters: what a connector's death costs, and what every mistake is called."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
+from tests.support.mac_alone import until
+from tests.support.running_service import RunningService
+
+CONNECTOR = "connector/boot.py"
+GATEWAY = "ray::GatewayHost"
+LEASE = {"heartbeat_s": 1, "lease_s": 30, "lost_after_s": 45}
+
+
+@pytest.fixture(scope="module")
+def alone(ray_python: Path) -> Iterator[LocalFleet]:
+    """One cluster without a dashboard."""
+    with LocalFleet(
+        LocalCluster("bare", num_cpus=2, with_dashboard=False),
+        settings={"submission_interval_s": 0, "resource_threshold": 1, "connector_python": str(ray_python), **LEASE},
+        ray_python=ray_python,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def scheduler(alone: LocalFleet) -> Iterator[UnifiedScheduler]:
+    with UnifiedScheduler(alone.config_path) as made:
+        yield made
+    until(lambda: not gateways(alone), 30)
+    assert connectors() == [], "ending leaves no process"
+
+
+def connectors() -> list[psutil.Process]:
+    """Ours: the children of this process and of theirs."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any(CONNECTOR in word for word in child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def gateways(fleet: LocalFleet, name: str = "bare") -> list[int]:
+    found = []
+    for pid in fleet.processes(name):
+        try:
+            if any(GATEWAY in word for word in psutil.Process(pid).cmdline()):
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def changed(fleet: LocalFleet, folder: Path, settings: dict[str, Any] | None = None, **keys: Any) -> Path:
+    """The fleet's configuration with other keys for its one cluster; None takes one away."""
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    entry = {**whole["clusters"][0], **keys}
+    entry = {key: value for key, value in entry.items() if value is not None}
+    path = folder / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"settings": {**whole["settings"], **(settings or {})}, "clusters": [entry]}))
+    return path
+
+
+def test_tasks_actors_and_their_values_without_a_dashboard(scheduler: UnifiedScheduler) -> None:
+    assert scheduler.submit_task(sum, ([1, 2, 3],)) == 6
+    big = os.urandom(3_000_000)
+    assert scheduler.submit_task(lambda data: data[::-1], (big,)) == big[::-1], "more than one chunk, both ways"
+
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self, number: int) -> int:
+            self.count += number
+            return self.count
+
+    actor = scheduler.submit_actor(Counter)
+    refs = [actor.add.remote(1) for _ in range(20)]
+    assert [ref.result(30) for ref in refs] == list(range(1, 21))
+    actor.kill()
+    with pytest.raises(ZeroDivisionError):
+        scheduler.submit_task(lambda: 1 / 0)
+    (row,) = scheduler.list_clusters()
+    assert (row["state"], row["carrier"]) == ("UP", "ray_client")
+    assert row["tasks_by"] == "ray_client: it has no dashboard, so an agent cannot be started there as a job"
+    with pytest.raises(NoFeasibleClusterError, match="dashboard"):
+        scheduler.submit_job("echo never")
+
+
+def _noting(path: str, seconds: float) -> int:
+    import time
+
+    from ray_multicluster_scheduler import current
+
+    with open(path, "a") as file:
+        file.write("ran ")
+    time.sleep(seconds)
+    return current().attempt
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_connector_that_dies_or_hangs_is_replaced_and_nothing_is_lost_or_repeated(
+    scheduler: UnifiedScheduler, tmp_path: Path, how: signal.Signals
+) -> None:
+    path = tmp_path / "runs"
+    during = scheduler.submit_task_async(_noting, (str(path), 12.0))
+    until(lambda: during.state is TaskState.RUNNING, 60)
+    (first,) = connectors()
+    first.send_signal(how)
+    assert during.result(90) == 1
+    assert path.read_text() == "ran "
+    (second,) = connectors()
+    assert second.pid != first.pid
+    assert not psutil.pid_exists(first.pid)
+    assert scheduler.submit_task(len, ("again",)) == 5
+
+
+def test_what_finished_while_no_connector_was_there_is_collected_by_the_next(
+    scheduler: UnifiedScheduler, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs"
+    handle = scheduler.submit_task_async(_noting, (str(path), 1.0))
+    until(lambda: handle.state is TaskState.RUNNING, 60)
+    for one in connectors():
+        one.kill()
+    assert handle.result(60) == 1, "it ended before any new connector could be there"
+    assert path.read_text() == "ran "
+
+
+def test_a_gateway_that_was_killed_is_known_to_be_dead_and_its_task_runs_once_more(
+    scheduler: UnifiedScheduler, alone: LocalFleet, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs"
+    handle = scheduler.submit_task_async(_noting, (str(path), 4.0))
+    until(lambda: handle.state is TaskState.RUNNING, 60)
+    (gateway,) = gateways(alone)
+    began = time.monotonic()
+    os.kill(gateway, signal.SIGKILL)
+    assert handle.result(90) == 2
+    assert path.read_text() == "ran ran "
+    assert time.monotonic() - began < 40, "not by the lease"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "says"),
+    [
+        ({"auth_token_path": None, "auth_token": "wrong" * 8}, "HEAD_WRONG_TOKEN", "does not take the token"),
+        ({"auth_token_path": None}, "HEAD_WRONG_TOKEN", "asks for a token"),
+        ({"head_address": "127.0.0.1:1"}, "HEAD_UNREACHABLE", "nothing listens at head_address 127.0.0.1:1"),
+        ({"head_address": "GCS"}, "NOT_A_RAY_CLIENT", "is no Ray Client server"),
+        ({"connector_python": "/bin/false"}, "CONNECTOR_FAILED", "ended"),
+    ],
+)
+def test_each_mistake_has_its_sentence_within_seconds(
+    alone: LocalFleet, tmp_path: Path, keys: dict[str, Any], code: str, says: str
+) -> None:
+    if keys.get("head_address") == "GCS":
+        keys = {"head_address": f"127.0.0.1:{alone.direct_ports('bare').gcs}"}
+    with UnifiedScheduler(changed(alone, tmp_path, **keys)) as scheduler:
+        began = time.monotonic()
+        (row,) = scheduler.list_clusters(refresh=True)
+        took = time.monotonic() - began
+    assert row["state"] == code, row
+    assert says in row["sentence"]
+    assert took < 15
+    assert connectors() == []
+
+
+def test_an_agent_that_cannot_dial_back_is_followed_by_ray_client(
+    fleet: LocalFleet, ray_python: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    entry = next(one for one in whole["clusters"] if one["name"] == "mac")
+    settings = {**whole["settings"], **LEASE, "connector_python": str(ray_python), "agent_advertise": "127.0.0.1:1"}
+    path = tmp_path / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"settings": settings, "clusters": [entry]}))
+    with UnifiedScheduler(path) as scheduler:
+        assert scheduler.submit_task(len, ("there",)) == 5
+        (row,) = scheduler.list_clusters()
+    assert row["carrier"] == "ray_client"
+    assert "cannot dial back to 127.0.0.1:1" in row["tasks_by"]
+
+
+def test_a_cluster_that_was_started_again_is_noticed_and_used(
+    alone: LocalFleet, scheduler: UnifiedScheduler, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs"
+    handle = scheduler.submit_task_async(_noting, (str(path), 5.0))
+    until(lambda: handle.state is TaskState.RUNNING, 60)
+    alone.kill("bare")
+    until(lambda: scheduler.list_clusters()[0]["state"] != "UP", 20)
+    alone.start("bare")
+    assert handle.result(120) == 2
+    assert "CLUSTER_RESTARTED" in [step["code"] for step in handle.explain()["history"]]
+
+
+def test_a_service_that_was_killed_takes_its_gateway_back(alone: LocalFleet, tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    with RunningService(alone.config_path, tmp_path / "state") as service:
+        with UnifiedScheduler(address=service.address, token=service.token) as program:
+            handle = program.submit_task_async(_noting, (str(path), 15.0))
+            until(lambda: handle.state is TaskState.RUNNING, 60)
+            service.kill()
+            until(lambda: connectors() == [], 10)
+            service.start()
+            assert handle.result(90) == 1
+        assert path.read_text() == "ran "
+        assert service.stop() == 0
+    until(lambda: not gateways(alone), 60)
+
+
+def test_a_lost_cluster_is_suspect_in_time_and_nobody_is_blocked(
+    alone: LocalFleet, scheduler: UnifiedScheduler
+) -> None:
+    assert scheduler.submit_task(len, ("warm",)) == 4
+    alone.freeze("bare")
+    try:
+        began = time.monotonic()
+        until(lambda: scheduler.list_clusters()[0]["state"] != "UP", 15)
+        assert time.monotonic() - began < 15
+    finally:
+        alone.mend("bare")
+    assert scheduler.submit_task(len, ("again",)) == 5
