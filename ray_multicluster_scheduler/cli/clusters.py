@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.cluster_rows import is_of_now
 from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
 from ray_multicluster_scheduler.cli.cluster_steering import Name
@@ -142,16 +143,17 @@ def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
         "troubles": "\n".join(troubles) if len(troubles) > 1 else None,
         "breaker": None
         if breaker["state"] == "CLOSED"
-        else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row",
+        else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row, asked again "
+        + ago(breaker["half_open_at"], now),
         "dashboard": told["dashboard"],
         "head": told["head_address"],
         "carrier": told["carrier"],
         "tasks by": told["tasks_by"],
         "link": told["link"],
         "nodes": told["nodes"],
-        "CPU": load(told, "CPU"),
-        "memory GiB": load(told, "memory", GIB),
-        "GPU": load(told, "GPU"),
+        "CPU": _load_with_its_age(told, "CPU", 1.0, now),
+        "memory GiB": _load_with_its_age(told, "memory", GIB, now),
+        "GPU": _load_with_its_age(told, "GPU", 1.0, now),
         "items": f"{told['in_flight']} there, {told['ahead']} sent ahead",
         "jobs": told["running_jobs"],
         "actors": told["ready_actors"],
@@ -184,7 +186,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["name"]),
         UNKNOWN if row.get("state") is None else cluster_state(row),
         _known(row.get("carrier")),
-        _known(row.get("nodes")),
+        nodes(row),
         load(row, "CPU"),
         load(row, "memory", GIB),
         load(row, "GPU"),
@@ -198,8 +200,25 @@ def _known(value: object) -> str:
     return UNKNOWN if value is None else str(value)
 
 
+def nodes(row: Mapping[str, Any]) -> str:
+    """How many there are; of a cluster that is silent nobody knows."""
+    return _known(row.get("nodes")) if is_of_now(row) else UNKNOWN
+
+
 def load(row: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
-    """``used/total``; the used part is unknown where the source cannot tell what is free."""
+    """``used/total``; unknown for a cluster that is silent, so that nobody takes it for what is there now."""
+    return _load(row, name, unit) if is_of_now(row) else UNKNOWN
+
+
+def _load_with_its_age(row: Mapping[str, Any], name: str, unit: float, now: float) -> str:
+    """Where there is room for it, also of one that is silent: as it was last seen."""
+    if is_of_now(row) or row.get("total") is None:
+        return _load(row, name, unit)
+    return f"{_load(row, name, unit)} as of {ago(row['snapshot_at'], now)}"
+
+
+def _load(row: Mapping[str, Any], name: str, unit: float) -> str:
+    """The used part is unknown where the source cannot tell what is free."""
     total, free = row.get("total"), row.get("free")
     if total is None:
         return UNKNOWN

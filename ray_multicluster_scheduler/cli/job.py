@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +14,16 @@ from ray_multicluster_scheduler.cli.job_submit import submit
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.selectors import find_one
 from ray_multicluster_scheduler.cli.service import Address, path_of
-from ray_multicluster_scheduler.cli.waiting import Timeout, follow, interrupted_well, to_stdout, wait_until
+from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout, wait_until
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Submit and steer Ray jobs, with the flags of `ray job`."
 )
 # As `ray job submit python x.py --flag`, also without `--`: what stands behind the entrypoint is the entrypoint's.
 app.command("submit", context_settings={"allow_interspersed_args": False})(submit)
+
+STOPS_WITHIN_S = 10.0
+"""What a job that runs needs to end is 2 to 3 s; whoever wants to wait for longer says so."""
 
 _Job = Annotated[
     str,
@@ -76,7 +80,9 @@ def logs(
 def stop(
     job_id: _Job,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for its end.")] = False,
-    timeout: Timeout = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="Wait so many seconds for its end; default: 10.")
+    ] = None,
     output: Output = Format.table,
     address: Address = None,
     verify: as_ray.Verify = "true",
@@ -85,15 +91,20 @@ def stop(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Stop a job, queued or running. Ends with 0 when it is over, 101 if it is not."""
+    """Stop a job, queued or running. Ends with 0 when it is over, 101 if it is not.
+
+    The stop is asked for at once and stays asked for. A job that Ray has not started yet ends only once it has.
+    """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     service.post(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
+    patience_s = STOPS_WITHIN_S if timeout is None else timeout
     if not no_wait:
-        wait_until(service, found, exit_codes.is_over, timeout)
+        wait_until(service, found, exit_codes.is_over, patience_s)
     info = service.get(path_of("jobs", found))
     over = exit_codes.is_over(info["status"])
-    say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}")
+    waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
+    say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}{waited}")
     emit(info, output, lambda: found)
     raise typer.Exit(exit_codes.OK if over or no_wait else exit_codes.NOT_FINISHED)
 
@@ -133,3 +144,14 @@ def list_jobs(
     emit(rows, output, lambda: item_tables.jobs_table(rows, time.time()))
     if len(rows) == limit:
         say(f"there may be more than these {limit}: --limit")
+
+
+def why_not_over(info: Mapping[str, Any]) -> str:
+    """Why a job that was asked to stop is not over, and what to do."""
+    again = f"see `rmcs job status {info['job_id']}`"
+    if info["status"] == "PENDING":
+        where = info.get("cluster") or "its cluster"
+        return f"Ray on {where} has not started its entrypoint yet, and ends it only once it has; {again}"
+    if info["status"] == "LOST":
+        return f"its cluster does not answer, and is told when it does; {again}"
+    return f"its cluster was told, and has not ended it yet; {again}"

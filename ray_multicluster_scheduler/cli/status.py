@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.clusters import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (
@@ -86,7 +86,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["name"],
         cluster_state_cell(row),
-        UNKNOWN if row.get("nodes") is None else row["nodes"],
+        nodes(row),
         load(row, "CPU"),
         load(row, "memory", GIB),
         load(row, "GPU"),

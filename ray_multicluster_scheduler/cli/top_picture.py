@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.clusters import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.output import cluster_state_cell
@@ -137,7 +137,7 @@ def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         (
             row["name"],
             cluster_state_cell(row),
-            UNKNOWN if row.get("nodes") is None else row["nodes"],
+            nodes(row),
             load(row, "CPU"),
             load(row, "memory", GIB),
             load(row, "GPU"),

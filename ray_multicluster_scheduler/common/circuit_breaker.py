@@ -26,10 +26,16 @@ class CircuitBreaker:
         self._recovery_s = recovery_s
         self._in_a_row = 0
         self._opened_at: float | None = None
+        self._last_failure = ""
 
     @property
     def failures_in_a_row(self) -> int:
         return self._in_a_row
+
+    @property
+    def last_failure(self) -> str:
+        """What failed last, in words that go on after "the last time,"; empty where nobody said."""
+        return self._last_failure
 
     @property
     def half_open_at(self) -> float | None:
@@ -42,10 +48,11 @@ class CircuitBreaker:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if now >= half_open_at else BreakerState.OPEN
 
-    def record_failure(self, now: float) -> None:
-        """A failure of the cluster itself. While half open, one is enough to open it again."""
+    def record_failure(self, now: float, what: str = "") -> None:
+        """A failure of the cluster itself: ``what`` failed. While half open, one is enough to open it again."""
         self._changed()
         self._in_a_row += 1
+        self._last_failure = what
         if self.state(now) is BreakerState.HALF_OPEN or (self._opened_at is None and self._in_a_row >= self._limit):
             self._opened_at = now
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.common import html_tables
+from ray_multicluster_scheduler.scheduler.policy.reasons import STALE_SNAPSHOT
 
 _COLUMNS = ("cluster", "state", "why", "items", "nodes", "free", "tags", "Ray")
 
@@ -32,10 +33,16 @@ class ClusterRows(list[dict[str, Any]]):
         return html_tables.table("", _COLUMNS, [_line(row) for row in self])
 
 
+def is_of_now(row: Mapping[str, Any]) -> bool:
+    """May what a row says of its nodes be shown as what is there? Of an idle cluster, which is not asked all the time,
+    also what was seen last; its sentence says how long ago that was."""
+    return row.get("current") is not False or row.get("state") == STALE_SNAPSHOT
+
+
 def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
     closed = [word for word in ("cordoned", "paused") if row.get(word)]
     why = "; ".join(filter(None, [*closed, str(row.get("sentence") or "")]))
-    free, total = row.get("free") or {}, row.get("total") or {}
+    free, total = row.get("free") or {}, (row.get("total") or {}) if is_of_now(row) else {}
     room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
     facts = (row.get("items"), row.get("nodes"), room or None, _words(row.get("tags")), row.get("ray_version"))
     return (row.get("name"), row.get("state"), why, *facts)

@@ -77,8 +77,8 @@ class JobOptions(ItemOptions, total=False):
     """What only jobs have.
 
     ``resource_requirements`` is the footprint of the whole job, used for placement; ``entrypoint_resources`` is what
-    Ray holds for the entrypoint process (default: nothing). ``retry_lost`` allows a second run of a job whose cluster
-    was lost with it.
+    Ray holds for the entrypoint process (default: nothing), on one node and as a part of the footprint. ``retry_lost``
+    allows a second run of a job whose cluster was lost with it.
     """
 
     submission_id: str | None

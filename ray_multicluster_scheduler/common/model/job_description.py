@@ -13,8 +13,8 @@ from ray_multicluster_scheduler.common.model.resources import Resources
 class JobDescription:
     """The part of an item that only a Ray job has.
 
-    ``entrypoint_resources`` is what Ray holds for the entrypoint process itself; the job's footprint is the
-    item's ``requirements``.
+    ``entrypoint_resources`` is what Ray holds for the entrypoint process itself, on one node; the job's footprint is
+    the item's ``requirements``, and never less than that.
     """
 
     entrypoint: str

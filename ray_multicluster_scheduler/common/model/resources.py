@@ -107,6 +107,14 @@ def minus(left: Resources, right: Resources) -> dict[str, float]:
     return rest
 
 
+def at_least(left: Resources, right: Resources) -> dict[str, float]:
+    """The larger of the two, name by name."""
+    most = dict(left)
+    for name, amount in right.items():
+        most[name] = max(most.get(name, 0.0), amount)
+    return most
+
+
 def shape_of(resources: Resources) -> ResourceShape:
     """Equal amounts, equal shape: items of one shape can take each other's places."""
     return tuple(sorted(resources.items()))

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
 from ray_multicluster_scheduler.common.model.job_description import JobDescription
-from ray_multicluster_scheduler.common.model.resources import Resources
+from ray_multicluster_scheduler.common.model.resources import Resources, at_least
 
 Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
@@ -113,8 +113,16 @@ class TaskDescription:
 
     @property
     def placement(self) -> Resources:
-        """What must be free where it is placed; an actor may hold less once it is ready."""
+        """What must be free where it is placed; an actor may hold less once it is ready, a job's entrypoint is a part
+        of the job."""
+        if self.job is not None and self.job.entrypoint_resources:
+            return at_least(self.requirements, self.job.entrypoint_resources)
         return self.requirements if self.actor is None else self.actor.placement
+
+    @property
+    def entrypoint_resources(self) -> Resources:
+        """Of a job: what of it must be free on one node, as Ray holds it for one process; of others nothing."""
+        return {} if self.job is None else self.job.entrypoint_resources
 
     @property
     def ruled_as(self) -> str:

@@ -37,6 +37,5 @@ def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
         "ready_actors": view.ready_actors,
         "kept_for": view.kept_for,
         "next_submission_at": view.next_submission_at,
-        "snapshot_at": view.snapshot_at,
         "heard_at": state.heard_at,
     }

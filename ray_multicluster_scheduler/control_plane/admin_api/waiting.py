@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ray_multicluster_scheduler.app.client_api.embedded.reasons_now import ReasonsNow
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
@@ -29,10 +30,10 @@ def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | N
     }
 
 
-def waiting_row(stored: StoredItem, runtime: ServiceRuntime) -> dict[str, Any]:
+def waiting_row(stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow) -> dict[str, Any]:
     """On the loop: one that waits, and why."""
     new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
-    missing = None if record is None else runtime.machine.missing(new.id)
+    code, sentence = ("", "") if record is None else reasons.of(record)
     return {
         "id": new.id,
         "kind": new.kind,
@@ -41,8 +42,8 @@ def waiting_row(stored: StoredItem, runtime: ServiceRuntime) -> dict[str, Any]:
         "priority": now.priority,
         "state": str(now.state if record is None else record.state),
         "submitted_at": new.submitted_at,
-        "code": "" if record is None else record.code,
-        "sentence": "" if record is None else (record.sentence if missing is None else missing.sentence),
+        "code": code,
+        "sentence": sentence,
         "held": record is not None and record.held is not None,
     }
 

@@ -183,7 +183,7 @@ class ClusterState:
         self.refreshing = False
         self.refresh_failed = SnapshotTrouble(now, sentence, permanent)
         self.silent_since = now if self.silent_since is None else self.silent_since
-        self.breaker.record_failure(now)
+        self.breaker.record_failure(now, f"asked what is free: {sentence}")
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now
@@ -349,10 +349,10 @@ class ClusterState:
             return Trouble(reasons.CLUSTER_MISCONFIGURED, failed.sentence, hopeless=True, at=failed.at)
         if self.heard_at is None and failed is not None:
             return unreachable(failed, self.breaker, now)
+        if self.link == "down":
+            return silent_link(now - self.link_down_at, self.settings.lost_after_s, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
             return breaker_trouble(self.breaker, now)
-        if self.link == "down":
-            return silent_link(now - self.link_down_at, self.settings.lost_after_s)
         return self._snapshot_age(now)
 
     def _snapshot_age(self, now: float) -> Trouble | None:
@@ -367,6 +367,10 @@ class ClusterState:
         tail = f": {self.refresh_failed.sentence}" if self.refresh_failed else "; it is being asked"
         sentence = f"its last snapshot is {age:.0f} s old{tail}"
         return Trouble(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failed is None)
+
+    def is_current(self, now: float) -> bool:
+        """Does what is known of its nodes hold now? Else it is as of the last snapshot, if there was one."""
+        return self.dead is None and self.link != "down" and self._snapshot_age(now) is None
 
     def pushed(self) -> bool:
         """Does its link keep us informed of every change, and has it begun to?"""

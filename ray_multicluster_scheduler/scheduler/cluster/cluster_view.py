@@ -77,13 +77,16 @@ class NewNode:
     size: Resources | None
     ours: Resources
 
-    def takes(self, need: Resources, *, spread: bool = False) -> bool:
-        """Is there room for it, so that never more than one node's worth is on its way? A wide job goes alone."""
+    def takes(self, need: Resources, *, whole: Resources | None = None) -> bool:
+        """Is there room for it, so that never more than one node's worth is on its way? ``whole`` is what of it needs
+        one node, if the rest may spread: a wide job goes alone."""
         if self.size is None:
             return not self.ours
         if fits(need, minus(self.size, self.ours)):
             return True
-        return spread and not self.ours and all(self.size.get(name) for name in need)
+        if whole is None or self.ours or not fits(whole, self.size):
+            return False
+        return all(self.size.get(name) for name in need)
 
     def room(self, *, endless: bool) -> dict[str, float]:
         """What is left of it at the most; ``endless``: for what may need several such nodes."""

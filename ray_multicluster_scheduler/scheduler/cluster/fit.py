@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import GangDescription, Resources, TaskDescription
-from ray_multicluster_scheduler.common.model.resources import fits, plus
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, ClusterView, NewNode, NodeView
 from ray_multicluster_scheduler.scheduler.cluster.packing import left_over, pack
 
@@ -17,8 +18,9 @@ def find_place(
 ) -> dict[str, Resources] | None:
     """What to reserve on which node, or None when there is no room now.
 
-    A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread: its own tasks
-    are placed by Ray. Where nothing is free, and that is known of every node, it may go to a ``new_node``.
+    A task or an actor needs one node, and so does each member of a gang. A job's footprint may spread, since its own
+    tasks are placed by Ray, but for what its entrypoint holds. Where nothing is free, and that is known of every node,
+    it may go to a ``new_node``.
     """
     need = task.placement
     if not need:
@@ -26,7 +28,7 @@ def find_place(
     parts = _find_room(task, nodes)
     if parts is not None or new_node is None or any(node.free is None for node in nodes):
         return parts
-    return {NEW_NODE: need} if new_node.takes(need, spread=may_spread(task)) else None
+    return {NEW_NODE: need} if new_node.takes(need, whole=_whole(task, nodes)) else None
 
 
 def has_room(task: TaskDescription, cluster: ClusterView) -> bool:
@@ -57,7 +59,16 @@ def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Re
     node_id = best_node(need, known)
     if node_id is not None:
         return {node_id: need}
-    return spread(need, known) if task.kind == "job" else None
+    return spread(need, known, task.entrypoint_resources) if task.kind == "job" else None
+
+
+def _whole(task: TaskDescription, nodes: Sequence[NodeView]) -> Resources | None:
+    """What of it needs a new node for itself; None: all of it does. A job's entrypoint may have room on a node that is
+    there, and only the rest of the job needs more."""
+    if not may_spread(task):
+        return None
+    whole = task.entrypoint_resources
+    return {} if whole and best_node(whole, nodes) is not None else whole
 
 
 def find_places(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
@@ -82,8 +93,11 @@ def best_node(need: Resources, nodes: Iterable[NodeView]) -> str | None:
     return min(room)[1] if room else None
 
 
-def spread(need: Resources, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:
-    """Take from the emptiest nodes first until all of ``need`` is there, or None."""
+def spread(need: Resources, nodes: Sequence[NodeView], whole: Resources | None = None) -> dict[str, Resources] | None:
+    """Take from the emptiest nodes first until all of ``need`` is there, or None. ``whole`` is what of it has to be on
+    one node."""
+    if whole:
+        return _spread_around(need, nodes, whole)
     missing = dict(need)
     parts: dict[str, Resources] = {}
     for node in sorted(nodes, key=lambda one: (-_amount_of(missing, one.free), one.node_id)):
@@ -91,6 +105,16 @@ def spread(need: Resources, nodes: Iterable[NodeView]) -> dict[str, Resources] |
         if part:
             parts[node.node_id] = part
     return None if any(amount > _NOTHING_LEFT for amount in missing.values()) else parts
+
+
+def _spread_around(need: Resources, nodes: Sequence[NodeView], whole: Resources) -> dict[str, Resources] | None:
+    """Which node takes the whole part changes nothing of whether there is enough for the rest."""
+    first = best_node(whole, nodes)
+    if first is None:
+        return None
+    left = [replace(one, free=minus(one.free or {}, whole)) if one.node_id == first else one for one in nodes]
+    parts = spread(minus(need, whole), left)
+    return None if parts is None else {**parts, first: plus(parts.get(first, {}), whole)}
 
 
 def _take(missing: dict[str, float], free: Resources) -> dict[str, float]:

@@ -45,17 +45,24 @@ def unreachable(failed: SnapshotTrouble, breaker: CircuitBreaker, now: float) ->
 
 def breaker_trouble(breaker: CircuitBreaker, now: float) -> Trouble:
     """It is open, or half open."""
-    sentence = f"it failed ({_in_a_row(breaker)}) and is probed in {_recovers_in(breaker, now):.0f} s"
-    if breaker.state(now) is BreakerState.HALF_OPEN:
-        sentence = f"it failed ({_in_a_row(breaker)}) and is being probed"
-    return Trouble(reasons.BREAKER_OPEN, sentence)
+    return Trouble(reasons.BREAKER_OPEN, _failing(breaker, now))
 
 
-def silent_link(silent_s: float, lost_after_s: float) -> Trouble:
-    """Its link is down for so long."""
+def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> Trouble:
+    """Its link is down for so long. That it is not asked either, since it failed too often, is a part of that."""
+    also = "" if breaker.state(now) is BreakerState.CLOSED else f"; {_failing(breaker, now)}"
     if silent_s >= lost_after_s:
-        return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost")
-    return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s")
+        return Trouble(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
+    return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s{also}")
+
+
+def _failing(breaker: CircuitBreaker, now: float) -> str:
+    """How often it failed, when it is asked again, and what the last failure was: as of now."""
+    again = f"is asked again in {_recovers_in(breaker, now):.0f} s"
+    if breaker.state(now) is BreakerState.HALF_OPEN:
+        again = "is being asked again"
+    last = f"; the last time, {breaker.last_failure}" if breaker.last_failure else ""
+    return f"it failed {_in_a_row(breaker)} and {again}{last}"
 
 
 def _in_a_row(breaker: CircuitBreaker) -> str:

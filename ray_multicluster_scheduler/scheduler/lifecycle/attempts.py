@@ -64,7 +64,7 @@ class Attempts:
             return
         wrong_place = event.code == reasons.PYTHON_MISMATCH
         if event.failure is FailureClass.CLUSTER and not wrong_place:
-            self._judge_refusal(record, event.sentence, now)
+            self._judge_refusal(record, event, now)
         self._core.end_attempt(record, now)
         self._scheduling.request()
         if record.ending is not None and record.ending.kind == "cancel":
@@ -106,7 +106,7 @@ class Attempts:
         if event.started_at is not None and record.started_at is None:
             self._start(record, event.started_at, event.node_id, now)
         if event.status != "cancelled":  # an attempt that was taken back says nothing of the cluster
-            self._judge_cluster(record, event.failure, now)
+            self._judge_cluster(record, event.failure, now, event.code)
         if record.state is not TaskState.RUNNING and _has_run(event, record):
             self._begin(record)
             self._catch_up(record, now)
@@ -244,8 +244,9 @@ class Attempts:
         self._core.touched.add(record.cluster)
         self._core.out.put(CancelAttempt(record.task.id, record.attempt, record.cluster, ending.force))
 
-    def _judge_cluster(self, record: TaskRecord, failure: FailureClass | None, now: float) -> None:
-        """Only failures of the cluster itself count for its breaker.
+    def _judge_cluster(self, record: TaskRecord, failure: FailureClass | None, now: float, code: str) -> None:
+        """Only failures of the cluster itself count for its breaker. Everybody may read which, hence no more of the
+        item than its kind, and no words of its own.
 
         Where no link can be made, that is known already: refused tasks say nothing new, and jobs still get there.
         """
@@ -253,7 +254,7 @@ class Attempts:
         if state is None:
             return
         if failure is FailureClass.CLUSTER and state.link_trouble(now) is None:
-            state.breaker.record_failure(now)
+            state.breaker.record_failure(now, f"with a {record.task.kind}: {code or codes.FAILED[failure]}")
         elif failure is not FailureClass.CLUSTER and state.breaker.failures_in_a_row:
             state.breaker.record_success()
         else:
@@ -261,15 +262,15 @@ class Attempts:
         self._core.touched.add(state.name)
         self._scheduling.request()
 
-    def _judge_refusal(self, record: TaskRecord, sentence: str, now: float) -> None:
+    def _judge_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
         """A job that is refused where the link is up tells of the dashboard only: tasks go on over the link."""
         state = self._core.registry.find(record.cluster)
         if record.task.kind == "job" and state is not None and state.pushed():
-            state.dashboard_failed(sentence, now)
+            state.dashboard_failed(event.sentence, now)
             state.checked_at = None
             self._core.touched.add(state.name)
         else:
-            self._judge_cluster(record, FailureClass.CLUSTER, now)
+            self._judge_cluster(record, FailureClass.CLUSTER, now, event.code)
 
     def _grace_s(self, record: TaskRecord, code: str) -> float:
         """How long nodes of a cluster that restarted may still run an attempt of the session before: not at all, if it

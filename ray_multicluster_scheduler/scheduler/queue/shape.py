@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.common.model.gang_description import GangShape
+from ray_multicluster_scheduler.common.model.resources import ResourceShape
+from ray_multicluster_scheduler.common.model.resources import shape_of as resource_shape
 
 
 class Lane(NamedTuple):
@@ -29,6 +31,7 @@ class Shape(NamedTuple):
     owner: str
     retry: bool
     bundles: GangShape | None = None
+    entrypoint: ResourceShape = ()
 
 
 class Demands(NamedTuple):
@@ -79,4 +82,5 @@ def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
         task.owner,
         retry,
         task.bundles,
+        resource_shape(task.entrypoint_resources),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.resources import plus
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.policy.reasons import BREAKER_OPEN
 from ray_multicluster_scheduler.simulation.history import Looked
 
 
@@ -30,8 +30,7 @@ def look(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -
 
 
 def _open_breakers(machine: SchedulerMachine, now: float) -> tuple[str, ...]:
-    views = [machine.view(metadata.name, now) for metadata in machine.registry.list()]
-    return tuple(view.name for view in views if view.trouble is not None and view.trouble.code == BREAKER_OPEN)
+    return tuple(one.name for one in machine.registry if one.breaker.state(now) is not BreakerState.CLOSED)
 
 
 def _left(machine: SchedulerMachine) -> tuple[str, ...]:

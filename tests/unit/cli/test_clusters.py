@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.cli.clusters import fleet_table, load
 
 GIB = 1024**3
@@ -17,6 +18,8 @@ UP = {
     "ray_version": "2.60.0", "python_version": "3.11.7",
 }  # fmt: skip
 DOWN: dict[str, Any] = dict.fromkeys(UP) | {"name": "mac", "state": "DOWN", "sentence": "nobody answers", "tags": []}
+
+LOST = {"state": "CLUSTER_LOST", "current": False, "snapshot_at": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,8 @@ DOWN: dict[str, Any] = dict.fromkeys(UP) | {"name": "mac", "state": "DOWN", "sen
         (UP | {"free": None}, "CPU", 1, "?/16"),
         (UP | {"total": {"CPU": 2.0}}, "GPU", 1, "0/0"),
         (DOWN, "CPU", 1, "–"),
+        (UP | LOST, "CPU", 1, "–"),
+        (UP | LOST | {"state": "STALE_SNAPSHOT"}, "CPU", 1, "3.5/16"),
     ],
 )
 def test_load_is_used_of_total_and_never_a_guess(row: dict[str, Any], resource: str, unit: float, shown: str) -> None:
@@ -42,3 +47,13 @@ def test_the_table_has_a_line_per_cluster_without_control_characters() -> None:
     assert linux == ["linux", "UP", "agent", "2", "3.5/16", "2/32", "1/1", "linux,x86_64", "2.60.0", "3.11.7"]
     assert mac == ["mac", "DOWN", "–", "–", "–", "–", "–", "[red]x", "–", "–"]
     assert "\x1b" not in text
+
+
+def test_what_a_silent_cluster_had_is_not_shown_as_what_is_there() -> None:
+    screen = Console(file=io.StringIO(), width=200, force_terminal=False)
+    screen.print(fleet_table([UP | LOST]))
+    (linux,) = [line.split() for line in screen.file.getvalue().splitlines() if line.startswith("linux")]
+    assert linux[:7] == ["linux", "CLUSTER_LOST", "agent", "–", "–", "–", "–"]
+    (row,) = ClusterRows([UP | LOST])
+    assert "12.5 of 16 CPU" in ClusterRows([UP])._repr_html_()
+    assert "of 16 CPU" not in ClusterRows([row])._repr_html_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from ray_multicluster_scheduler.cli import cluster_steering
 from ray_multicluster_scheduler.cli.clusters import why_not
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -59,6 +61,21 @@ class TestShow:
         assert (facts["name"].strip(), facts["state"].strip()) == ("mac", "UP")
         assert facts["items"].strip() == "1 there, 0 sent ahead"
         assert "cordoned" not in facts
+
+    def test_one_that_is_silent(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(busy.plane, "refresh", lambda cluster: None)
+        busy.plane.post(events.LinkDown("mac", "it was cut"))
+        for _ in range(5):
+            busy.plane.post(events.SnapshotFailed("mac", "DASHBOARD_DOWN", "nobody answers", permanent=False))
+        until(lambda: "5 times" in busy.get("/api/v1/clusters/mac?refresh=false")["sentence"])
+        done = rmcs("clusters", "show", "mac", "--no-refresh")
+        facts = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in done.out.splitlines())
+        assert facts["state"] == "CLUSTER_SUSPECT"
+        assert "the last time, asked what is free: nobody answers" in facts["why"]
+        assert re.fullmatch(r"OPEN after 5 failures in a row, asked again in (60|59|5\d)s", facts["breaker"])
+        assert re.fullmatch(r"0/8 as of \ds ago", facts["CPU"])
+        row = rmcs("clusters", "list", "--no-refresh").out.splitlines()[1].split()
+        assert row[:7] == ["mac", "CLUSTER_SUSPECT", "http", "–", "–", "–", "–"]
 
     def test_for_programs(self, busy: HttpService, rmcs: Rmcs) -> None:
         told = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)

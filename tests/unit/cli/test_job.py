@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.cli import job as job_command
 from ray_multicluster_scheduler.cli import ray_job_options
 from ray_multicluster_scheduler.cli.app import Root
 from ray_multicluster_scheduler.cli.late_group import load
@@ -244,6 +245,35 @@ class TestOthers:
         assert rmcs("job", "status", "j1").code == 103
         told = json.loads(rmcs("job", "stop", "j1", "-o", "json").out)
         assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
+
+    @pytest.mark.parametrize(
+        ("started", "said"),
+        [
+            (False, "is PENDING after 0.1 s: Ray on mac has not started its entrypoint yet, and ends it only once it"),
+            (True, "is RUNNING after 0.1 s: its cluster was told, and has not ended it yet"),
+        ],
+    )
+    def test_stop_does_not_wait_for_ever(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, started: bool, said: str
+    ) -> None:
+        """Ray ends a job that it has not started yet only once it has, which may take a quarter of an hour."""
+        monkeypatch.setattr(job_command, "STOPS_WITHIN_S", 0.1)
+        monkeypatch.setattr(service.plane, "dispatch", lambda orders: None)
+        monkeypatch.setattr(service.plane, "cancel", service.plane.cancelled.append)
+        item = {"id": "j1", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}
+        service.post("/api/v1/items", {"task": item})
+        until(lambda: state(service, "j1") == "DISPATCHING")
+        if started:
+            service.plane.post(events.Started("j1", 1, 0.0))
+            until(lambda: state(service, "j1") == "RUNNING")
+        done = rmcs("job", "stop", "j1")
+        assert (done.code, done.out) == (101, "j1\n")
+        assert said in done.err
+        assert [one.task_id for one in service.plane.cancelled] == ["j1"]
+        assert "after 0 s" in rmcs("job", "stop", "j1", "--timeout", "0").err
+
+    def test_why_a_lost_job_does_not_stop(self) -> None:
+        assert "is told when it does" in job_command.why_not_over({"job_id": "j1", "status": "LOST"})
 
     def test_the_token_may_be_a_header(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RMCS_TOKEN")

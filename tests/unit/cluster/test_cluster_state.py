@@ -120,10 +120,59 @@ def test_an_open_breaker_says_when_it_is_probed() -> None:
         state.breaker.record_failure(20.0)
     trouble = state.trouble(30.0)
     assert trouble is not None
-    assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed (5 times in a row) and is probed in 50 s")
+    assert (trouble.code, trouble.sentence) == ("BREAKER_OPEN", "it failed 5 times in a row and is asked again in 50 s")
     probed = state.trouble(80.0)
     assert probed is not None
-    assert probed.sentence == "it failed (5 times in a row) and is being probed"
+    assert probed.sentence == "it failed 5 times in a row and is being asked again"
+
+
+def test_an_open_breaker_says_what_failed_last_and_counts_down() -> None:
+    state = heard(source="http")
+    state.link_gone()
+    for at in (20.0, 25.0, 30.0, 35.0):
+        state.heard_nothing("it gave no answer within 10 s", permanent=False, now=at)
+    state.heard_nothing("connection refused", permanent=False, now=40.0)
+    for now, left in ((41.0, 59), (70.0, 30)):
+        trouble = state.view(now).trouble
+        assert trouble is not None
+        assert trouble.sentence == (
+            f"it failed 5 times in a row and is asked again in {left} s; "
+            "the last time, asked what is free: connection refused"
+        )
+
+
+def test_that_its_link_is_silent_is_said_before_that_it_does_not_answer() -> None:
+    state = heard()
+    state.link_down(20.0)
+    for at in (21.0, 26.0, 31.0, 36.0, 41.0):
+        state.heard_nothing("connection refused", permanent=False, now=at)
+    suspect, lost = state.trouble(50.0), state.trouble(90.0)
+    assert suspect is not None
+    assert lost is not None
+    failing = "the last time, asked what is free: connection refused"
+    assert (suspect.code, lost.code) == ("CLUSTER_SUSPECT", "CLUSTER_LOST")
+    assert suspect.sentence == (
+        f"its link has been silent for 30 s; it failed 5 times in a row and is asked again in 51 s; {failing}"
+    )
+    assert lost.sentence == (
+        "its link has been silent for 70 s: it is lost; it failed 5 times in a row and is asked again in 11 s; "
+        + failing
+    )
+
+
+def test_what_is_known_of_its_nodes_is_of_now_only_while_it_is_heard() -> None:
+    state = make()
+    assert not state.is_current(0.0)
+    state.heard_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)
+    assert state.is_current(25.0)
+    assert not state.is_current(26.0)
+    state = heard()
+    assert state.is_current(1000.0), "its link tells of every change"
+    state.declare_dead("", 1000.0)
+    assert not state.is_current(1000.0)
+    state = heard()
+    state.link_down(1000.0)
+    assert not state.is_current(1000.0)
 
 
 def test_an_answer_after_silence_counts_for_the_breaker() -> None:

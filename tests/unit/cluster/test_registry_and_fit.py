@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_metadata import ClusterMetadata
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NodeView
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NewNode, NodeView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place
 from tests.unit.lifecycle.driver import job, snapshot, task
 
@@ -94,6 +95,26 @@ def test_a_job_spreads_only_if_no_node_holds_it_alone() -> None:
     assert find_place(job("j", cpus=10), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 2.0}}
     assert find_place(job("j", cpus=15), fleet) == {"n2": {"CPU": 8.0}, "n3": {"CPU": 4.0}, "n1": {"CPU": 3.0}}
     assert find_place(job("j", cpus=16), fleet) is None
+
+
+def with_entrypoint(cpus: float, entrypoint: float) -> TaskDescription:
+    return job("j", cpus=cpus, job=JobDescription("python x.py", entrypoint_resources={"CPU": entrypoint}))
+
+
+def test_the_entrypoint_of_a_job_needs_one_node_and_the_rest_of_it_does_not() -> None:
+    fleet = nodes({"CPU": 3.0}, {"CPU": 8.0}, {"CPU": 4.0})
+    assert find_place(with_entrypoint(0, 4), fleet) == {"n3": {"CPU": 4.0}}
+    assert find_place(with_entrypoint(10, 4), fleet) == {"n2": {"CPU": 6.0}, "n3": {"CPU": 4.0}}
+    assert find_place(with_entrypoint(14, 8), fleet) == {"n3": {"CPU": 4.0}, "n1": {"CPU": 2.0}, "n2": {"CPU": 8.0}}
+    assert find_place(with_entrypoint(0, 9), fleet) is None
+    assert find_place(with_entrypoint(16, 4), fleet) is None
+
+
+def test_the_entrypoint_of_a_wide_job_needs_room_on_a_new_node_or_on_one_that_is_there() -> None:
+    new = NewNode({"CPU": 8.0}, {})
+    assert find_place(with_entrypoint(20, 8), nodes({"CPU": 0.0}), new) == {NEW_NODE: {"CPU": 20.0}}
+    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 0.0}), new) is None
+    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), new) == {NEW_NODE: {"CPU": 20.0}}
 
 
 def test_what_asks_for_nothing_fits_everywhere() -> None:

@@ -18,23 +18,25 @@ from tests.unit.policy.views import node, view
 
 
 @pytest.mark.parametrize(
-    ("size", "ours", "cpus", "spread", "takes"),
+    ("size", "ours", "cpus", "whole", "takes"),
     [
-        ({"CPU": 8.0}, {}, 8, False, True),
-        ({"CPU": 8.0}, {"CPU": 4.0}, 4, False, True),
-        ({"CPU": 8.0}, {"CPU": 4.0}, 5, False, False),
-        ({"CPU": 8.0}, {}, 20, False, False),
-        ({"CPU": 8.0}, {}, 20, True, True),
-        ({"CPU": 8.0}, {"CPU": 1.0}, 20, True, False),
-        ({"GPU": 8.0}, {}, 20, True, False),
-        (None, {}, 1000, False, True),
-        (None, {"CPU": 1.0}, 1, False, False),
+        ({"CPU": 8.0}, {}, 8, None, True),
+        ({"CPU": 8.0}, {"CPU": 4.0}, 4, None, True),
+        ({"CPU": 8.0}, {"CPU": 4.0}, 5, None, False),
+        ({"CPU": 8.0}, {}, 20, None, False),
+        ({"CPU": 8.0}, {}, 20, {}, True),
+        ({"CPU": 8.0}, {}, 20, {"CPU": 8.0}, True),
+        ({"CPU": 8.0}, {}, 20, {"CPU": 9.0}, False),
+        ({"CPU": 8.0}, {"CPU": 1.0}, 20, {}, False),
+        ({"GPU": 8.0}, {}, 20, {}, False),
+        (None, {}, 1000, None, True),
+        (None, {"CPU": 1.0}, 1, None, False),
     ],
 )
 def test_how_much_may_be_on_its_way(
-    size: dict[str, float] | None, ours: dict[str, float], cpus: float, spread: bool, takes: bool
+    size: dict[str, float] | None, ours: dict[str, float], cpus: float, whole: dict[str, float] | None, takes: bool
 ) -> None:
-    assert NewNode(size, ours).takes({"CPU": float(cpus)}, spread=spread) is takes
+    assert NewNode(size, ours).takes({"CPU": float(cpus)}, whole=whole) is takes
 
 
 def test_what_is_left_of_it_at_the_most() -> None:

@@ -196,6 +196,7 @@ def test_the_breaker_opens_and_a_snapshot_is_the_probe() -> None:
     driver.fail("t2", "cluster")
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "BREAKER_OPEN"
+    assert "the last time, with a task: CLUSTER_LOST" in driver.machine.record("new").sentence
     driver.snapshot("a", 8)
     assert driver.machine.record("new").code == "BREAKER_OPEN"  # too early for a probe
     driver.fire("refresh:a", after=60)
@@ -245,6 +246,9 @@ def test_snapshots_that_go_well_do_not_hide_work_that_does_not() -> None:
         driver.snapshot("a", 8)
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "BREAKER_OPEN"
+    assert driver.machine.record("new").sentence == (
+        "a: it failed 2 times in a row and is asked again in 60 s; the last time, with a task: REFUSED"
+    )
 
 
 def test_refusals_of_a_link_that_is_known_to_fail_leave_jobs_alone() -> None:

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import (
+    JobDescription,
+    Rejection,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -107,6 +113,44 @@ def test_a_job_may_spread_over_nodes() -> None:
     driver.submit(job("j", cpus=16))
     assert driver.sent_to() == {"j": "a"}
     assert driver.machine.view("a", driver.now).free == {"CPU": 0}
+
+
+def with_entrypoint(name: str, cpus: float, held: float) -> TaskDescription:
+    return job(name, cpus, job=JobDescription("python x.py", entrypoint_resources={"CPU": held} if held else {}))
+
+
+def test_a_job_goes_only_where_its_entrypoint_has_a_node() -> None:
+    driver = Driver(cluster("small"), cluster("large"))
+    driver.link_up("small", 8, 8)
+    driver.link_up("large", 16)
+    driver.submit(with_entrypoint("j", 0, 12))
+    assert driver.sent_to() == {"j": "large"}
+    assert driver.machine.view("large", driver.now).free == {"CPU": 4.0}  # Ray holds it, and so do the books
+    driver.submit(with_entrypoint("later", 0, 12))
+    assert driver.state("later") is TaskState.QUEUED
+    assert driver.machine.record("later").code == "NO_CAPACITY"
+    driver.succeed("j")
+    assert driver.sent_to()["later"] == "large"
+
+
+def test_a_job_whose_entrypoint_fits_no_node_is_refused_at_once() -> None:
+    driver = ready(8, 8)
+    driver.submit(with_entrypoint("j", 0, 64))
+    end = driver.end("j")
+    assert end.error == "NoFeasibleClusterError"
+    assert "its entrypoint asks for 64 CPU" in end.message
+    assert driver.sent_to() == {}
+
+
+def test_of_two_jobs_with_one_footprint_the_one_with_the_smaller_entrypoint_need_not_wait() -> None:
+    driver = Driver(cluster("a"))
+    driver.link_up("a", 8, 8)
+    driver.submit(task("t1", 5))
+    driver.submit(task("t2", 5))  # 3 CPUs are free on each node
+    driver.submit(with_entrypoint("whole", 6, 6))
+    driver.submit(with_entrypoint("parts", 6, 1))
+    assert driver.state("whole") is TaskState.QUEUED
+    assert driver.state("parts") is TaskState.DISPATCHING
 
 
 def test_one_free_cluster_among_full_ones_is_used_at_once() -> None:

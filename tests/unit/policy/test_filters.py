@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import ActorDescription, Rejection, TaskDescription
+from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, Rejection, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NewNode, Trouble
 from ray_multicluster_scheduler.scheduler.policy import reasons
@@ -156,6 +156,39 @@ def test_a_job_on_an_autoscaling_cluster_needs_only_the_right_kind_of_nodes() ->
     cluster = view(autoscaling=True, max_node={"CPU": 4.0})
     assert codes(job("j", cpus=100), cluster) == [("NO_CAPACITY", LATER)]
     assert ("TOO_BIG", NEVER) in codes(job("j", requirements={"GPU": 1.0}), cluster)
+
+
+def with_entrypoint(cpus: float, **entrypoint: float) -> TaskDescription:
+    return job("j", cpus=cpus, job=JobDescription("python x.py", entrypoint_resources=entrypoint))
+
+
+def test_the_entrypoint_of_a_job_must_fit_one_node() -> None:
+    cluster = view("c", node({"CPU": 8.0}), node({"CPU": 4.0}, name="n2"))
+    assert codes(with_entrypoint(0, CPU=8), cluster) == []
+    assert codes(with_entrypoint(12, CPU=8), cluster) == []
+    too_big, later = verdicts(with_entrypoint(0, CPU=9), cluster)
+    assert (too_big.code, too_big.permanent) == ("TOO_BIG", NEVER)
+    assert too_big.sentence == (
+        "its entrypoint asks for 9 CPU, more than one node can ever have (the most on any node: 8 CPU)"
+    )
+    assert later.sentence == "9 CPU, which its entrypoint needs, is not free on any one node (free in all: 12 CPU)"
+    assert ("TOO_BIG", NEVER) in codes(with_entrypoint(4, GPU=1), cluster)
+
+
+def test_an_entrypoint_that_fits_later_waits() -> None:
+    busy = view("c", node({"CPU": 8.0}, {"CPU": 3.0}), node({"CPU": 4.0}, {"CPU": 2.0}, name="n2"))
+    (later,) = verdicts(with_entrypoint(0, CPU=5), busy)
+    assert (later.code, later.permanent) == ("NO_CAPACITY", LATER)
+    assert later.sentence == "5 CPU, which its entrypoint needs, is not free on any one node (free in all: 5 CPU)"
+    (later,) = verdicts(with_entrypoint(6, CPU=2), busy)
+    assert later.sentence == "6 CPU is not free on its nodes together (free in all: 5 CPU)"
+
+
+def test_the_entrypoint_of_a_job_on_an_autoscaling_cluster_fits_a_node_that_is_there_or_may_be() -> None:
+    cluster = view(autoscaling=True, max_node={"CPU": 4.0})  # and one of 8 is there
+    assert codes(with_entrypoint(100, CPU=4), cluster) == [("NO_CAPACITY", LATER)]
+    assert codes(with_entrypoint(100, CPU=8), cluster) == [("NO_CAPACITY", LATER)]
+    assert ("TOO_BIG", NEVER) in codes(with_entrypoint(100, CPU=9), cluster)
 
 
 def test_of_a_cluster_that_nobody_knows_nothing_is_said_about_room() -> None:

@@ -56,6 +56,24 @@ def test_what_waits_is_counted_and_told_with_its_reason(service: HttpService) ->
     assert ([one["id"] for one in rest["waiting"]], rest["after"]) == (["b"], None)
 
 
+def test_seconds_are_told_as_of_now_wherever_they_are_told(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", submission_interval_s=40) as service:
+        for job_id in ("first", "second"):
+            service.plane.taken(a_job(job_id))
+        runtime = service.plane.runtime
+        until(lambda: runtime.ask(lambda: runtime.machine.record("second").code) == "SUBMISSION_INTERVAL")
+        runtime.clock._offset += 10  # type: ignore[attr-defined]  # some time passes, and nothing happens
+        said = {
+            service.get("/api/v1/queue")["waiting"][0]["sentence"],
+            service.get("/api/v1/items/second")["sentence"],
+            service.get("/api/v1/items/second/explain")["sentence"],
+            service.get("/api/v1/jobs/second")["message"],
+            service.get("/api/v1/jobs")["jobs"][0]["message"],
+        }
+        (left,) = {int(sentence.split()[-2]) for sentence in said}
+        assert 20 < left <= 30
+
+
 def test_of_one_owner(service: HttpService) -> None:
     full(service)
     said = service.get("/api/v1/queue?owner=bob")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.app.client_api.embedded.reasons_now import ReasonsNow
 from ray_multicluster_scheduler.app.client_api.embedded.waiting_story import waiting_story
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.common.current_item import member_id
@@ -49,6 +50,8 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     history = runtime.manager.log.history(task_id)
     prepared = runtime.dispatcher.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
+    now = runtime.clock.now()
+    code, sentence = ReasonsNow(runtime.machine, now).of(record)
     return Explanation(
         **_of_actor(record),
         **_of_gang(record),
@@ -61,9 +64,9 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         state=str(abandoned.state if abandoned else record.state),
         cluster=record.cluster,
         attempt=record.attempt,
-        code=ABANDONED if abandoned else record.code,
-        sentence=abandoned.message if abandoned else _sentence(runtime, record),
-        **_of_waiting(runtime, record),
+        code=ABANDONED if abandoned else code,
+        sentence=abandoned.message if abandoned else sentence + _but(runtime, record),
+        **_of_waiting(runtime, record, now),
         attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
         runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
         converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
@@ -118,17 +121,14 @@ def gang_of(runtime: Runtime, task_id: str) -> str | None:
     return gang_id if is_member(known.task, task_id) else None
 
 
-def _sentence(runtime: Runtime, record: TaskRecord) -> str:
-    missing = runtime.machine.missing(record.task.id)
-    if missing is None:
-        return record.sentence + _but(runtime, record)
-    held = "" if record.held is None else f"; is held{f': {record.held}' if record.held else ''}"
-    return missing.sentence + held
+def reasons_now(runtime: Runtime) -> ReasonsNow:
+    """On the loop: for one answer."""
+    return ReasonsNow(runtime.machine, runtime.clock.now())
 
 
-def _of_waiting(runtime: Runtime, record: TaskRecord) -> dict[str, Any]:
+def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
     """Its decision, made anew if it waits, and what else there is to be said then."""
-    machine, task_id, now = runtime.machine, record.task.id, runtime.clock.now()
+    machine, task_id = runtime.machine, record.task.id
     decision, place = machine.why(task_id, now) or record.decision, machine.queue_place(task_id, now)
     forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
@@ -233,12 +233,15 @@ def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
 
 def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every job that was not forgotten, oldest first."""
-    return runtime.ask(
-        lambda: [job_row(runtime, one.task.id) for one in runtime.machine.records() if one.task.kind == "job"]
-    )
+
+    def rows() -> list[dict[str, Any]]:
+        reasons = reasons_now(runtime)
+        return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
+
+    return runtime.ask(rows)
 
 
-def job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
+def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) -> dict[str, Any]:
     record = find_record(runtime, job_id)
     if record is None:
         state, _, sentence = _unrecorded(runtime, job_id)
@@ -258,7 +261,7 @@ def job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
-        "message": abandoned.message if abandoned else record.sentence,
+        "message": abandoned.message if abandoned else (reasons or reasons_now(runtime)).of(record)[1],
         "submitted_at": record.task.submitted_at,
         "started_at": record.started_at,
         "finished_at": record.finished_at,
@@ -268,7 +271,7 @@ def job_row(runtime: Runtime, job_id: str) -> dict[str, Any]:
 def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every actor that was not forgotten, oldest first."""
 
-    def row(record: TaskRecord) -> dict[str, Any]:
+    def row(record: TaskRecord, reasons: ReasonsNow) -> dict[str, Any]:
         abandoned = _abandoned(runtime, record)
         return {
             "id": record.task.id,
@@ -278,17 +281,18 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "cluster": record.cluster,
             "attempt": record.attempt,
             "lifetime": record.task.actor.lifetime if record.task.actor else None,
-            "message": abandoned.message if abandoned else record.sentence,
+            "message": abandoned.message if abandoned else reasons.of(record)[1],
         }
 
-    def rows(record: TaskRecord) -> list[dict[str, Any]]:
-        one, gang = row(record), record.task.gang
+    def rows(record: TaskRecord, reasons: ReasonsNow) -> list[dict[str, Any]]:
+        one, gang = row(record, reasons), record.task.gang
         members = () if gang is None else gang.members
         of_gang = [{**one, "id": member_id(record.task.id, at), "class": name.name} for at, name in enumerate(members)]
         return of_gang or [one]
 
     def all_rows() -> list[dict[str, Any]]:
-        return [one for record in runtime.machine.records() if record.task.serves for one in rows(record)]
+        reasons = reasons_now(runtime)
+        return [one for record in runtime.machine.records() if record.task.serves for one in rows(record, reasons)]
 
     return runtime.ask(all_rows)
 
@@ -299,8 +303,8 @@ def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
 
 
 def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
-    metadata = runtime.machine.registry.get(name)
-    view = runtime.machine.view(name, runtime.clock.now())
+    metadata, now = runtime.machine.registry.get(name), runtime.clock.now()
+    view = runtime.machine.view(name, now)
     snapshot = runtime.machine.registry.latest_snapshot(name)
     link = runtime.links.existing(name)
     info = link.info if link is not None and link.connected else None
@@ -314,7 +318,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
         "sentence": "; ".join(filter(None, said)),
-        "agent_awaited_until": None if awaited_s is None else runtime.clock.now() + awaited_s,
+        "agent_awaited_until": None if awaited_s is None else now + awaited_s,
         "cordoned": view.cordoned,
         "paused": view.paused,
         "items": view.in_flight + view.ahead,
@@ -325,6 +329,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "weight": metadata.weight,
         "dashboard": metadata.dashboard,
         "head_address": metadata.head_address,
+        "current": runtime.machine.registry.state(name).is_current(now),
+        "snapshot_at": view.snapshot_at,
         "nodes": len(snapshot.nodes) if snapshot else None,
         "total": snapshot.total() if snapshot else None,
         "free": snapshot.free() if snapshot else None,

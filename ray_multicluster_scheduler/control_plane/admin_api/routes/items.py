@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import repeats_of
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now, repeats_of
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.app.client_api.remote import wire
@@ -189,12 +189,20 @@ def face(request: Request, item: Item) -> dict[str, Any]:
     own_work.check_item_seen(request, item.task.owner, item.id)
     told = {
         **_status(caller_of(request), item),
+        **_why_now(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
         **repeats_of(item.task),
     }
     return told if item.task.actor is None else {**told, "actor": item.task.actor.to_dict()}
+
+
+def _why_now(request: Request, item: Item) -> dict[str, str]:
+    """Of one that waits: the reason as of now, and not as of its last step."""
+    runtime = runtime_of(request)
+    record = None if item.done() else runtime.record(item.id)
+    return {} if record is None else dict(zip(("code", "sentence"), reasons_now(runtime).of(record), strict=True))
 
 
 def _status(caller: Caller, item: Promise) -> dict[str, Any]:

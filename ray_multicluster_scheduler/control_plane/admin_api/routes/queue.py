@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api import waiting
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
@@ -36,7 +37,8 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     query = Query(waiting.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True)
     page = await asyncio.to_thread(runtime.store.items, query)
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    rows = [waiting.waiting_row(one, runtime) for one in page.items]
+    reasons = reasons_now(runtime)
+    rows = [waiting.waiting_row(one, runtime, reasons) for one in page.items]
     return Answer({**waiting.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
 

@@ -34,7 +34,6 @@ DETAILS: Schema = {
             ready_actors=whole(),
             kept_for=or_null(text("The item that room is kept for; its id for those who may know it.")),
             next_submission_at=or_null(number()),
-            snapshot_at=or_null(number()),
             heard_at=or_null(number()),
         ),
     ]
@@ -53,7 +52,6 @@ _MAC = {
     "ready_actors": 0,
     "kept_for": None,
     "next_submission_at": None,
-    "snapshot_at": 1794700800.0,
     "heard_at": 1794700800.0,
 }
 _NAMES = many(text())

@@ -125,6 +125,8 @@ CLUSTER = thing(
         "weight": number(),
         "dashboard": or_null(text()),
         "head_address": or_null(text()),
+        "current": flag("Is what is said of its nodes of now? Else it is as of `snapshot_at`."),
+        "snapshot_at": or_null(number()),
         "nodes": or_null(whole()),
         "total": or_null(by_name(number())),
         "free": or_null(by_name(number())),

@@ -27,6 +27,8 @@ MAC = {
     "weight": 1.2,
     "dashboard": "http://192.168.5.2:8265",
     "head_address": "192.168.5.2:32546",
+    "current": True,
+    "snapshot_at": 1794700800.0,
     "nodes": 1,
     "total": {"CPU": 8.0},
     "free": {"CPU": 7.0},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import Rejection, TaskDescription
-from ray_multicluster_scheduler.common.model.resources import describe
+from ray_multicluster_scheduler.common.model.resources import describe, fits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import has_room
 from ray_multicluster_scheduler.scheduler.policy.reasons import CAPACITY_UNKNOWN, NO_CAPACITY
@@ -23,10 +23,17 @@ class CapacityFilter:
             free = {name: cluster.free.get(name, 0.0) for name in task.requirements}
             sentence = f"its {task.gang.describe()} do not fit what is free on the nodes (in all: {describe(free)})"
             return Rejection(NO_CAPACITY, sentence + _kept(cluster))
-        where = "its nodes together" if task.kind == "job" else "any one node"
-        free = {name: cluster.free.get(name, 0.0) for name in task.placement}
-        sentence = f"{describe(task.placement)} is not free on {where} (free in all: {describe(free)})"
-        return Rejection(NO_CAPACITY, sentence + _kept(cluster))
+        return Rejection(NO_CAPACITY, _sentence(task, cluster) + _kept(cluster))
+
+
+def _sentence(task: TaskDescription, cluster: ClusterView) -> str:
+    need, where, who = task.placement, "any one node", ""
+    if task.entrypoint_resources and fits(need, cluster.free):
+        need, who = task.entrypoint_resources, ", which its entrypoint needs,"
+    elif task.kind == "job":
+        where = "its nodes together"
+    free = {name: cluster.free.get(name, 0.0) for name in need}
+    return f"{describe(need)}{who} is not free on {where} (free in all: {describe(free)})"
 
 
 def _kept(cluster: ClusterView) -> str:

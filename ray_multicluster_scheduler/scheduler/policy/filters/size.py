@@ -12,9 +12,10 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import TOO_BIG
 class SizeFilter:
     """Permanent, for what no waiting can mend.
 
-    A task or an actor must fit one node; a job's footprint may spread over all of them; each member of a gang must fit
-    a node beside the others. A cluster that scales itself may get nodes of ``max_node``, or, if that is not given, of
-    any size. A node that was seen before may come back, so it counts as well.
+    A task or an actor must fit one node; a job's footprint may spread over all of them, but for what its entrypoint
+    holds; each member of a gang must fit a node beside the others. A cluster that scales itself may get nodes of
+    ``max_node``, or, if that is not given, of any size. A node that was seen before may come back, so it counts as
+    well.
     """
 
     name = "size"
@@ -29,14 +30,22 @@ class SizeFilter:
             return None
         if task.gang is not None:
             return self._check_gang(task.gang, cluster)
-        if self._may_grow(need, cluster, spread=task.kind == "job"):
+        largest = cluster.metadata.max_node
+        if largest is None and cluster.metadata.autoscaling:
             return None
         sizes = [node.total for node in cluster.nodes]
-        if any(fits(need, size) for size in (*sizes, *cluster.bygone_nodes)):
+        known = [*sizes, *cluster.bygone_nodes, *([largest] if largest is not None else [])]
+        if any(fits(need, size) for size in known):
             return None
-        if task.kind == "job" and fits(need, cluster.total):
+        if task.kind != "job":
+            return Rejection(TOO_BIG, _more_than_a_node("it", need, sizes), permanent=True)
+        whole = task.entrypoint_resources
+        if not any(fits(whole, size) for size in known):
+            return Rejection(TOO_BIG, _more_than_a_node("its entrypoint", whole, sizes), permanent=True)
+        if fits(need, cluster.total) or self._may_grow(need, cluster):
             return None
-        return Rejection(TOO_BIG, self._sentence(task, sizes), permanent=True)
+        sentence = f"it asks for {describe(need)}, more than all its nodes together can ever have"
+        return Rejection(TOO_BIG, sentence, permanent=True)
 
     def _check_gang(self, gang: GangDescription, cluster: ClusterView) -> Rejection | None:
         largest = cluster.metadata.max_node
@@ -56,16 +65,13 @@ class SizeFilter:
         sentence = f"its {gang.describe()} never fit together on what it has ({number}, in all {describe(has)})"
         return Rejection(TOO_BIG, sentence, permanent=True)
 
-    def _may_grow(self, need: Resources, cluster: ClusterView, *, spread: bool) -> bool:
-        largest = cluster.metadata.max_node
-        if largest is None:
-            return cluster.metadata.autoscaling
-        if spread and cluster.metadata.autoscaling:
-            return all(largest.get(name) for name in need)
-        return fits(need, largest)
+    def _may_grow(self, need: Resources, cluster: ClusterView) -> bool:
+        """May there be as many more nodes as a job wants, each with something of all that it needs?"""
+        largest = cluster.metadata.max_node or {}
+        return cluster.metadata.autoscaling and all(largest.get(name) for name in need)
 
-    def _sentence(self, task: TaskDescription, sizes: list[Resources]) -> str:
-        asked = {name: max(size.get(name, 0.0) for size in sizes) for name in task.placement}
-        where = "all its nodes together" if task.kind == "job" else "one node"
-        most = "" if task.kind == "job" else f" (the most on any node: {describe(asked)})"
-        return f"it asks for {describe(task.placement)}, more than {where} can ever have{most}"
+
+def _more_than_a_node(what: str, need: Resources, sizes: list[Resources]) -> str:
+    most = {name: max(size.get(name, 0.0) for size in sizes) for name in need}
+    asks = f"{what} asks for {describe(need)}"
+    return f"{asks}, more than one node can ever have (the most on any node: {describe(most)})"
