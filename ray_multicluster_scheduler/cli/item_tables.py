@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK")
 _JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "TOOK", "ENTRYPOINT")
 _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
-_WAITING = ("ID", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "SUBMITTED", "WHY")
+_WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
+_WHY_IS_SEEN = {"WHY": 36}
 
 
 def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -73,22 +74,29 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
-    """What waits, of ``/api/v1/queue``."""
+    """What waits, of ``/api/v1/queue``. A code says it shortly, `rmcs explain` at length."""
     cells = [
         (
             row["id"],
+            UNKNOWN if row["position"] is None else row["position"],
+            length(now - row["waiting_since"]),
             row["kind"],
             row["name"],
             row["owner"] or UNKNOWN,
             row["priority"],
             "HELD" if row["held"] else state_cell(row["state"]),
-            ago(row["submitted_at"], now),
+            row["code"] or UNKNOWN,
             row["sentence"].partition("\n")[0],
         )
         for row in rows
     ]
     return FittingTable(
-        _WAITING, cells, cut=("NAME", "OWNER", "WHY"), drop=("PRIORITY", "KIND", "OWNER", "NAME", "SUBMITTED")
+        _WAITING,
+        cells,
+        cut=("NAME", "OWNER", "WHY"),
+        drop=("PRIORITY", "KIND", "STATE", "OWNER", "NAME"),
+        last=("POSITION", "WAITS", "WHY"),
+        wanted=_WHY_IS_SEEN,
     )
 
 

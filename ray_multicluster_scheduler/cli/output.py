@@ -50,7 +50,7 @@ def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str])
     if isinstance(drawn, str):
         show(drawn)
     else:
-        console().print(drawn)
+        console().print(drawn, crop=False)  # a line that is too long is folded by the terminal, and stays whole
 
 
 def as_text(data: Any, output: Format, *, compact: bool = False) -> str:
