@@ -14,18 +14,17 @@ import typer
 
 from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load
 from ray_multicluster_scheduler.cli.cluster_steering import Name
 from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state, emit, facts_table, plain_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
-from ray_multicluster_scheduler.cli.times import ago
+from ray_multicluster_scheduler.cli.times import UNKNOWN, ago
 from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-UNKNOWN = "–"
-GIB = 1024**3
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
 
@@ -195,14 +194,3 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _known(value: object) -> str:
     return UNKNOWN if value is None else str(value)
-
-
-def load(row: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
-    """``used/total``; the used part is unknown where the source cannot tell what is free."""
-    total, free = row.get("total"), row.get("free")
-    if total is None:
-        return UNKNOWN
-    has = total.get(name, 0.0) / unit
-    if free is None:
-        return f"?/{has:.3g}"
-    return f"{max(0.0, has - free.get(name, 0.0) / unit):.3g}/{has:.3g}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (
@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.cli.output import (
 )
 from ray_multicluster_scheduler.cli.queue import depth_line
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+from ray_multicluster_scheduler.cli.times import UNKNOWN
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.output import cluster_state_cell
-from ray_multicluster_scheduler.cli.times import length
+from ray_multicluster_scheduler.cli.times import UNKNOWN, length
 from ray_multicluster_scheduler.cli.top_state import PANES, View, chosen, within
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.clusters import fleet_table, load
+from ray_multicluster_scheduler.cli.cluster_load import load
+from ray_multicluster_scheduler.cli.clusters import fleet_table
 
 GIB = 1024**3
 UP = {
