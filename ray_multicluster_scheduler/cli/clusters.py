@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import is_of_now
 from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load, load_with_its_age, nodes
 from ray_multicluster_scheduler.cli.cluster_steering import Name
 from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state, emit, facts_table, plain_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
-from ray_multicluster_scheduler.cli.times import ago
+from ray_multicluster_scheduler.cli.times import UNKNOWN, ago
 from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-UNKNOWN = "–"
-GIB = 1024**3
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
 
@@ -151,9 +149,9 @@ def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
         "tasks by": told["tasks_by"],
         "link": told["link"],
         "nodes": told["nodes"],
-        "CPU": _load_with_its_age(told, "CPU", 1.0, now),
-        "memory GiB": _load_with_its_age(told, "memory", GIB, now),
-        "GPU": _load_with_its_age(told, "GPU", 1.0, now),
+        "CPU": load_with_its_age(told, "CPU", 1.0, now),
+        "memory GiB": load_with_its_age(told, "memory", GIB, now),
+        "GPU": load_with_its_age(told, "GPU", 1.0, now),
         "items": f"{told['in_flight']} there, {told['ahead']} sent ahead",
         "jobs": told["running_jobs"],
         "actors": told["ready_actors"],
@@ -198,31 +196,3 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _known(value: object) -> str:
     return UNKNOWN if value is None else str(value)
-
-
-def nodes(row: Mapping[str, Any]) -> str:
-    """How many there are; of a cluster that is silent nobody knows."""
-    return _known(row.get("nodes")) if is_of_now(row) else UNKNOWN
-
-
-def load(row: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
-    """``used/total``; unknown for a cluster that is silent, so that nobody takes it for what is there now."""
-    return _load(row, name, unit) if is_of_now(row) else UNKNOWN
-
-
-def _load_with_its_age(row: Mapping[str, Any], name: str, unit: float, now: float) -> str:
-    """Where there is room for it, also of one that is silent: as it was last seen."""
-    if is_of_now(row) or row.get("total") is None:
-        return _load(row, name, unit)
-    return f"{_load(row, name, unit)} as of {ago(row['snapshot_at'], now)}"
-
-
-def _load(row: Mapping[str, Any], name: str, unit: float) -> str:
-    """The used part is unknown where the source cannot tell what is free."""
-    total, free = row.get("total"), row.get("free")
-    if total is None:
-        return UNKNOWN
-    has = total.get(name, 0.0) / unit
-    if free is None:
-        return f"?/{has:.3g}"
-    return f"{max(0.0, has - free.get(name, 0.0) / unit):.3g}/{has:.3g}"

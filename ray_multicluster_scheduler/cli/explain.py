@@ -31,7 +31,7 @@ def explain(
 ) -> None:
     """Explain why an item is where it is.
 
-    Its state, why, its place in the queue, the candidates, its attempts. The service is asked, if there is one, then
+    Its state, why, its position in the queue, the candidates, its attempts. The service is asked, if there is one, then
     your programs that run now. With a code such as NO_CAPACITY, it says what that means and what to do.
     """
     if (item_id is None) != everything:

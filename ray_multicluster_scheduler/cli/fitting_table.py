@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.line_text import escaped
@@ -19,7 +19,9 @@ _LEAST = 12
 
 class FittingTable:
     """Where there is no room, columns that are named in ``cut`` lose their ends, then those in ``drop`` go, the first
-    ones first."""
+    ones first. ``wanted`` says how much of a column should be seen while others could go instead of it; only those in
+    ``last`` stay longer than that. What is left is never cut: rather the lines are too long, and the terminal folds
+    them, so that an id can be copied whole."""
 
     def __init__(
         self,
@@ -28,24 +30,32 @@ class FittingTable:
         *,
         cut: Sequence[str],
         drop: Sequence[str] = (),
+        last: Sequence[str] = (),
+        wanted: Mapping[str, int] = {},
     ) -> None:
-        self._cut, self._drop = cut, drop
+        self._cut, self._drop, self._last, self._wanted = cut, drop, last, wanted
         self._columns = {title: [_cell(row[at]) for row in rows] for at, title in enumerate(titles)}
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._columns)
-        for title in self._drop:
-            if sum(self._least(one) + _GAP for one in kept) - _GAP <= options.max_width:
-                break
-            kept.remove(title)
-        yield self._table(kept)
+        for titles, wanted in ((self._drop, self._wanted), (self._last, {})):
+            for title in titles:
+                if self._room(kept, wanted) <= options.max_width:
+                    break
+                kept.remove(title)
+        width = max(options.max_width, self._room(kept, {}))
+        yield from console.render(self._table(kept), options.update(width=width))
 
-    def _least(self, title: str) -> int:
+    def _room(self, kept: Sequence[str], wanted: Mapping[str, int]) -> int:
+        """The least that these columns need beside each other."""
+        return sum(self._least(one, wanted.get(one, _LEAST)) + _GAP for one in kept) - _GAP
+
+    def _least(self, title: str, worth: int) -> int:
         """How much room it needs to be worth it."""
         from rich.cells import cell_len
 
         whole = max(cell_len(str(cell)) for cell in (title, *self._columns[title]))
-        return min(whole, max(_LEAST, len(title))) if title in self._cut else whole
+        return min(whole, max(worth, len(title))) if title in self._cut else whole
 
     def _table(self, kept: Sequence[str]) -> Table:
         from rich.table import Table

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.output import facts_table, state_cell
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago, length
+from ray_multicluster_scheduler.common.line_text import escaped_lines
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
+    from rich.text import Text
 
 _ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK")
 _JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "TOOK", "ENTRYPOINT")
 _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
-_WAITING = ("ID", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "SUBMITTED", "WHY")
+_WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
+_END = "\n"
+_WHY_IS_SEEN = {"WHY": 36}
 
 
 def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -73,28 +77,39 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
-    """What waits, of ``/api/v1/queue``."""
+    """What waits, of ``/api/v1/queue``. A code says it shortly, `rmcs explain` at length."""
     cells = [
         (
             row["id"],
+            UNKNOWN if row["position"] is None else row["position"],
+            length(now - row["waiting_since"]),
             row["kind"],
             row["name"],
             row["owner"] or UNKNOWN,
             row["priority"],
             "HELD" if row["held"] else state_cell(row["state"]),
-            ago(row["submitted_at"], now),
+            row["code"] or UNKNOWN,
             row["sentence"].partition("\n")[0],
         )
         for row in rows
     ]
     return FittingTable(
-        _WAITING, cells, cut=("NAME", "OWNER", "WHY"), drop=("PRIORITY", "KIND", "OWNER", "NAME", "SUBMITTED")
+        _WAITING,
+        cells,
+        cut=("NAME", "OWNER", "WHY"),
+        drop=("PRIORITY", "KIND", "STATE", "OWNER", "NAME"),
+        last=("POSITION", "WAITS", "WHY"),
+        wanted=_WHY_IS_SEEN,
     )
 
 
-def item_table(item: Mapping[str, Any], now: float) -> Table:
-    """One item, a line for each thing that is known of it."""
+def item_picture(item: Mapping[str, Any], now: float) -> Group:
+    """One item: a line for each thing that is known of it; then, if it failed, all that was said of that."""
+    from rich.console import Group
+
     done = (item.get("outcome") or {}).get("completion") or {}
+    said, failed = str(item.get("sentence") or ""), item["state"] != "SUCCEEDED"
+    message = str(done.get("message") or "") if failed else ""
     lines: dict[str, object] = {
         "id": item["id"],
         "kind": item.get("kind"),
@@ -104,10 +119,32 @@ def item_table(item: Mapping[str, Any], now: float) -> Table:
         "cluster": item.get("cluster"),
         "attempt": item.get("attempt"),
         "since": ago(item["at"], now) if "at" in item else None,
-        "why": f"{item['code']}: {item['sentence']}" if item.get("code") else None,
-        "error": done.get("message") if item["state"] != "SUCCEEDED" else None,
+        "why": f"{item['code']}: {said.partition(_END)[0]}" if item.get("code") else None,
+        "error": message.partition(_END)[0] if message != said else None,
+        "what to do": done.get("next_step") if failed else None,
     }
-    return facts_table(lines)
+    rest = [text.partition(_END)[2] for text in ((message,) if message == said else (said, message))]
+    return Group(facts_table(lines), *_below(*rest), *_tracebacks(item))
+
+
+def _tracebacks(item: Mapping[str, Any]) -> Iterator[Text | str]:
+    """As the clusters wrote them: of the item, or of the one whose value it was to have."""
+    outcome = item.get("outcome")
+    while outcome:
+        result, done = outcome.get("result") or {}, outcome["completion"]
+        if result.get("traceback"):
+            who = result.get("task_id") or done["task_id"]
+            whose = "" if who == item["id"] else f" of {who}"
+            yield from _below(f"Attempt {result['attempt']}{whose} on {done['cluster']}:\n{result['traceback']}")
+        outcome = outcome.get("origin")
+
+
+def _below(*texts: str) -> Iterator[Text | str]:
+    """Lines as they are, however long: nothing of them is cut or folded."""
+    from rich.text import Text
+
+    for text in filter(str.strip, texts):
+        yield from ("", Text(escaped_lines(text.rstrip()), no_wrap=True, overflow="ignore"))
 
 
 def _took(began: float | None, ended: float | None) -> str:

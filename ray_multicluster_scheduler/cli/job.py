@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,10 @@ from ray_multicluster_scheduler.cli.selectors import find_one
 from ray_multicluster_scheduler.cli.service import Address, path_of
 from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout, wait_until
 
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.service import Service
+
+_LAST_LINES = 20
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Submit and steer Ray jobs, with the flags of `ray job`."
 )
@@ -48,9 +52,9 @@ def status(
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     info = service.get(path_of("jobs", found))
-    message = str(info["message"]).partition("\n")[0]
-    words = f"Status for job '{found}': {info['status']}" + (f"\nStatus message: {message}" if message else "")
-    emit(info, output, lambda: words)
+    emit(info, output, lambda: "\n".join(_standing(service, found, info)))
+    if output is Format.table and info["status"] == "FAILED":
+        say(f"all that it printed: `rmcs job logs {found}`")
     raise typer.Exit(exit_codes.code_of(info["status"]))
 
 
@@ -155,3 +159,24 @@ def why_not_over(info: Mapping[str, Any]) -> str:
     if info["status"] == "LOST":
         return f"its cluster does not answer, and is told when it does; {again}"
     return f"its cluster was told, and has not ended it yet; {again}"
+
+
+def _standing(service: Service, job_id: str, info: dict[str, Any]) -> Iterator[str]:
+    """How it stands, in Ray's words; of one that failed also the end of what it printed."""
+    message, _, more = str(info["message"]).partition("\n")
+    yield f"Status for job '{job_id}': {info['status']}"
+    if message:
+        yield f"Status message: {message}"
+    if info["status"] == "FAILED":
+        yield from (more if more.strip() else _printed(service, job_id)).rstrip().split("\n")[-_LAST_LINES:]
+
+
+def _printed(service: Service, job_id: str) -> str:
+    """Of a job whose message does not have the end of it; nothing, if its cluster cannot be asked any more."""
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+    try:
+        return service.fetch(path_of("items", job_id, "logs")).decode(errors="replace")
+    except SchedulerError as error:
+        say(f"what it printed cannot be had: {error.message}")
+        return ""

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ray_multicluster_scheduler.cli.quick_options import quicken, quickened
+
 
 class Late(NamedTuple):
     """Where a command is (a function, or a Typer) in this folder, and what the list of commands says of it."""
@@ -27,11 +29,16 @@ class LateGroup(TyperGroup):
         listed = {name: TyperCommand(name, help=one.help, rich_markup_mode=None) for name, one in self.late.items()}
         super().__init__(commands={**listed, **(commands or {})}, **attributes)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return quickened(super().get_params(ctx))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Typer asks here for what is to be run, or completed."""
         name, command, rest = super().resolve_command(ctx, args)
-        late = self.late.get(name or "")
-        return name, command if name is None or late is None else load(name, late), rest
+        if name is None:
+            return name, command, rest
+        late = self.late.get(name)
+        return name, quicken(command) if late is None else load(name, late), rest
 
 
 def loaded(group: LateGroup) -> TyperGroup:
@@ -47,7 +54,7 @@ def load(name: str, late: Late) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return group
+        return quicken(group)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name)(found)
-    return typer.main.get_command(alone)
+    return quicken(typer.main.get_command(alone))

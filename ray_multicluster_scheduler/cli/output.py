@@ -50,7 +50,7 @@ def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str])
     if isinstance(drawn, str):
         show(drawn)
     else:
-        console().print(drawn)
+        console().print(drawn, crop=False)  # a line that is too long is folded by the terminal, and stays whole
 
 
 def as_text(data: Any, output: Format, *, compact: bool = False) -> str:
@@ -98,14 +98,15 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
-    """A line for each thing that is known."""
+    """A line for each thing that is known; more than one where what is known has more."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for name, value in facts.items():
         if value not in (None, ""):
-            table.add_row(Text(name, style="bold"), value if isinstance(value, Text) else Text(escaped(str(value))))
+            said = value if isinstance(value, Text) else Text(escaped_lines(str(value)))
+            table.add_row(Text(name, style="bold"), said)
     return table
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.clusters import GIB, load, nodes
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (

@@ -76,7 +76,7 @@ def show(item_id: _One, output: Output = Format.table, address: Address = None) 
     """Show one: state, place, attempts, how it ended. Ends with 0, 100, 101 or 103, as it stands."""
     service = connect(address)
     item = told_of(service, find_one(service, item_id))
-    emit(item, output, lambda: item_tables.item_table(item, time.time()))
+    emit(item, output, lambda: item_tables.item_picture(item, time.time()))
     raise typer.Exit(exit_codes.code_of(item["state"]))
 
 

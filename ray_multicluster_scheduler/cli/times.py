@@ -41,7 +41,8 @@ def iso(seconds: float) -> str:
 
 
 def with_iso_times(data: Any) -> Any:
-    """The same data, its moments as text; they are known by their names (``at``, ``since``, ``…_at``, ``…_until``)."""
+    """The same data, its moments as text; they are known by their names (``at``, ``since``, ``…_at``, ``…_since``,
+    ``…_until``)."""
     if isinstance(data, dict):
         return {key: iso(one) if _is_moment(key, one) else with_iso_times(one) for key, one in data.items()}
     if isinstance(data, (list, tuple)):
@@ -52,4 +53,4 @@ def with_iso_times(data: Any) -> Any:
 def _is_moment(key: object, value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not _EPOCH <= value < 100 * _EPOCH:
         return False
-    return key in ("at", "since", "until") or str(key).endswith(("_at", "_until"))
+    return key in ("at", "since", "until") or str(key).endswith(("_at", "_since", "_until"))

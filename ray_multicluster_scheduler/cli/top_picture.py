@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.clusters import GIB, load, nodes
+from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.output import cluster_state_cell

@@ -59,6 +59,23 @@ def test_submit_waits_and_ends_as_the_job_ends(service: RunningService) -> None:
     assert bad.returncode == 100, bad.stderr
     assert "broken failed" in bad.stderr
     assert shell(service, "rmcs task show broken").returncode == 100
+    status = shell(service, "rmcs job status broken")
+    assert (status.returncode, status.stdout.splitlines()[-1]) == (100, "1"), status.stdout
+    assert "rmcs job logs broken" in status.stderr
+
+
+def test_a_task_that_failed_shows_the_traceback_of_its_cluster(service: RunningService, tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(
+        "from ray_multicluster_scheduler import submit_task_async\n"
+        "def parse(text):\n    return int(text)\n"
+        "failed = submit_task_async(parse, ('forty-two',))\n"
+        "failed.exception()\nprint(failed.id)\n"
+    )
+    done = shell(service, f"cd {tmp_path}; rmcs task show $({shlex.quote(sys.executable)} fails.py)")
+    assert done.returncode == 100, done.stderr
+    shown = done.stdout.partition("\nTraceback (most recent call last):\n")[2].splitlines()
+    assert shown[0].endswith("in parse"), done.stdout
+    assert shown[-1] == "ValueError: invalid literal for int() with base 10: 'forty-two'"
 
 
 def test_the_same_line_works_with_ray_job(service: RunningService, config_path: Path, ray_python: Path) -> None:

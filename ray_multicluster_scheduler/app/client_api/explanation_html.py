@@ -23,7 +23,7 @@ def _tables(story: Mapping[str, Any]) -> Iterator[str]:
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, story.get(name)) for name in kinds]
     facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
-    facts += [("goes on when", story.get("unblocked_by")), ("place in the queue", queue.get("position"))]
+    facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
     yield html_tables.facts("", [*facts, ("may start", estimate.get("text"))])
     if decision:
         yield candidates_html(decision)

@@ -64,7 +64,7 @@ def _queue(story: Mapping[str, Any]) -> str:
     queue = story.get("queue")
     if not queue:
         return ""
-    lines = [f"Place {queue['position']} in the queue" + (", behind" if queue["ahead"] else "")]
+    lines = [f"Position {queue['position']} in the queue" + (", behind" if queue["ahead"] else "")]
     lines += [f"  {one['id']}: {one['why']}" for one in queue["ahead"]]
     more = queue["position"] - 1 - len(queue["ahead"])
     if queue["ahead"] and more > 0:

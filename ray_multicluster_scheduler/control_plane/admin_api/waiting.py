@@ -10,8 +10,10 @@ from ray_multicluster_scheduler.app.client_api.embedded.reasons_now import Reaso
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
+_RAN = (TaskState.RUNNING, TaskState.LOST)
 ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
 
 
@@ -30,8 +32,16 @@ def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | N
     }
 
 
-def waiting_row(stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow) -> dict[str, Any]:
-    """On the loop: one that waits, and why."""
+def waiting_rows(page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: ReasonsNow) -> list[dict[str, Any]]:
+    """On the loop: those that wait, how long, at which position, and why."""
+    page = list(page)
+    positions = runtime.machine.queue_positions((one.new.id for one in page), runtime.clock.now())
+    return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]
+
+
+def _waiting_row(
+    stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow, position: int | None
+) -> dict[str, Any]:
     new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
     code, sentence = ("", "") if record is None else reasons.of(record)
     return {
@@ -42,10 +52,19 @@ def waiting_row(stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow
         "priority": now.priority,
         "state": str(now.state if record is None else record.state),
         "submitted_at": new.submitted_at,
+        "waiting_since": new.submitted_at if record is None else _waiting_since(record),
+        "position": position,
         "code": code,
         "sentence": sentence,
         "held": record is not None and record.held is not None,
     }
+
+
+def _waiting_since(record: TaskRecord) -> float:
+    """Since it was submitted, or since the last attempt that ran was over."""
+    steps = record.history if record.attempt else []
+    last = next((at for at in reversed(range(len(steps))) if steps[at].state in _RAN), None)
+    return record.task.submitted_at if last is None else steps[last + 1].at
 
 
 def owner_rows(

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import Sched
 from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
-from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place
+from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane
 
 
@@ -195,8 +195,8 @@ class SchedulerMachine:
     def outlook(
         self, task_id: str, position: int | None, decision: SchedulingDecision | None, now: float
     ) -> Forecast | None:
-        """When a waiting item may start, by its place in the queue and why it waits; None for one that does not wait.
-        Raises KeyError for an unknown id."""
+        """When a waiting item may start, by its position in the queue and why it waits; None for one that does not
+        wait. Raises KeyError for an unknown id."""
         return outlook(self._core, self._core.records[task_id], position, decision, now)
 
     def view(self, name: str, now: float) -> ClusterView:
@@ -208,8 +208,12 @@ class SchedulerMachine:
         return self._core.queue.depths()
 
     def queue_place(self, task_id: str, now: float) -> QueuePlace | None:
-        """Which place it has in the queue, and who is before it; None if it does not wait there."""
+        """Which position it has in the queue, and who is before it; None if it does not wait there."""
         return queue_place(self._core.queue, task_id, now)
+
+    def queue_positions(self, task_ids: Iterable[str], now: float) -> dict[str, int]:
+        """The positions of those of them that wait in the queue, by their ids."""
+        return queue_positions(self._core.queue, task_ids, now)
 
     @property
     def filter_names(self) -> tuple[str, ...]:

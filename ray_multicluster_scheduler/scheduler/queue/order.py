@@ -20,7 +20,8 @@ class Order(Protocol):
     name: str
 
     def urgency(self, priority: int, since: float) -> float:
-        """Of an item of this priority that was submitted then. Static: it does not change while the item waits."""
+        """Of an item of this priority that was submitted then; of two, the older one is never less urgent. Static: it
+        does not change while the item waits."""
 
     def share(self, account: OwnerAccount) -> float:
         """Of an owner, among owners of items of equal priority. Changes only when it takes or gives back something."""

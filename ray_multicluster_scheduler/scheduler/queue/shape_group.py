@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
@@ -54,6 +54,23 @@ class ShapeGroup:
 
     def ids(self) -> Iterator[str]:
         return iter(self._members)
+
+    def numbers(self) -> Iterable[int]:
+        """The submission numbers of all that wait, in no order."""
+        return self._members.values()
+
+    def number_of(self, task_id: str) -> int:
+        """Raises KeyError for one that does not wait here."""
+        return self._members[task_id]
+
+    def sinces_of(self, task_ids: Container[str]) -> dict[str, float]:
+        """When those of them that wait here were submitted."""
+        return {entry[1]: entry[2] for entry in self._heap if entry[1] in task_ids}
+
+    def sinces(self) -> list[float]:
+        """The same of all that wait, in no order."""
+        whole = len(self._heap) == len(self._members)  # then nobody is in the heap twice, or has left
+        return [entry[2] for entry in (self._heap if whole else self.entries())]
 
     def entries(self) -> Iterator[Head]:
         """All that wait, each once, in no order. One that left and came back may stand in the heap twice."""

@@ -31,7 +31,7 @@ def with_iso_times(schema: Any) -> Any:
     properties = told.get("properties")
     if isinstance(properties, dict):
         for name, one in properties.items():
-            if name in ("at", "since") or name.endswith(("_at", "_until")):
+            if name in ("at", "since") or name.endswith(("_at", "_since", "_until")):
                 properties[name] = _iso(one)
     return told
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
-from ray_multicluster_scheduler.cli.clusters import fleet_table, load
+from ray_multicluster_scheduler.cli.cluster_load import load
+from ray_multicluster_scheduler.cli.clusters import fleet_table
 
 GIB = 1024**3
 UP = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -185,20 +184,6 @@ def _environ() -> dict[str, str]:
     import os
 
     return dict(os.environ)
-
-
-class TestHeavyModules:
-    def test_a_simple_call_loads_no_client_library(self, service: HttpService) -> None:
-        """What makes a command slow is importing; counting modules is steadier than a clock."""
-        code = (
-            "import sys, json; from ray_multicluster_scheduler.main import main; main(['task', 'list']);"
-            "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env=_environ(), capture_output=True, text=True, check=True
-        )
-        loaded = set(json.loads(done.stderr))
-        assert not loaded & {"aiohttp", "asyncio", "apsw", "cloudpickle", "cryptography", "psutil", "fastapi", "yaml"}
 
 
 class TestSpinner:

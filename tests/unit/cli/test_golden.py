@@ -38,8 +38,9 @@ def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **v
     }
 
 
-def waiting(item_id: str, ago_s: float, sentence: str, **values: Any) -> dict[str, Any]:
-    told = row(item_id, "QUEUED", ago_s, **{"code": "NO_CAPACITY", "sentence": sentence, "held": False, **values})
+def waiting(item_id: str, ago_s: float, sentence: str, position: int | None = None, **values: Any) -> dict[str, Any]:
+    said = {"code": "NO_CAPACITY", "sentence": sentence, "held": False, "waiting_since": NOW - ago_s, **values}
+    told = row(item_id, "QUEUED", ago_s, position=position, **said)
     return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "finished_at")}
 
 
@@ -47,6 +48,9 @@ def cluster(name: str, state: str, **values: Any) -> dict[str, Any]:
     return {"name": name, "state": state, "sentence": "", "cordoned": False, "items": 0, **values}
 
 
+HELD = waiting(
+    "nightly-2026-11-15", 5400, "is held: until Monday", kind="job", name="nightly", held=True, priority=5, code="HELD"
+)
 STATUS = {
     "version": "0.1.0",
     "address": "http://127.0.0.1:8000",
@@ -68,8 +72,8 @@ STATUS = {
         "states": {"QUEUED": 7},
         "kinds": {"job": 1, "task": 6},
         "waiting": [
-            waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned"),
-            waiting("nightly-2026-11-15", 5400, "waits for nobody", kind="job", name="nightly", held=True, priority=5),
+            HELD,
+            waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned", 2),
         ],
     },
 }

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.cli import job as job_command
 from ray_multicluster_scheduler.cli import ray_job_options
 from ray_multicluster_scheduler.cli.app import Root
 from ray_multicluster_scheduler.cli.late_group import load
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
@@ -209,6 +210,30 @@ class TestOthers:
         told = json.loads(done.out)
         assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
         assert (told["status"], told["job_id"]) == ("FAILED", "j1")
+
+    def test_one_that_failed_shows_the_end_of_what_it_printed(self, service: HttpService, rmcs: Rmcs) -> None:
+        """Ray has it in its message; where that is missing, the log is asked for."""
+        lines = "".join(f"line {number}\n" for number in range(100))
+        for job, said in (("j1", f"Job failed with exit code 1, last available logs:\n{lines}"), ("j2", "it broke")):
+            running(service, job)
+            service.plane.post(events.AttemptFinished(job, 1, "failed", FailureClass.USER, sentence=said))
+            until(lambda job=job: state(service, job) == "FAILED")  # type: ignore[misc]  # a lambda with a default
+        done = rmcs("job", "status", "j1")
+        assert done.code == 100
+        shown = done.out.splitlines()
+        assert shown[1].endswith("exit code 1, last available logs:")
+        assert (shown[2], shown[-1], len(shown)) == ("line 80", "line 99", 22)
+        assert "all that it printed: `rmcs job logs j1`" in done.err
+        assert rmcs("job", "status", "j2").out.splitlines()[-1] == "a line"
+
+        def gone(_: str) -> None:
+            raise ClusterConnectionError("mac does not answer.", cluster="mac")
+
+        service.plane.runtime.clients.client = gone  # type: ignore[method-assign, assignment]  # it is away
+        done = rmcs("job", "status", "j2")
+        assert done.code == 100
+        assert "cannot be had: mac does not answer" in done.err
+        assert "job logs j2" in done.err
 
     def test_a_task_is_no_job(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from ray_multicluster_scheduler.cli import status
+from ray_multicluster_scheduler.cli import output, status
+from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -71,6 +74,51 @@ class TestQueue:
         told = json.loads(rmcs("queue", "-o", "json", "--owner", "ann", "--limit", "2").out)
         assert complaints(full, "/api/v1/queue", told) == []
         assert (told["depth"], len(told["waiting"])) == (6, 2)
+
+    def test_position_code_and_how_long(self, full: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("task", "hold", "t2", "--reason", "later").code == 0
+        rows = {line.split()[0]: line.split() for line in rmcs("queue").out.splitlines()[1:]}
+        assert rows["ID"] == [*["ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY"]]
+        assert [rows[one][1] for one in ("t1", "t2", "t3", "t6")] == ["1", "–", "2", "5"]
+        assert {row[8] for row in (rows["t1"], rows["t2"])} == {"NO_CAPACITY", "HELD"}
+        assert all(row[2].removesuffix("s").isdecimal() for name, row in rows.items() if name != "ID")
+        told = full.get("/api/v1/queue")["waiting"]
+        for one in told:
+            place = full.get(f"/api/v1/items/{one['id']}/explain")["queue"]
+            assert one["position"] == (None if place is None else place["position"])
+
+    def test_what_ran_waits_since_that_was_over(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1", 8, retries=1)
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+        began = service.get("/api/v1/items/t1")["at"]
+        service.submit("t2", 8)
+        assert rmcs("clusters", "cordon", "mac").code == 0
+        service.plane.end(CallResult("t1", 1, "failed", failure=FailureClass.USER, error_type="ValueError"))
+        until(lambda: service.get("/api/v1/items/t1")["state"] in ("RETRYING", "QUEUED"))
+        first, second = service.get("/api/v1/queue")["waiting"]
+        assert first["id"] == "t1"
+        assert first["submitted_at"] < began <= first["waiting_since"]
+        assert second["waiting_since"] == second["submitted_at"]
+
+    @pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
+    @pytest.mark.parametrize("words", ["queue", "status"])
+    def test_it_fits_and_no_id_is_cut(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, words: str, width: int
+    ) -> None:
+        name = "task-0123456789abcdef-1234"
+        service.submit("first", 8)
+        service.submit(name, 8, name="a name that is much longer than there is room for in a table", owner="somebody")
+        until(lambda: service.get("/api/v1/queue")["depth"] == 1)
+        monkeypatch.setattr(output, "console", lambda **_: Console(width=width, color_system=None))
+        lines = rmcs(words).out.splitlines()
+        line = next(line.rstrip() for line in lines if line.startswith(name))
+        assert "NO_CAPACITY" in line
+        assert len(line) <= max(width, len(name) + len("  NO_CAPACITY"))
+        if width >= 80:
+            assert line.split()[1] == "1"
+            assert "mac: 8 CPU" in line
+        if width < 200:
+            assert "much longer than" not in line
 
     def test_nothing_waits(self, service: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("queue").out == "Nothing waits.\n"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 
 import pytest
 import yaml
+from rich.console import Console
 
+from ray_multicluster_scheduler.cli import output
+from ray_multicluster_scheduler.cli.item_tables import item_picture
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
@@ -17,6 +21,13 @@ from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
 ITEM = "/api/v1/items/{item_id}"
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/ann/a/folder/with/a/long/name/train.py", line 12, in train
+    return int(row["age"]), 'what follows makes this line longer than most terminals are wide', [row, row]
+           ^^^^^^^^^^^^^^^
+ValueError: no
+"""
 
 
 @pytest.fixture
@@ -93,6 +104,38 @@ class TestShow:
         done = rmcs("task", "show", "t1")
         assert done.code == code
         assert done.out.splitlines()[0].split() == ["id", "t1"]
+
+    def test_the_traceback_of_the_cluster_stands_at_the_end(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        told = {"failure": FailureClass.USER, "error_type": "ValueError", "message": "ValueError: no\x1b[2J\nreally"}
+        service.plane.end(CallResult("t1", 1, "failed", b"not a pickle", traceback=TRACEBACK, **told))  # type: ignore[arg-type]  # they are its fields
+        until(lambda: state(service, "t1") == "FAILED")
+        service.restart()
+        done = rmcs("task", "show", "t1")
+        assert done.code == 100
+        assert done.out.endswith(f"\n\nAttempt 1 on mac:\n{TRACEBACK}")
+        assert "\nreally\n" in done.out
+        monkeypatch.setattr(output, "console", lambda **_: Console(width=40, color_system=None))
+        assert rmcs("task", "show", "t1").out.endswith(TRACEBACK), "also on a narrow terminal"
+        as_json = json.loads(rmcs("task", "show", "t1", "-o", "json").out)
+        assert complaints(service, ITEM, as_json) == []
+        assert as_json["outcome"]["result"]["traceback"] == TRACEBACK
+
+    def test_it_may_be_that_of_another(self) -> None:
+        """Of the one whose value it was to have as an argument."""
+        first = {"task_id": "t1", "attempt": 2, "traceback": TRACEBACK}
+        end = {"completion": {"task_id": "t1", "cluster": "mac"}, "result": first, "origin": None}
+        done = {"task_id": "t2", "cluster": None, "message": "t1 failed", "next_step": "look at t1"}
+        told = {"id": "t2", "state": "FAILED", "outcome": {"completion": done, "result": None, "origin": end}}
+        screen = Console(width=80, color_system=None, file=io.StringIO())
+        screen.print(item_picture(told, 0.0), crop=False)
+        shown = screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
+        facts = [" ".join(line.split()) for line in shown.splitlines()]
+        assert facts[2:4] == ["error t1 failed", "what to do look at t1"]
+        assert shown.endswith(f"Attempt 2 of t1 on mac:\n{TRACEBACK}")
 
     def test_json(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.cli.top import look
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
 from ray_multicluster_scheduler.cli.top_state import View, chosen, keys_of, press, within
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.test_golden import GIB, GOLDEN, NOW, STATUS, row, waiting
+from tests.unit.cli.test_golden import GIB, GOLDEN, HELD, NOW, STATUS, row, waiting
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -43,9 +43,12 @@ SEEN: dict[str, Any] = {
         for number, (name, more) in enumerate([("centos", {"GPU": 2.0}), ("centos", {"H100": 1.0}), ("mac", {})])
     ],
     "queue": [
-        waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned"),
-        waiting("nightly-2026-11-15", 5400, "waits for nobody", kind="job", name="nightly", held=True, priority=5),
-        *(waiting(f"task-{number:04}", 60 + number, "mac is cordoned", owner="bob") for number in range(20)),
+        HELD,
+        waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned", 2),
+        *(
+            waiting(f"task-{number:04}", 60 - number, "mac is cordoned", number + 1, owner="bob", code="CORDONED")
+            for number in range(20)
+        ),
     ],
     "running": [row("task-2a11", "RUNNING", 30, cluster="centos"), row("old-1", "DISPATCHING", 7200, owner="bob")],
     "counts": {"queue": 5022},
@@ -128,7 +131,7 @@ class TestRows:
         assert self.ids("a") == ["centos", "mac", "lab"], "what has no age stays as it comes"
 
     def test_filtered(self) -> None:
-        assert self.ids("3/NOBODY") == ["nightly-2026-11-15"]
+        assert self.ids("3/MONDAY") == ["nightly-2026-11-15"]
         assert len(self.ids("3/bob")) == 20
         assert len(self.ids("2/h100")) == 0, "names of resources are no values"
         assert len(self.ids("2/centos")) == 2

@@ -81,7 +81,7 @@ def test_one_that_waits_tells_its_place_who_is_ahead_and_what_would_help(plane: 
     assert "t3 (task t3) is QUEUED" in text
     assert "goes on when: enough is freed on one node of mac" in text
     assert "may start: unknown" in text
-    assert "Place 2 in the queue, behind\n  t2: " in text
+    assert "Position 2 in the queue, behind\n  t2: " in text
     assert "Clusters, as of " in text
     assert "mac      waits" in text
 
@@ -149,4 +149,4 @@ def test_what_there_is_little_to_say_about() -> None:
 def test_more_are_ahead_than_are_named() -> None:
     queue = {"position": 12, "ahead": [{"id": "a", "why": "first"}]}
     text = explanation_text({"id": "t", "state": "QUEUED", "code": "X", "sentence": "waits", "queue": queue})
-    assert text.endswith("Place 12 in the queue, behind\n  a: first\n  and 10 more")
+    assert text.endswith("Position 12 in the queue, behind\n  a: first\n  and 10 more")

@@ -144,7 +144,7 @@ def test_a_waiting_one_says_when() -> None:
         estimate={"text": "soon"},
         decision={"candidates": [], "cluster": None},
     )
-    assert shown(story)[-6:] == ["goes on when", "room", "place in the queue", "3", "may start", "soon"]
+    assert shown(story)[-6:] == ["goes on when", "room", "position in the queue", "3", "may start", "soon"]
 
 
 ROW = {

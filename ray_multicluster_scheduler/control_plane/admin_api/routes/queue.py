@@ -28,7 +28,8 @@ LONGEST_OWNER = 256
 
 @router.get("/queue", **described(Rule.SEE, docs.QUEUE))
 async def queue(request: Request, owner: str | None = None, after: str | None = None, limit: int = 100) -> Response:
-    """How many wait, and what waits, longest first, with the reason; in pages. A submitter sees what is its own."""
+    """How many wait, and what waits, longest first, with the reason and its position in the queue; in pages. A
+    submitter sees what is its own."""
     runtime, caller = runtime_of(request), caller_of(request)
     if owner is not None:
         check_seen(request, owner, f"what {owner} waits for")
@@ -37,8 +38,7 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     query = Query(waiting.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True)
     page = await asyncio.to_thread(runtime.store.items, query)
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    reasons = reasons_now(runtime)
-    rows = [waiting.waiting_row(one, runtime, reasons) for one in page.items]
+    rows = waiting.waiting_rows(page.items, runtime, reasons_now(runtime))
     return Answer({**waiting.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
 

@@ -210,7 +210,7 @@ EXPLAIN = Described(
             sentence=text("Why, for people."),
             maybe={
                 "unblocked_by": or_null(text("What would let it go on.")),
-                "queue": or_null({**ANYTHING, "description": "Its place, and who is before it."}),
+                "queue": or_null({**ANYTHING, "description": "Its position, and who is before it."}),
                 "estimate": or_null({**ANYTHING, "description": "When it may start."}),
                 "decision": or_null({**ANYTHING, "description": "What was said of each cluster."}),
                 "attempts": many(ANYTHING),

@@ -59,6 +59,10 @@ QUEUE = Described(
                     priority=whole(),
                     state=text(),
                     submitted_at=number(),
+                    waiting_since=number("Since its submission, or since its last attempt that ran was over."),
+                    position=or_null(
+                        whole("In the queue; 1 is next. null: it does not stand there, as if it is held.")
+                    ),
                     code=text("Why it waits, for programs."),
                     sentence=text("The same for people."),
                     held=flag("Somebody keeps it from starting."),
@@ -81,6 +85,8 @@ QUEUE = Described(
                     "priority": 0,
                     "state": "QUEUED",
                     "submitted_at": 1794700790.0,
+                    "waiting_since": 1794700790.0,
+                    "position": 1,
                     "code": "NO_CAPACITY",
                     "sentence": "mac: 1 CPU is not free on any one node",
                     "held": False,

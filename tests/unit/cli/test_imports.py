@@ -1,0 +1,91 @@
+"""What makes a command slow is importing. Counting modules is steadier than a clock; `python -m bench.cli` has that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from ray_multicluster_scheduler.cli import app as cli_app
+from ray_multicluster_scheduler.cli.late_group import load
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.http_service import HttpService
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = {
+    *("aiohttp", "apsw", "asyncio", "cloudpickle", "cryptography", "fastapi", "psutil", "pydantic", "ray", "uvicorn"),
+    "yaml",
+}
+COUNT = (
+    "import sys; before = set(sys.modules); from ray_multicluster_scheduler.main import main; main({words!r});"
+    "import json; print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr)"
+)
+OURS = "ray_multicluster_scheduler"
+
+
+def loaded_by(*words: str) -> list[str]:
+    """Modules that a process has loaded which ran this."""
+    code = COUNT.format(words=list(words))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "most", "ours"),
+    [
+        ("--help", 150, 10),
+        ("version", 150, 10),
+        ("task --help", 220, 38),
+        ("status", 280, 38),
+        ("status -o json", 220, 38),
+        ("task list", 280, 38),
+        ("task list -o json --limit 5", 310, 38),  # a number that is typed is converted by pydantic
+        ("task show t1", 280, 38),
+        ("queue", 280, 38),
+        ("job list", 280, 40),
+        ("clusters list", 280, 38),
+    ],
+)
+def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: int) -> None:
+    service.submit("t1")
+    until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+    loaded = loaded_by(*words.split())
+    allowed = {"pydantic"} if "--limit" in words else set()
+    assert {name.partition(".")[0] for name in loaded} & HEAVY <= allowed
+    assert len(loaded) <= most
+    assert sum(name.startswith(OURS) for name in loaded) <= ours
+
+
+def options(command: Any) -> list[Any]:
+    own = list(command.get_params(typer.Context(command)))
+    return own + [one for below in getattr(command, "commands", {}).values() for one in options(below)]
+
+
+ALL = [(name, one) for name, late in cli_app.Root.late.items() for one in options(load(name, late))]
+
+
+def test_a_quick_option_means_what_typer_makes_of_it() -> None:
+    """Every option of every command: its default, nothing at all, and what somebody may type."""
+    compared = 0
+    for name, one in ALL:
+        quick, slow = one.get_runtime_param(), type(one).get_runtime_param(one)
+        assert quick is not slow, (name, one.name)
+        several = one.multiple or one.nargs != 1
+        typed = [["a", "b"]] if several else ["a", "json", "1", "", "table", "task", "TABLE"]
+        for value in (None, one.default, *typed):
+            answers = []
+            for way in (quick, slow):
+                try:
+                    answers.append(way.coerce(value, param=one, ctx=None))
+                except Exception as error:  # noqa: BLE001 - both refuse it, or none does
+                    answers.append((type(error), str(error)))
+            assert answers[0] == answers[1], (name, one.name, value)
+            assert type(answers[0]) is type(answers[1]), (name, one.name, value)
+            compared += 1
+    assert compared > 1000
