@@ -33,10 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: SchedulerError) -> None:
     from ray_multicluster_scheduler.cli.troubleshooting import said_of
+    from ray_multicluster_scheduler.common.line_text import escaped_lines
 
-    print(f"rmcs: error: {error.message}", file=sys.stderr)
+    print(escaped_lines(f"rmcs: error: {error.message}"), file=sys.stderr)
     if error.next_step:
-        print(f"What to do: {error.next_step}", file=sys.stderr)
+        print(escaped_lines(f"What to do: {error.next_step}"), file=sys.stderr)
     codes = [error.code, *(kind.code for kind in type(error).__mro__ if issubclass(kind, SchedulerError))]
     code = next((code for code in codes if said_of(code) is not None), None)
     if code not in (None, ConfigurationError.code):  # such a message says it all
