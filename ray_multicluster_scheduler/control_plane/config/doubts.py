@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 
+SAME_CLUSTER, NO_CARRIER = "SAME_CLUSTER", "NO_CARRIER"
+
 
 class Doubt(NamedTuple):
     """About these clusters; ``code`` is one that `rmcs explain CODE` knows."""
@@ -32,7 +34,7 @@ def same_cluster(names: Sequence[str], by: str) -> Doubt:
         f"{' and '.join(names)} are one cluster under several names ({by}), so what is free there counts more than "
         "once, and limits and intervals hold for each name alone",
         "keep one of the names, and give what differs between them (a runtime_env, say) with each item",
-        "SAME_CLUSTER",
+        SAME_CLUSTER,
     )
 
 
@@ -66,12 +68,12 @@ def _no_way_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
                 "neither jobs nor tasks nor actors can go there",
                 f"add `dashboard: http://{one.head_address.rpartition(':')[0] if one.head_address else 'host'}:8265`, "
                 "or where else its Jobs API is",
-                "NO_CARRIER",
+                NO_CARRIER,
             )
         elif one.carrier == "ray_client":
             yield Doubt(
                 (one.name,),
                 f"{one.name} has `carrier: ray_client`, which cannot carry tasks or actors yet: only jobs go there",
                 "leave `carrier` out, or write agent",
-                "NO_CARRIER",
+                NO_CARRIER,
             )
