@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
@@ -69,7 +70,12 @@ def show(
 @app.command("log-level")
 def log_level(
     level: Annotated[
-        str | None, typer.Argument(metavar="[LEVEL]", help="From now on: debug, info, warning or error.")
+        str | None,
+        typer.Argument(
+            metavar="[LEVEL]",
+            help="From now on: debug, info, warning or error.",
+            autocompletion=completion.words("debug", "info", "warning", "error"),
+        ),
     ] = None,
     output: Output = Format.table,
     address: Address = None,

@@ -107,8 +107,10 @@ def _clusters(asked: Service) -> Iterator[Finding]:
     for row in rows:
         name = str(row["name"])
         if row["state"] != "UP":
-            mend = f"see that it can be reached from the machine of the service; then `rmcs clusters check {name}`"
-            yield wrong(name, f"the service has trouble with it: {row['sentence']}", mend, str(row["state"]))
+            says, _, mend = str(row["sentence"]).partition(" What to do: ")
+            asks = f"`rmcs clusters check {name}` lets the service ask it again"
+            mend = "; ".join(filter(None, (mend, asks)))
+            yield wrong(name, f"the service has trouble with it: {says}", mend, str(row["state"]))
         if row["cordoned"]:
             yield doubtful(name, "it is cordoned: it gets no new work", f"`rmcs clusters uncordon {name}`", "CORDONED")
         if row["paused"] is not None:
