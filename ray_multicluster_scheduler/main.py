@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+
+COMPLETE = "_RMCS_COMPLETE"
+"""Set by a shell that wants to know what can follow."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,6 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from ray_multicluster_scheduler.cli.app import app
 
+        if COMPLETE in os.environ:
+            from ray_multicluster_scheduler.cli.completion import as_one_word
+
+            as_one_word(os.environ)
         app(args=None if arguments is None else list(arguments), prog_name="rmcs")
     except SchedulerError as error:
         _report(error)
@@ -33,10 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: SchedulerError) -> None:
     from ray_multicluster_scheduler.cli.troubleshooting import said_of
+    from ray_multicluster_scheduler.common.line_text import escaped_lines
 
-    print(f"rmcs: error: {error.message}", file=sys.stderr)
+    print(escaped_lines(f"rmcs: error: {error.message}"), file=sys.stderr)
     if error.next_step:
-        print(f"What to do: {error.next_step}", file=sys.stderr)
+        print(escaped_lines(f"What to do: {error.next_step}"), file=sys.stderr)
     codes = [error.code, *(kind.code for kind in type(error).__mro__ if issubclass(kind, SchedulerError))]
     code = next((code for code in codes if said_of(code) is not None), None)
     if code not in (None, ConfigurationError.code):  # such a message says it all

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli.late_group import Late, LateGroup
+from ray_multicluster_scheduler.cli.wrong_values import clearer
 
 
 class Root(LateGroup):
     """What `rmcs --help` lists, in this order. A test holds these sentences and those of the commands together."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Every command is run in here, so what is wrong with its values is said here, in words of ours."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = clearer(error.message)
+            raise
 
     late = {  # noqa: RUF012 - it is declared as a ClassVar where it comes from
         "up": Late("up", "up", "Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`)."),
@@ -49,10 +58,19 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Log to stderr; twice: in detail.")] = 0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines (implies -v).")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     if verbose or log_json:
         from ray_multicluster_scheduler.common.logging import configure

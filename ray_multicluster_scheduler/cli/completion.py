@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import typer
 
 _MOST = 50
 _PATIENCE_S = 2.0
+_PLAIN = re.compile(r"[^\w .,/@+=-]", re.ASCII)
+_SPLIT = re.compile(r"(\s--[a-z-]+)\s=(?=\s)")
 
 Offered = list[tuple[str, str]]
 
@@ -22,9 +25,26 @@ def ids(kind: str | None = None, *, states: str | None = None, words: tuple[str,
 
             service = connect(ctx.params.get("address"), answer_s=_PATIENCE_S)
             rows = service.rows(path_of("items"), "items", _MOST, kind=kind, state=states, begins=incomplete or None)
-            return [(str(row["id"]), f"{row['state']} {row['name']}") for row in rows]
+            return [(str(row["id"]), _plain(f"{row['state']} {row['name']}")) for row in rows]
 
         return [(word, "") for word in words if word.startswith(incomplete)] + _quietly(ask)
+
+    return offer
+
+
+def ids_and_codes(ctx: typer.Context, incomplete: str) -> Offered:
+    """What can be explained: codes for whoever has begun to write one."""
+    from ray_multicluster_scheduler.cli.troubleshooting import codes
+
+    found = [(code, "") for code in codes() if code.startswith(incomplete)] if incomplete.isupper() else []
+    return found + list(ids()(ctx, incomplete))
+
+
+def words(*known: str) -> Any:
+    """One of these."""
+
+    def offer(incomplete: str) -> list[str]:
+        return [word for word in known if word.startswith(incomplete)]
 
     return offer
 
@@ -49,3 +69,16 @@ def _quietly(ask: Callable[[], Offered]) -> Offered:
         return ask()
     except (SchedulerError, OSError):
         return []
+
+
+def _plain(text: str) -> str:
+    """Words of others that a shell may evaluate (zsh does) have nothing in them that means something to it."""
+    return _PLAIN.sub("·", text)
+
+
+def as_one_word(environ: MutableMapping[str, str]) -> None:
+    """bash takes ``--cluster=ma`` for three words. Called before Typer reads them: without the middle one they are as
+    if a space had been typed."""
+    words, number = _SPLIT.subn(r"\1", environ.get("COMP_WORDS", ""))
+    if number and environ.get("COMP_CWORD", "").isdigit():
+        environ.update(COMP_WORDS=words, COMP_CWORD=str(int(environ["COMP_CWORD"]) - number))

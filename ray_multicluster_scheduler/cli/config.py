@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.config import FleetConfig
+    from ray_multicluster_scheduler.control_plane.config.doubts import Doubt
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and show the configuration.")
 
@@ -20,18 +26,32 @@ def check(
     ] = None,
     output: Output = Format.table,
 ) -> None:
-    """Check a clusters.yaml; nothing is contacted. Ends with 2, and what is wrong, if it cannot be used."""
+    """Check a clusters.yaml; nothing is contacted. Ends with 2, and what is wrong, if it cannot be used.
+
+    What can be used and is hardly meant is told, too: two names for one address, a cluster that nothing can be sent to.
+    """
     from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.doubts import doubts
 
     found = load_config(file)
-    names = [one.name for one in found.clusters]
+    odd = doubts(found.clusters)
     said = sorted(found.settings.model_fields_set)
-    told = {"source": found.source, "clusters": names, "settings": said}
-    settings = f"; settings: {', '.join(said)}" if said else "; all settings as they are by default"
-    words = (
-        f"{found.source} is right: {len(names)} cluster{'' if len(names) == 1 else 's'} ({', '.join(names)}){settings}"
-    )
-    emit(told, output, lambda: words)
+    told = {
+        "source": found.source,
+        "clusters": list(found.names),
+        "settings": said,
+        "warnings": [one.to_dict() for one in odd],
+    }
+    emit(told, output, lambda: "\n".join(_verdict(found, said, odd)))
+
+
+def _verdict(found: FleetConfig, said: list[str], odd: list[Doubt]) -> Iterator[str]:
+    many = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
+    settings = f"settings: {', '.join(said)}" if said else "all settings as they are by default"
+    yield f"{found.source} {'can be used' if odd else 'is right'}: {many}; {settings}"
+    for one in odd:
+        yield f"! {one.sentence}"
+        yield f"    What to do: {one.mend} (more: rmcs explain {one.code})"
 
 
 @app.command()
@@ -50,7 +70,12 @@ def show(
 @app.command("log-level")
 def log_level(
     level: Annotated[
-        str | None, typer.Argument(metavar="[LEVEL]", help="From now on: debug, info, warning or error.")
+        str | None,
+        typer.Argument(
+            metavar="[LEVEL]",
+            help="From now on: debug, info, warning or error.",
+            autocompletion=completion.words("debug", "info", "warning", "error"),
+        ),
     ] = None,
     output: Output = Format.table,
     address: Address = None,

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.cli.doctor_findings import Finding, Verdict, wel
 from ray_multicluster_scheduler.cli.exit_codes import FAILED
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.service import Address, find
+from ray_multicluster_scheduler.common.line_text import escaped_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,24 +46,32 @@ def doctor(
 def _examine(path: Path | None, address: str | None, *, deep: bool) -> Iterator[Finding]:
     import asyncio
 
-    from ray_multicluster_scheduler.cli import doctor_clusters, doctor_here
+    from ray_multicluster_scheduler.cli import doctor_clusters, doctor_here, doctor_service
     from ray_multicluster_scheduler.common.exception import SchedulerError
     from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 
     yield from doctor_here.home()
+    about = None
     try:
         named = find(address)
     except SchedulerError as error:
         yield wrong("service", error.message, error.next_step or "", error.code)
         named = None
-    about = None
-    if named is None:
-        yield well("service", "none runs here: programs bring their own scheduler along")
     else:
-        findings, about = doctor_here.service(named)
-        yield from findings
+        if named is None:
+            yield doctor_service.none_found()
+        else:
+            findings, about = doctor_service.look(named)
+            yield from findings
     try:
         config = load_config(path)
+    except NothingConfiguredError as error:
+        if about is None:
+            yield wrong("configuration", error.message, error.next_step or "", error.code)
+        else:
+            yield well("configuration", "none is here, and none is needed: the service has its own")
+        return
     except SchedulerError as error:
         yield wrong("configuration", error.message, error.next_step or "", error.code)
         return
@@ -104,10 +113,10 @@ def _picture(found: list[Finding]) -> Group:
     lines: list[Text] = []
     for one in found:
         mark, style = _MARKS[one.verdict]
-        lines.append(Text.assemble((f"{mark} ", style), (f"{one.about}: ", "bold"), one.says))
+        lines.append(Text.assemble((f"{mark} ", style), (f"{one.about}: ", "bold"), escaped_lines(one.says)))
         if one.verdict is not Verdict.ok:
             more = f" (more: rmcs explain {one.code})" if one.code else ""
-            lines.append(Text(f"    What to do: {one.mend}{more}"))
+            lines.append(Text(escaped_lines(f"    What to do: {one.mend}{more}")))
     bad, odd = (sum(one.verdict is verdict for one in found) for verdict in (Verdict.wrong, Verdict.warning))
     lines.append(Text(f"{bad} wrong, {odd} to look at, {len(found) - bad - odd} well"))
     return Group(*lines)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.config.doubts import SAME_CLUSTER, doubts, same_cluster
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AGENT_KEY, CONTROL_PLANE_KEY
 from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
@@ -21,25 +22,49 @@ KNOCK_S = 3.0
 async def look(clusters: tuple[ClusterConfig, ...], control_plane: str | None) -> list[Finding]:
     """``control_plane`` is the service's own name for itself, by which its agents are told from others'."""
     pool = JobClientPool({one.name: one for one in clusters})
+    sessions: dict[str, str | None] = {}
     try:
-        found = await asyncio.gather(*(_collect(one, pool, control_plane) for one in clusters))
+        found = await asyncio.gather(*(_collect(one, pool, control_plane, sessions) for one in clusters))
     finally:
         await pool.close()
-    return [one for some in found for one in some]
+    return [one for some in found for one in some] + list(_several_names(clusters, sessions))
 
 
-async def _collect(cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None) -> list[Finding]:
-    return [finding async for finding in _all_of(cluster, pool, control_plane)]
+def _several_names(clusters: tuple[ClusterConfig, ...], sessions: Mapping[str, str | None]) -> Iterator[Finding]:
+    """One cluster under several names, by its address or by what Ray calls the session that runs there."""
+    by_address = [one for one in doubts(clusters) if one.code == SAME_CLUSTER]
+    names: dict[str, list[str]] = {}
+    for cluster in clusters:
+        session = sessions.get(cluster.name)
+        if session:
+            names.setdefault(session, []).append(cluster.name)
+    by_session = [
+        same_cluster(several, f"Ray's session {session}")
+        for session, several in names.items()
+        if len(several) > 1 and not any(set(several) == set(one.clusters) for one in by_address)
+    ]
+    odd = [one for one in by_address if not any(set(one.clusters) < set(wider.clusters) for wider in by_session)]
+    for one in (*odd, *by_session):
+        yield doubtful(", ".join(one.clusters), one.sentence, one.mend, one.code)
 
 
-async def _all_of(cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None) -> AsyncIterator[Finding]:
+async def _collect(
+    cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None, sessions: dict[str, str | None]
+) -> list[Finding]:
+    return [finding async for finding in _all_of(cluster, pool, control_plane, sessions)]
+
+
+async def _all_of(
+    cluster: ClusterConfig, pool: JobClientPool, control_plane: str | None, sessions: dict[str, str | None]
+) -> AsyncIterator[Finding]:
+    """``sessions`` is told what runs there."""
     name = cluster.name
     if cluster.head_address is not None:
         yield await _head(name, cluster.head_address)
+    for doubt in doubts((cluster,)):
+        tell = wrong if cluster.dashboard is None else doubtful
+        yield tell(name, doubt.sentence, doubt.mend, doubt.code)
     if cluster.dashboard is None:
-        yield wrong(
-            name, "it has no dashboard, so neither jobs nor tasks can go there", "add `dashboard:`", "NO_CARRIER"
-        )
         return
     try:
         client = pool.client(name)
@@ -47,6 +72,7 @@ async def _all_of(cluster: ClusterConfig, pool: JobClientPool, control_plane: st
     except SchedulerError as error:
         yield wrong(name, error.message, error.next_step or "", error.code)
         return
+    sessions[name] = snapshot.session_id
     yield well(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {len(snapshot.nodes)} node(s)")
     for look_at in (_clock, _agents):
         try:

@@ -1,4 +1,4 @@
-"""What commonly goes wrong on this machine: the home folder, its disk, the service, the port for agents."""
+"""What commonly goes wrong on this machine: the home folder, its disk, the port for agents."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from typing import Any
 
-from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
-from ray_multicluster_scheduler.cli.service import Service, connect, path_of
-from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
@@ -35,40 +31,16 @@ def home() -> Iterator[Finding]:
         yield doubtful("home", f"{folder} is open to others (mode {mode:o})", f"chmod 700 {folder}")
     else:
         yield well("home", f"{folder} is yours alone")
-    free = shutil.disk_usage(folder).free
-    if free < SCARCE:
-        tell = wrong if free < TOO_LITTLE else doubtful
-        yield tell(
-            "disk",
-            f"{free / GB:.1f} GB are free for {folder}",
-            "free some space, or shorten keep_payloads_s",
-            "STORE_FULL",
-        )
-    else:
-        yield well("disk", f"{free / GB:.0f} GB are free for {folder}")
+    yield room("disk", shutil.disk_usage(folder).free, f"for {folder}")
 
 
-def service(address: str) -> tuple[list[Finding], dict[str, Any] | None]:
-    """Does it answer, does it let us in, can it accept work? Also what it says of itself."""
-    try:
-        asked = connect(address)
-        about: dict[str, Any] = asked.get(path_of("fleet"))
-    except SchedulerError as error:
-        return [wrong("service", error.message, error.next_step or "", error.code)], None
-    found = [well("service", f"{address} answers; you are {about['you']['user']} ({', '.join(about['you']['roles'])})")]
-    if about["version"] != __version__:
-        says = f"it runs version {about['version']}, and this is {__version__}"
-        found.append(doubtful("service", says, "upgrade the older one: `rmcs down --away 600`, install, `rmcs up`"))
-    found.append(_ready(asked))
-    return found, about
-
-
-def _ready(asked: Service) -> Finding:
-    try:
-        asked.get("/readyz")
-    except SchedulerError as error:
-        return wrong("service", f"it cannot accept work: {error.message}", error.next_step or "", error.code)
-    return well("service", "it can accept work")
+def room(about: str, free: float, where: str) -> Finding:
+    """Is enough of a disk free?"""
+    if free >= SCARCE:
+        return well(about, f"{free / GB:.0f} GB are free {where}")
+    tell = wrong if free < TOO_LITTLE else doubtful
+    mend = "free some space, or shorten keep_payloads_s"
+    return tell(about, f"{free / GB:.1f} GB are free {where}", mend, "STORE_FULL")
 
 
 def agent_port(config: FleetConfig) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import typer
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
-from ray_multicluster_scheduler.cli.selectors import LAST, find_one
+from ray_multicluster_scheduler.cli.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 
 _PATH = path_of("events")
@@ -24,7 +24,12 @@ _ALIVE_S = 60.0
 def events(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl+C.")] = False,
     types: Annotated[
-        str | None, typer.Option("--types", help="transition, decision, cluster, action, telemetry; with commas.")
+        str | None,
+        typer.Option(
+            "--types",
+            help="transition, decision, cluster, action, telemetry; with commas.",
+            autocompletion=completion.words("transition", "decision", "cluster", "action", "telemetry"),
+        ),
     ] = None,
     item_id: Annotated[
         str | None, typer.Option("--id", help="Only of this item.", autocompletion=completion.ids(words=()))
@@ -33,8 +38,14 @@ def events(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Only of this one.", autocompletion=completion.clusters)
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only into this state.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only task, actor, job or gang.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", help="Only into this state.", autocompletion=completion.words(*STATES)),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="Only task, actor, job or gang.", autocompletion=completion.words(*KINDS)),
+    ] = None,
     since: Annotated[int | None, typer.Option("--since", min=0, help="What came after the event of this number.")] = (
         None
     ),
@@ -50,6 +61,8 @@ def events(
     begin = max(0, newest - last) if since is None else since
     wanted = {"types": types, "id": item_id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     EventFilter.of(wanted)  # what there is not is refused, also where everything is looked through here
+    if cluster is not None:
+        doubt_cluster(service, cluster)
     if item_id is not None:
         wanted["id"] = _id_of(service, item_id)
     if follow:

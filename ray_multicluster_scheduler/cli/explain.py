@@ -22,7 +22,7 @@ def explain(
         typer.Argument(
             metavar="ID|CODE",
             help="The id of an item (of a service also its beginning, or `last`), or the code of a reason.",
-            autocompletion=completion.ids(),
+            autocompletion=completion.ids_and_codes,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--list", help="List the items of all programs instead.")] = False,
@@ -65,7 +65,7 @@ def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
         if not near:
             raise
         said = f"{error.message} There is a code {' or '.join(near)}."
-        raise UnknownItemError(said, task_id=item_id, next_step=error.next_step) from None
+        raise UnknownItemError(said, task_id=item_id, next_step=f"`rmcs explain {near[0]}`, or give an id") from None
 
 
 def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:

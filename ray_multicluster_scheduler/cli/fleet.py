@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.exit_codes import NOT_DONE
 from ray_multicluster_scheduler.cli.output import Format, Output, console, emit, plain_table, say
 
 if TYPE_CHECKING:
@@ -17,6 +18,13 @@ app = typer.Typer(
 )
 
 _KNOWN = {"linux": ["linux", "x86_64"], "mac": ["macos", "arm64"]}
+_ANEW = "`rmcs fleet down`, then `rmcs fleet up`"
+_TO_DO = {
+    "down": "it died; `rmcs fleet up` starts it again, and leaves the others alone",
+    "lost": f"the process that looked after it was killed; {_ANEW}",
+    "paused": f"its processes are stopped (SIGSTOP); let them go on with `kill -CONT`, or {_ANEW}",
+    "not answering": f"look again in a moment (`rmcs fleet status`); if it stays so, {_ANEW}",
+}
 TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
 
 
@@ -26,7 +34,10 @@ def up(
     cpus: Annotated[int, typer.Option("--cpus", min=1, help="CPUs that each cluster offers.")] = 2,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until Ctrl+C, then stop them.")] = False,
 ) -> None:
-    """Start local clusters; they stay up in the background until `rmcs fleet down`."""
+    """Start local clusters; they stay up in the background until `rmcs fleet down`.
+
+    If they are up already, those that died are started again, under the same addresses; the others are left alone.
+    """
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.daemon import hold
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
@@ -34,8 +45,7 @@ def up(
 
     home = FleetHome()
     if background.running(home) is not None:
-        typer.echo("A local fleet is up already.")
-        _print_status(home)
+        _start_what_died(home)
         return
     python = find_ray_python()
     described = describe(clusters, cpus)
@@ -92,14 +102,38 @@ def _announce(home: FleetHome, how_to_stop: str) -> bool:
     return True
 
 
-def _print_status(home: FleetHome) -> None:
+def _start_what_died(home: FleetHome) -> None:
+    """Ends with 1, and what to do, if something is wrong that only a person can judge."""
+    from ray_multicluster_scheduler.local_fleet import background
+
+    died = [each.name for each in background.status(home) if each.state == "down"]
+    if died:
+        say(f"the local fleet is up, but {_and(died)} died: starting again (about 10 seconds) …")
+        background.start_again(home, died, _progress)
+        typer.echo(f"Started again, under the same addresses: {_and(died)}.")
+    else:
+        typer.echo("A local fleet is up already.")
+    if not _print_status(home):
+        raise typer.Exit(NOT_DONE)
+
+
+def _print_status(home: FleetHome) -> bool:
+    """Is all of it up? If not, what to do is said."""
     from ray_multicluster_scheduler.local_fleet import background
 
     found = background.status(home)
     if not found:
         typer.echo("No local fleet is up. Start one with `rmcs fleet up`.")
-        return
+        return False
     console().print(plain_table(TITLES, [_cells(each) for each in found]))
+    for each in found:
+        if each.state in _TO_DO:
+            say(f"{each.name} is {each.state}: {_TO_DO[each.state]}")
+    return all(each.state == "up" for each in found)
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _cells(each: ClusterStatus) -> tuple[str, ...]:

@@ -106,8 +106,11 @@ def submit(
     made = _submit(service, shlex.join(entrypoint), given, as_ray.token_of(headers), as_ray.trusted(verify))
     if no_wait:
         info = service.get(path_of("jobs", made))
-        say(f"{made} is accepted; follow it with `rmcs job logs -f {made}`")
+        over = exit_codes.is_over(str(info["status"]))
+        say(_said_of(info) if over else f"{made} is accepted; follow it with `rmcs job logs -f {made}`")
         emit(info, output, lambda: made)
+        if over:  # what can never run fails at once
+            raise typer.Exit(exit_codes.code_of(str(info["status"])))
         return
     say(f"{made} is accepted; what it prints follows, and Ctrl+C {'stops it' if cancel_on_interrupt else 'leaves it'}")
     _until_it_is_over(service, made, output, timeout, cancel=cancel_on_interrupt)
@@ -125,11 +128,15 @@ def _until_it_is_over(service: Service, job_id: str, output: Format, timeout: fl
     with interrupted_well(service, job_id, cancel=cancel):
         item = follow(service, job_id, to_stdout if output is Format.table else to_stderr, timeout)
     info = service.get(path_of("jobs", job_id))
-    message = str(info["message"]).partition("\n")[0]
-    say(f"{job_id} {_words(info['status'])}{f': {message}' if message else ''}")
+    say(_said_of(info))
     if output is not Format.table:
         emit(info, output, str)
     raise typer.Exit(exit_codes.code_of(item["state"]))
+
+
+def _said_of(info: dict[str, Any]) -> str:
+    message = str(info["message"]).partition("\n")[0]
+    return f"{info['job_id']} {_words(info['status'])}{f': {message}' if message else ''}"
 
 
 def _words(status: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ray_multicluster_scheduler.cli.output import say
 from ray_multicluster_scheduler.cli.service import path_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
 
 LAST, ALL = "last", "all"
+KINDS = ("task", "actor", "job", "gang")
 UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "RETRYING", "LOST")
+STATES = (*UNFINISHED, "SUCCEEDED", "FAILED", "CANCELLED")
 MOST = 10_000
 _MOST_NAMED = 5
 
@@ -46,6 +49,17 @@ def find_several(
         rows = service.rows(path_of("items"), "items", MOST, kind=kind, state=",".join(states))
         return [str(row["id"]) for row in rows]
     return list(dict.fromkeys(find_one(service, one, kind) for one in said))
+
+
+def doubt_cluster(service: Service, name: str) -> None:
+    """Say so if there is no such cluster (now): one that is gone can have items still, a slip of the hand has none."""
+    from difflib import get_close_matches
+
+    names = [str(row["name"]) for row in service.get(path_of("clusters"))["clusters"]]
+    if name not in names:
+        close = get_close_matches(name, names, 1)
+        meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+        say(f"there is no cluster {name!r} now; {meant}")
 
 
 def _by_beginning(service: Service, said: str, kind: str | None) -> str:

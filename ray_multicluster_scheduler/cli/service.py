@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -20,6 +21,8 @@ from ray_multicluster_scheduler.app.client_api.remote.credentials import Credent
 from ray_multicluster_scheduler.app.client_api.remote.refusals import nobody_answers, not_trusted, refusal
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, killed
 
 Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
@@ -34,13 +37,36 @@ def connect(
     """The service that was named, else the one that runs here. Raises ConfigurationError if there is none."""
     found = find(address)
     if found is None:
-        raise ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
+        raise _none_runs()
     return Service(found, find_credentials(found, os.environ, token, tls_ca), answer_s)
 
 
 def find(address: str | None = None) -> str | None:
     """Its address; None: there is none. Raises ConfigurationError for what is no address."""
     return named_service(address, os.environ) or service_here(os.environ)
+
+
+def was_killed() -> Killed | None:
+    """The service of the state folder here, if its process was killed or the machine went down."""
+    return killed(rmcs_home())
+
+
+def until_when(dead: Killed) -> str:
+    """A clause about it, for people."""
+    from ray_multicluster_scheduler.cli.times import ago, iso
+
+    seen = f"{iso(dead.seen_at)[:19]}Z ({ago(dead.seen_at, time.time())})"
+    return f"a service (process {dead.pid}) ran here at least until {seen} and did not end in order"
+
+
+def _none_runs() -> ConfigurationError:
+    dead = was_killed()
+    if dead is None:
+        return ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
+    return ConfigurationError(
+        f"No service runs here: {until_when(dead)}.",
+        next_step="start it again with `rmcs up`, or give another --address",
+    )
 
 
 def path_of(*words: str) -> str:

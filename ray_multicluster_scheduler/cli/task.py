@@ -10,7 +10,7 @@ import typer
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli.items import each, told_of
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_one, find_several
+from ray_multicluster_scheduler.cli.selectors import KINDS, STATES, UNFINISHED, doubt_cluster, find_one, find_several
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 from ray_multicluster_scheduler.cli.times import seconds_of
 from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout
@@ -44,8 +44,14 @@ _Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")
 
 @app.command("list")
 def list_items(
-    state: Annotated[list[str] | None, typer.Option("--state", help="Only in this state; may be repeated.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only task, actor, job or gang.")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only in this state; may be repeated.", autocompletion=completion.words(*STATES)),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="Only task, actor, job or gang.", autocompletion=completion.words(*KINDS)),
+    ] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Only on this one.", autocompletion=completion.clusters)
@@ -65,7 +71,10 @@ def list_items(
         began = time.time() - lasts
     wanted: dict[str, Any] = {"kind": kind, "owner": owner, "cluster": cluster, "name": name, "since": began}
     states = ",".join(one.upper() for one in state or ()) or None
-    rows = connect(address).rows(path_of("items"), "items", limit, state=states, **wanted)
+    service = connect(address)
+    rows = service.rows(path_of("items"), "items", limit, state=states, **wanted)
+    if cluster is not None and not rows:
+        doubt_cluster(service, cluster)
     emit(rows, output, lambda: item_tables.items_table(rows, time.time()))
     if len(rows) == limit:
         say(f"there may be more than these {limit}: --limit")

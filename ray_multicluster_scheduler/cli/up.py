@@ -54,12 +54,15 @@ def up(
     from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
     from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.doubts import doubts
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     os.umask(0o077)  # code and arguments of all users of the service are in its files
     if not is_configured():
         configure("INFO")
     found = load_config(config)
+    for doubt in doubts(found.clusters):
+        get_logger(__name__).warning("%s; what to do: %s", doubt.sentence, doubt.mend)
     serve(
         found,
         state or rmcs_home(),

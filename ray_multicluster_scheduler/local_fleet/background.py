@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.local_fleet import desk
 from ray_multicluster_scheduler.local_fleet.channel import import_environment
 from ray_multicluster_scheduler.local_fleet.description import LocalCluster
 from ray_multicluster_scheduler.local_fleet.fleet import Progress
@@ -80,6 +81,16 @@ def _await_ready(daemon: subprocess.Popen[str], spec: object, home: FleetHome, p
         f"The local fleet ended while it was starting: {home.log_path.read_text(errors='replace').strip()}",
         next_step=f"read {home.log_path} and try again.",
     )
+
+
+def start_again(home: FleetHome, names: Sequence[str], progress: Progress) -> None:
+    """Start clusters of the running fleet that died, under the addresses they had; return when they are ready.
+
+    Raises ClusterConnectionError if one does not get there, or the fleet is not up."""
+    known = running(home)
+    if known is None:
+        raise ClusterConnectionError("No local fleet is up.", next_step="start one with `rmcs fleet up`.")
+    desk.start_again(Path(known.root), names, progress)
 
 
 def stop(home: FleetHome) -> bool:

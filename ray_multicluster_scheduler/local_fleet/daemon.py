@@ -2,7 +2,7 @@
 
 Its first line of standard input says what to start. It reports progress on standard output, one JSON object per line,
 and ends with ``ready`` or ``failed``; whoever started it must then confirm with a second line, or the fleet is stopped:
-nobody would know of it. From then on it waits for SIGTERM.
+nobody would know of it. From then on it waits for SIGTERM, and starts clusters again that died if it is asked to.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.local_fleet.description import LocalCluster
+from ray_multicluster_scheduler.local_fleet.desk import Desk, Voice
 from ray_multicluster_scheduler.local_fleet.fleet import LocalFleet, Progress
 from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, KnownCluster, KnownFleet
 from ray_multicluster_scheduler.local_fleet.processes import Identity
@@ -44,11 +45,14 @@ def hold(
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _ask)
         try:
-            fleet = LocalFleet(*clusters, ray_python=ray_python, state_dir=home.root, progress=progress)
-            with fleet:
-                home.write(_known(fleet))
-                while ready(fleet):
-                    signal.pause()
+            voice = Voice(progress)
+            with LocalFleet(*clusters, ray_python=ray_python, state_dir=home.root, progress=voice) as fleet:
+                known = _known(fleet)
+                with Desk(fleet, voice, Path(known.root)) as desk:
+                    home.write(known)
+                    if ready(fleet):
+                        while True:
+                            desk.serve()
         finally:
             home.forget()
 

@@ -131,7 +131,7 @@ class Supervisor:
             raise ClusterConnectionError(
                 f"Local cluster {self._name!r} is paused.", cluster=self._name, next_step="resume or kill it first."
             )
-        if self._state == "up":
+        if self._state == "up" and self._head.exit_status() is None:  # else it died, and was not buried yet
             return
         await self._kill()
         self._state = "starting"

@@ -1,41 +1,88 @@
-"""From pydantic's errors to sentences for the person who edits the file."""
+"""From pydantic's errors to sentences for the person who edits the file, one for each thing that is wrong."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.line_text import escaped, is_one_line
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig, Tls
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, RetryBackoff, Settings, Threshold
+from ray_multicluster_scheduler.control_plane.config.settings import (
+    OwnerLimits,
+    RetryBackoff,
+    ServiceTls,
+    Settings,
+    Threshold,
+    Tracing,
+)
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
 
-_SHOWN = 5
+_SHOWN = 20
 _SECRET_KEYS = frozenset({"auth_token"})
 _MODELS: dict[str, type[BaseModel]] = {
     "settings": Settings,
     "resource_threshold": Threshold,
     "retry_backoff": RetryBackoff,
     "owners": OwnerLimits,
+    "service_tls": ServiceTls,
+    "tracing": Tracing,
     "clusters": ClusterConfig,
     "tls": Tls,
 }
 TOP_KEYS = ("settings", "clusters")
+AT_A_PLACE = "at_a_place"
+"""The type of an error that says itself where it is, in its context's ``place``."""
+
+Location = tuple[int | str, ...]
+
+
+class Wrong(NamedTuple):
+    """One thing that is wrong: a sentence without its full stop, and the line of the file if that is known."""
+
+    sentence: str
+    line: int | None = None
+
+
+def all_wrong(
+    source: str,
+    found: Sequence[Wrong],
+    *,
+    cluster: str | None = None,
+    next_step: str = "compare it with examples/clusters.yaml",
+) -> ConfigurationError:
+    """One error for all that was found, in the order of the lines; what others wrote is spelt out."""
+    told = [Wrong(escaped(one.sentence), one.line) for one in sorted(found, key=lambda one: one.line or math.inf)]
+    if len(told) == 1:
+        (one,) = told
+        line = "" if one.line is None else f", line {one.line}"
+        return ConfigurationError(f"{source}{line}: {one.sentence}.", cluster=cluster, next_step=next_step)
+    lines = [f"line {one.line}: {one.sentence}" if one.line else one.sentence for one in told[:_SHOWN]]
+    if len(told) > _SHOWN:
+        lines.append(f"and {len(told) - _SHOWN} more")
+    message = "\n  ".join([f"{source}: {len(told)} things are wrong:", *lines])
+    return ConfigurationError(message, cluster=cluster, next_step=next_step)
 
 
 def complaint(
-    source: str, error: ValidationError, *, rows: Sequence[Any], variables: Mapping[str, str]
+    source: str,
+    error: ValidationError,
+    *,
+    rows: Sequence[Any],
+    variables: Mapping[str, str],
+    lines: Lines = NO_LINES,
 ) -> ConfigurationError:
-    """One error for all that is wrong, first things first."""
+    """All that pydantic found."""
     details = error.errors(include_url=False)
-    sentences = [_sentence(detail, rows, variables) for detail in details[:_SHOWN]]
-    if len(details) > _SHOWN:
-        sentences.append(f"and {len(details) - _SHOWN} more")
-    return ConfigurationError(
-        f"{source}: {'; '.join(sentences)}.",
+    found = [Wrong(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
+    return all_wrong(
+        source,
+        found,
         cluster=_cluster_name(details[0]["loc"], rows),
         next_step="correct it; examples/clusters.yaml shows every key in use",
     )
@@ -47,23 +94,34 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """With what was meant; with all that there are if nothing is near."""
+    return "unknown key" + (did_you_mean(key, known) or f"; known keys are {', '.join(known)}")
+
+
 def _sentence(detail: ErrorDetails, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
     location = detail["loc"]
     where = _where(location, rows, variables)
     if detail["type"] == "extra_forbidden":
-        key = str(location[-1])
-        known = _known_keys(location)
-        return f"{where}: unknown key{did_you_mean(key, known)}; known keys are {', '.join(known)}"
+        return f"{where}: {unknown_key(str(location[-1]), _known_keys(location))}"
     if detail["type"] == "missing":
         return f"{where}: is missing"
     message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "value_error":
+    if detail["type"] in ("value_error", AT_A_PLACE):
         return f"{where}: {message}" if where else message
     return f"{where}: {_lower(message).replace('input should be', 'expected')}{_got(detail)}"
 
 
-def _where(location: tuple[int | str, ...], rows: Sequence[Any], variables: Mapping[str, str]) -> str:
-    if len(location) > 1 and location[0] == "settings" and location[1] in variables:
+def _line(detail: ErrorDetails, variables: Mapping[str, str], lines: Lines) -> int | None:
+    """What a validator of the whole has found says itself where that is."""
+    location: Location = detail["ctx"]["place"] if detail["type"] == AT_A_PLACE else detail["loc"]
+    if _of_a_variable(location, variables):
+        return None
+    return lines.of(location)
+
+
+def _where(location: Location, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
+    if _of_a_variable(location, variables):
         inner = ".".join(str(part) for part in location[2:])
         return f"environment variable {variables[str(location[1])]}" + (f", {inner}" if inner else "")
     if not location:
@@ -76,15 +134,20 @@ def _where(location: tuple[int | str, ...], rows: Sequence[Any], variables: Mapp
     return ".".join(str(part) for part in location)
 
 
-def _cluster_name(location: tuple[int | str, ...], rows: Sequence[Any]) -> str | None:
+def _of_a_variable(location: Location, variables: Mapping[str, str]) -> bool:
+    return len(location) > 1 and location[0] == "settings" and location[1] in variables
+
+
+def _cluster_name(location: Location, rows: Sequence[Any]) -> str | None:
+    """None where there is none, or none that could be shown as it is."""
     if len(location) < 2 or location[0] != "clusters" or not isinstance(location[1], int):
         return None
     row = rows[location[1]]
     name = row.get("name") if isinstance(row, Mapping) else getattr(row, "name", None)
-    return name if isinstance(name, str) and name else None
+    return name if isinstance(name, str) and name and is_one_line(name) else None
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+def _known_keys(location: Location) -> list[str]:
     models = [_MODELS[part] for part in location[:-1] if isinstance(part, str) and part in _MODELS]
     model = models[-1] if models else None
     return list(model.model_fields) if model else list(TOP_KEYS)
@@ -95,6 +158,8 @@ def _got(detail: ErrorDetails) -> str:
     value = detail["input"]
     if any(part in _SECRET_KEYS for part in detail["loc"]):
         return "; quote it if it looks like a number" if isinstance(value, (int, float)) else ""
+    if detail["type"] == "string_type" and isinstance(value, (int, float)):  # also true and false, which `no` means
+        return f", got {value!r}; quote it"
     return f", got {value!r}" if isinstance(value, (str, int, float, type(None))) else f", got {type(value).__name__}"
 
 

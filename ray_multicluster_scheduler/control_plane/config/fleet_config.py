@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import complaint, did_you_mean
+from ray_multicluster_scheduler.control_plane.config.complaints import AT_A_PLACE, complaint, did_you_mean
 from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
 
 
 class FleetConfig(Strict):
@@ -30,7 +32,14 @@ class FleetConfig(Strict):
         names = [cluster.name for cluster in self.clusters]
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles:
-            raise ValueError(f"clusters: the name {doubles[0]!r} is given twice; each cluster needs its own")
+            raise PydanticCustomError(
+                AT_A_PLACE,
+                "{words}",
+                {
+                    "words": f"clusters: the name {doubles[0]!r} is given twice; each cluster needs its own",
+                    "place": ("clusters", names.index(doubles[0], names.index(doubles[0]) + 1), "name"),
+                },
+            )
         return self
 
     @property
@@ -56,10 +65,12 @@ def build_fleet(
     source: str,
     base_dir: Path,
     variables: Mapping[str, str] | None = None,
+    lines: Lines = NO_LINES,
 ) -> FleetConfig:
-    """Validate plain data. ``variables``: settings that came from the environment, by the variable's name.
+    """Validate plain data. ``variables``: settings that came from the environment, by the variable's name; ``lines``:
+    of the text that the data is from.
 
-    Raises ConfigurationError that names the source, each wrong key, and what was expected there.
+    Raises ConfigurationError that names the source, each wrong key with its line, and what was expected there.
     """
     rows = [row if isinstance(row, ClusterConfig) else dict(row) for row in clusters]
     try:
@@ -67,7 +78,7 @@ def build_fleet(
             {"settings": dict(settings), "clusters": rows, "source": source, "base_dir": base_dir}
         )
     except ValidationError as error:
-        raise complaint(source, error, rows=rows, variables=variables or {}) from None
+        raise complaint(source, error, rows=rows, variables=variables or {}, lines=lines) from None
     return fleet.model_copy(update={"clusters": tuple(_anchored(row, base_dir) for row in fleet.clusters)})
 
 

@@ -1,4 +1,4 @@
-"""Find the configuration, read it, and say in one sentence what is wrong with it."""
+"""Find the configuration, read it, and say what is wrong with it, each thing in one sentence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, did_you_mean
+from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, Wrong, all_wrong, unknown_key
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines, parse_with_lines
 
 FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
@@ -78,52 +78,63 @@ def _from_file(path: Path, environ: Mapping[str, str], *, origin: str) -> FleetC
             f"{path}{origin} cannot be read: {reason}.", next_step="give the path of a readable clusters.yaml"
         ) from None
     source = str(path)
-    document = _Document.parse(parse_yaml(text, source), source)
-    return _build(document, environ, path.parent)
+    data, lines = parse_with_lines(text, source)
+    return _build(_Document.parse(data, source, lines), environ, path.parent)
 
 
 def _from_text(text: str, environ: Mapping[str, str], here: Path) -> FleetConfig:
     source = "RMCS_CLUSTERS"
-    return config_from(parse_yaml(text, source), source, here, environ)
+    data, lines = parse_with_lines(text, source)
+    return config_from(data, source, here, environ, lines)
 
 
-def config_from(data: object, source: str, here: Path, environ: Mapping[str, str] = os.environ) -> FleetConfig:
+def config_from(
+    data: object, source: str, here: Path, environ: Mapping[str, str] = os.environ, lines: Lines = NO_LINES
+) -> FleetConfig:
     """Plain data that is no file's: a list of clusters, or all that a file says. Raises ConfigurationError."""
-    document = _Document({}, data, source) if isinstance(data, list) else _Document.parse(data, source)
-    return _build(document, environ, here)
+    if isinstance(data, list):
+        return _build(_Document({}, data, source, lines.below("clusters")), environ, here)
+    return _build(_Document.parse(data, source, lines), environ, here)
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The two halves of a configuration, not yet validated inside."""
+    """The two halves of a configuration, not yet validated inside, and where in its text they stand."""
 
     settings: Mapping[str, Any]
     clusters: Sequence[Any]
     source: str
+    lines: Lines = NO_LINES
 
     @classmethod
-    def parse(cls, data: object, source: str) -> _Document:
+    def parse(cls, data: object, source: str, lines: Lines = NO_LINES) -> _Document:
         if not isinstance(data, Mapping):
             what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
             raise _malformed(f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.")
-        for key in data:
-            if key not in TOP_KEYS:
-                hint = did_you_mean(str(key), TOP_KEYS)
-                raise _malformed(f"{source}: unknown key {key!r}{hint}; known keys are {' and '.join(TOP_KEYS)}.")
-        settings = data.get("settings") or {}
+        settings: Any = data.get("settings") or {}
+        clusters: Any = data.get("clusters")
+        found = [
+            Wrong(f"{key}: {unknown_key(str(key), TOP_KEYS)}", lines.of((key,))) for key in data if key not in TOP_KEYS
+        ]
         if not isinstance(settings, Mapping):
-            raise _malformed(f"{source}: settings: expected a mapping, got {_kind(settings)}.")
-        clusters = data.get("clusters")
+            found.append(Wrong(f"settings: expected a mapping, got {_kind(settings)}", lines.of(("settings",))))
         if not isinstance(clusters, list):
             what = "is missing or empty" if clusters is None else f"holds {_kind(clusters)}"
-            raise _malformed(f"{source}: clusters {what}; expected a list of clusters, each with a name.")
-        return cls(settings, clusters, source)
+            sentence = f"clusters {what}; expected a list of clusters, each with a name"
+            found.append(Wrong(sentence, lines.of(("clusters",))))
+        if found:
+            raise all_wrong(source, found)
+        return cls(settings, clusters, source, lines)
 
 
 def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> FleetConfig:
-    for number, row in enumerate(document.clusters):
-        if not isinstance(row, (Mapping, ClusterConfig)):
-            raise _malformed(f"{document.source}: clusters[{number}]: expected a mapping, got {_kind(row)}.")
+    no_clusters = [
+        Wrong(f"clusters[{number}]: expected a mapping, got {_kind(row)}", document.lines.of(("clusters", number)))
+        for number, row in enumerate(document.clusters)
+        if not isinstance(row, (Mapping, ClusterConfig))
+    ]
+    if no_clusters:
+        raise all_wrong(document.source, no_clusters)
     overrides, variables = _settings_from(environ)
     return build_fleet(
         {**document.settings, **overrides},
@@ -131,6 +142,7 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
         source=document.source,
         base_dir=base_dir,
         variables=variables,
+        lines=document.lines,
     )
 
 

@@ -43,6 +43,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
 )
 from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, Sealer
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
+from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE
 
 _log = get_logger(__name__)
 SMALL_BYTES = 32 * 1024
@@ -73,7 +74,7 @@ class SqliteStore:
         quota_bytes: int = 100 * 2**30,
         vfs: str | None = None,
     ) -> None:
-        self.path = folder / "rmcs.db"
+        self.path = folder / DATABASE
         try:
             make_folder(folder)
             self._files = BlobFiles(folder / "blobs")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
 
+DATABASE = "rmcs.db"
 _LOCK = "server.json"
 _STOP = "stop.json"
 _LOOK_S = 1.0
@@ -23,6 +24,15 @@ class Stop(NamedTuple):
 
     drain_s: float | None = None
     away_s: float = 0.0
+
+
+class Killed(NamedTuple):
+    """One that had a folder until its process was killed, or the machine went down. ``seen_at`` is the last moment of
+    which a file tells."""
+
+    pid: int
+    address: str | None
+    seen_at: float
 
 
 class StateFolder:
@@ -122,14 +132,43 @@ def holder(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def killed(path: Path) -> Killed | None:
+    """Whoever had this folder last, if that one did not leave it; None if it did, or somebody has it."""
+    try:
+        file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        said = _said(file)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(file)
+    if not isinstance(said.get("pid"), int):
+        return None
+    seen_at = max(_written_at(path / name) for name in (_LOCK, DATABASE, f"{DATABASE}-wal"))
+    return Killed(said["pid"], said.get("address"), seen_at)
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it is not there
+        return 0.0
+
+
 def _read(file: int) -> dict[str, Any]:
+    said = _said(file)
+    return said if _lives(said.get("pid")) else {}  # else it is what one that was killed said of itself
+
+
+def _said(file: int) -> dict[str, Any]:
     try:
         said = json.loads(os.pread(file, 65536, 0) or b"{}")
     except ValueError:  # it is being written just now
-        said = {}
-    if not isinstance(said, dict) or not _lives(said.get("pid")):  # what one that was killed said of itself
         return {}
-    return said
+    return said if isinstance(said, dict) else {}
 
 
 def _lives(pid: object) -> bool:

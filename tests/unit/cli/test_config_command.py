@@ -37,6 +37,35 @@ def test_a_wrong_one(file: str, rmcs: Rmcs) -> None:
     assert "What to do" in done.err
 
 
+def test_several_mistakes_are_one_per_line(file: str, rmcs: Rmcs) -> None:
+    Path(file).write_text("clusters:\n- nmae: mac\n  dashbord: http://127.0.0.1:9\n- name: 'x\x9b31m'\n")
+    done = rmcs("config", "check", file)
+    assert done.code == 2
+    first, *wrong, last = done.err.splitlines()
+    assert first == f"rmcs: error: {file}, line 4: this is not YAML: it holds characters that YAML does not allow."
+    Path(file).write_text('clusters:\n- nmae: mac\n  dashbord: http://127.0.0.1:9\n- name: "x\\x9b31m"\n')
+    first, *wrong, last = rmcs("config", "check", file).err.splitlines()
+    assert first == f"rmcs: error: {file}: 4 things are wrong:"
+    assert [line.split(":")[0] for line in wrong] == ["  line 2", "  line 2", "  line 3", "  line 4"]
+    assert last.startswith("What to do: ")
+
+
+def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
+    Path(file).write_text(
+        GOOD + "- {name: also, dashboard: 'http://127.0.0.1:9/'}\n- {name: head, head_address: 'h:1'}\n"
+    )
+    done = rmcs("config", "check", file)
+    assert done.code == 0
+    assert "can be used: 3 clusters (mac, also, head)" in done.out
+    assert "! mac and also are one cluster under several names (the same dashboard, http://127.0.0.1:9)" in done.out
+    assert "! head has a head_address and no dashboard" in done.out
+    told = json.loads(rmcs("config", "check", file, "-o", "json").out)["warnings"]
+    assert [(one["clusters"], one["code"]) for one in told] == [
+        (["mac", "also"], "SAME_CLUSTER"),
+        (["head"], "NO_CARRIER"),
+    ]
+
+
 def test_what_a_service_goes_by(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("config", "show")
     assert done.code == 0

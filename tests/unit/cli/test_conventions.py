@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli import completion, exit_codes, service, times, waiting
+from ray_multicluster_scheduler.cli import exit_codes, service, times, waiting
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.late_group import load
-from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,6 +85,31 @@ class TestCommands:
         assert done.code == 2
         assert f"'{meant}'" in done.err.partition("Did you mean")[2]
 
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("task list -o jsn", "'jsn' is not one of 'table', 'json', 'yaml'. Did you mean 'json'?"),
+            ("task list -o JSNO", "Did you mean 'json'?"),
+            ("plan --kind tsk", "'tsk' is not one of 'task', 'actor', 'job'. Did you mean 'task'?"),
+            ("up --auth=tken", "Did you mean 'token'?"),
+            ("task list -o xml", "'xml' is not one of 'table', 'json', 'yaml'.\n"),
+            ("events --since x", "Invalid value for '--since': expected a valid integer.\n"),
+            ("fleet up -n 99", "expected less than or equal to 16.\n"),
+            ("task list --stat x", "--state"),
+            ("--verion", "--version"),
+        ],
+    )
+    def test_a_wrong_value_or_option_too(self, rmcs: Rmcs, words: str, said: str) -> None:
+        done = rmcs(*words.split())
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+        assert "Value error" not in done.err
+
+    def test_a_cluster_that_is_not_there_is_no_empty_answer(self, service: HttpService, rmcs: Rmcs) -> None:
+        for words in ("task list --cluster macc", "events --cluster macc"):
+            assert "there is no cluster 'macc' now; did you mean 'mac'?" in rmcs(*words.split()).err
+        assert rmcs("task", "list", "--cluster", "mac").err == ""
+
 
 class TestNoService:
     @pytest.mark.parametrize("words", NEED_A_SERVICE)
@@ -152,32 +176,6 @@ def test_exit_codes_by_state() -> None:
     assert {state for state in map(str, TaskState) if exit_codes.is_over(state)} == over
     codes = {state: exit_codes.code_of(state) for state in ("SUCCEEDED", "FAILED", "RUNNING", "CANCELLED", "EXPIRED")}
     assert list(codes.values()) == [0, 100, 101, 103, 102]
-
-
-class TestCompletion:
-    def offered(self, words: str) -> list[str]:
-        code = "from ray_multicluster_scheduler.main import main; import sys; sys.exit(main([]))"
-        environ = {**_environ(), "_RMCS_COMPLETE": "complete_bash", "COMP_WORDS": f"rmcs {words}"}
-        environ["COMP_CWORD"] = str(len(words.split(" ")))
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
-        return done.stdout.split()
-
-    def test_commands_and_live_ids(self, service: HttpService) -> None:
-        service.submit("alpha-1")
-        service.submit("beta-1")
-        until(lambda: service.get("/api/v1/items/beta-1")["state"] == "RUNNING")
-        assert self.offered("tas") == ["task"]
-        assert self.offered("task show al") == ["alpha-1"]
-        assert self.offered("task cancel ") == ["last", "all", "beta-1", "alpha-1"]
-        assert self.offered("queue pause --cluster m") == ["mac"]
-        assert self.offered("clusters drain m") == ["mac"]
-
-    def test_without_a_service_there_is_nothing_to_offer(self) -> None:
-        assert completion._quietly(lambda: _raise(ServiceUnavailableError("gone"))) == []
-
-
-def _raise(error: Exception) -> completion.Offered:
-    raise error
 
 
 def _environ() -> dict[str, str]:

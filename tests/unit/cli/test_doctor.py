@@ -91,6 +91,19 @@ def test_agents_of_others(dashboard: str) -> None:
     assert "theirs" in one.says
 
 
+def test_one_cluster_under_several_names(dashboard: str) -> None:
+    """By its address, or else by the session of Ray's that runs there; each is told once."""
+    other = dashboard.replace("127.0.0.1", "localhost")
+    addresses = {"mac": dashboard, "again": dashboard, "by-name": other}
+    clusters = tuple(ClusterConfig(name=name, dashboard=one) for name, one in addresses.items())
+    for some, wanted in ((clusters[:2], 1), (clusters[1:], 1), (clusters, 1), (clusters[:1], 0)):
+        found = [one for one in asyncio.run(doctor_clusters.look(some, "ours")) if one.verdict is Verdict.warning]
+        assert [one.code for one in found] == ["SAME_CLUSTER"] * wanted
+    (one,) = [one for one in asyncio.run(doctor_clusters.look(clusters[1:], "ours")) if one.verdict is Verdict.warning]
+    assert one.about == "again, by-name"
+    assert "Ray's session session_x" in one.says
+
+
 def test_nobody_listens() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -101,6 +101,13 @@ class TestSubmit:
         assert f"j1 {said}" in done.err
         assert service.get("/api/v1/jobs/j1")["entrypoint"] == "python 'my script.py' --arg=1"
 
+    def test_one_that_can_never_run_is_not_called_accepted(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("job", "submit", "--no-wait", "--preferred-cluster", "macc", "--", "true")
+        assert done.code == 100
+        assert f"{done.out.strip()} failed: " in done.err
+        assert "There is no cluster 'macc'" in done.err
+        assert "accepted" not in done.err
+
     def test_no_wait_prints_the_id_alone(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("job", "submit", "--no-wait", "python", "x.py", "--flag")
         assert done.code == 0

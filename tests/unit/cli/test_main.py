@@ -44,6 +44,18 @@ def test_an_error_is_a_message_a_next_step_and_where_to_read_on(
     assert third == ([] if code == 2 else ["More: rmcs explain CLUSTER_CONNECTION"])
 
 
+@pytest.mark.parametrize(
+    "failing", [ClusterConnectionError("mac says \x1b[2Jboo\nand more.", next_step="close\x07 it")], indirect=True
+)
+def test_words_of_others_move_no_cursor(failing: None, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["boom"])
+    assert capsys.readouterr().err.splitlines()[:3] == [
+        "rmcs: error: mac says \\x1b[2Jboo",
+        "and more.",
+        "What to do: close\\x07 it",
+    ]
+
+
 @pytest.mark.parametrize("failing", [KeyboardInterrupt()], indirect=True)
 def test_ctrl_c_is_one_line_and_130(failing: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["boom"]) == 130
@@ -68,8 +80,9 @@ def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
         main(["boom"])
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
     assert capsys.readouterr().out.strip() == ray_multicluster_scheduler.__version__
 
 

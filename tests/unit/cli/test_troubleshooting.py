@@ -30,7 +30,9 @@ def test_what_is_no_code_is_looked_for_as_an_id(
     assert main(["explain", "NO_SUCH_CODE"]) == 102
     assert "No program of yours" in capsys.readouterr().err
     assert main(["explain", "NO_CAPACTY"]) == 102
-    assert "There is a code NO_CAPACITY" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "There is a code NO_CAPACITY" in said
+    assert "What to do: `rmcs explain NO_CAPACITY`" in said
     assert main(["explain", "no_capacity"]) == 0
     assert capsys.readouterr().out.strip()
 

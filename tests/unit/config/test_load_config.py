@@ -153,7 +153,7 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
         ("clusters: []\n", ["the list is empty"]),
         ("clusters: {name: a}\n", ["clusters holds a mapping", "expected a list"]),
         ("clusters: [a]\n", ["clusters[0]: expected a mapping, got text"]),
-        ("cluster: []\n", ["unknown key 'cluster'", "did you mean 'clusters'?"]),
+        ("cluster: []\n", ["line 1: cluster: unknown key", "did you mean 'clusters'?"]),
         ("settings: [1]\n" + ONE % "a", ["settings: expected a mapping, got a list"]),
         ("clusters:\n  - name: a\n   dashboard: x\n", ["line 3, column 4", "not YAML"]),
         ("clusters: [\x00]", ["not YAML"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -104,6 +105,69 @@ def test_a_paused_cluster_shows_as_paused_and_one_that_died_as_down(rmcs: Rmcs) 
         time.sleep(0.2)
     assert states == {"linux": "paused", "mac": "down"}
     assert linux.is_running()
+
+
+def _until(rmcs: Rmcs, **wanted: str) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and (states := _states(rmcs)) != wanted:
+        time.sleep(0.2)
+    assert states == wanted
+
+
+def test_a_second_up_starts_again_what_died_and_nothing_else(rmcs: Rmcs) -> None:
+    rmcs("up")
+    before = {cluster["name"]: cluster for cluster in rmcs.json()["clusters"]}
+    psutil.Process(min(before["mac"]["pids"])).kill()
+    _until(rmcs, linux="up", mac="down")
+    assert "mac is down: it died; `rmcs fleet up` starts it again" in rmcs("status")
+
+    text = rmcs("up")
+
+    assert "the local fleet is up, but mac died: starting again" in text
+    assert "mac: ready after" in text
+    assert "linux: " not in text
+    after = {cluster["name"]: cluster for cluster in rmcs.json()["clusters"]}
+    assert _states(rmcs) == {"linux": "up", "mac": "up"}
+    assert after["linux"] == before["linux"], "not even touched"
+    assert not set(after["mac"]["pids"]) & set(before["mac"]["pids"])
+    assert [after["mac"][key] for key in ("head_address", "dashboard")] == [
+        before["mac"][key] for key in ("head_address", "dashboard")
+    ], "clusters.yaml stays true"
+    assert "A local fleet is up already." in rmcs("up")
+
+
+def test_one_that_cannot_be_started_again_says_why(rmcs: Rmcs, tmp_path: Path) -> None:
+    rmcs("up", "--clusters", "1")
+    psutil.Process(min(_pids(rmcs.json()))).kill()
+    _until(rmcs, linux="down")
+    (tmp_path / "fake-venv" / "bin" / "python").write_text("#!/bin/sh\necho fake: gone >&2; exit 3\n")
+    text = rmcs("up", status=1)
+    assert "'linux' did not start in 3 attempts" in text
+    assert "fake: gone" in text
+
+
+def test_one_whose_supervisor_was_killed_needs_a_person(rmcs: Rmcs) -> None:
+    rmcs("up", "--clusters", "1")
+    (record,) = Path(json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]).glob("*/cluster.json")
+    os.kill(json.loads(record.read_text())["supervisor"]["pid"], signal.SIGKILL)
+    _until(rmcs, linux="lost")
+    text = rmcs("up", status=1)
+    assert "linux is lost: the process that looked after it was killed; `rmcs fleet down`, then `rmcs fleet up`" in text
+
+
+def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
+    rmcs("up", "--clusters", "1")
+    root = json.loads((rmcs.home / "fleet" / "fleet.json").read_text())["root"]
+    for said in (b"", b"{\n", b'{"start": 3}\n', b'{"start": ["nobody"]}\n'):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(f"{root}/desk.sock")
+            line.sendall(said)
+            line.shutdown(socket.SHUT_WR)
+            if said:
+                assert json.loads(line.makefile().readline())["event"] == "failed"
+    psutil.Process(min(_pids(rmcs.json()))).kill()
+    _until(rmcs, linux="down")
+    assert "Started again" in rmcs("up")
 
 
 def _states(rmcs: Rmcs) -> dict[str, str]:

@@ -47,7 +47,7 @@ def of_errors() -> set[str]:
     return {code_of(one.__name__) for one in kinds if issubclass(one, exception.SchedulerError)} - {"SCHEDULER"}
 
 
-ELSEWHERE = {code_of(NothingConfiguredError.__name__), "NOT_LET_IN"}
+ELSEWHERE = {code_of(NothingConfiguredError.__name__), "NOT_LET_IN", "SAME_CLUSTER"}
 MET = constants(reasons) | constants(codes) | set(codes.FAILED.values()) | of_links() | of_errors() | ELSEWHERE
 MET -= UNSEEN
 

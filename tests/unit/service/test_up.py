@@ -95,6 +95,13 @@ def test_up_and_down_and_up_again(folder: Folder) -> None:
         assert response.status == 200
 
 
+def test_what_is_hardly_meant_is_said_at_the_start(folder: Folder) -> None:
+    folder.config.write_text(CLUSTERS + "  - {name: also, dashboard: 'http://127.0.0.1:9'}\n")
+    process, _ = folder.up()
+    process.send_signal(signal.SIGTERM)
+    assert "mac and also are one cluster under several names" in folder.said(process)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(folder: Folder, number: signal.Signals) -> None:
     process, _ = folder.up("--drain", "5")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder, killed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,11 +48,21 @@ def test_one_that_was_killed_leaves_it_to_the_next(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     assert holder(tmp_path) is None
-    StateFolder(tmp_path).leave()
+    dead = killed(tmp_path)
+    assert dead is not None
+    assert (dead.pid, dead.address) == (process.pid, None)
+    assert dead.seen_at == (tmp_path / "server.json").stat().st_mtime
+    (tmp_path / "rmcs.db-wal").touch()
+    os.utime(tmp_path / "rmcs.db-wal", (dead.seen_at + 60, dead.seen_at + 60))
+    assert killed(tmp_path) == dead._replace(seen_at=dead.seen_at + 60)
+    with StateFolder(tmp_path):
+        assert killed(tmp_path) is None
+    assert killed(tmp_path) is None
 
 
 def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert holder(tmp_path / "nowhere") is None
+    assert killed(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"pid": 999999999, "address": "http://of-one-that-was-killed"}'])

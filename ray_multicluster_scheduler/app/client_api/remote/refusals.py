@@ -38,6 +38,11 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes) 
         said = None
     if isinstance(said, dict) and "message" in said:
         return problem_from_wire(said)
+    if isinstance(said, dict) and said.get("status") == "not ready":
+        return ServiceUnavailableError(
+            f"The service {address} is not ready: {str(said.get('reason')).rstrip('.')}.",
+            next_step="ask again when that is over",
+        )
     return SchedulerError(
         f"{address} answered {status}: {answer[:200].decode(errors='replace')}",
         next_step="see whether that is the address of a service",

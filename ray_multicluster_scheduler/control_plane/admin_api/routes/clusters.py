@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
-from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
+from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, parse_with_lines
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
 router = APIRouter(prefix="/api/v1/clusters", tags=["clusters"])
@@ -125,9 +125,11 @@ async def apply(request: Request, dry_run: bool = False) -> Response:
 
 def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
     """Raises ConfigurationError."""
+    data: Any
+    lines = NO_LINES
     match said:
         case {"text": str(text), **rest} if not rest:
-            data = parse_yaml(text, _SOURCE)
+            data, lines = parse_with_lines(text, _SOURCE)
         case {"clusters": list(), **rest} if not rest or list(rest) == ["settings"]:
             data = said
         case _:
@@ -135,7 +137,7 @@ def _config(said: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
                 "There are no clusters in it.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'
             )
     whole = isinstance(data, dict) and "settings" in data
-    config = config_from(data, _SOURCE, runtime.config.base_dir)
+    config = config_from(data, _SOURCE, runtime.config.base_dir, lines=lines)
     if len(config.clusters) > MOST_CLUSTERS:
         raise ConfigurationError(f"These are {len(config.clusters):,} clusters.", next_step="send 1,000 at the most")
     for one in config.clusters:

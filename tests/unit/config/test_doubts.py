@@ -1,0 +1,49 @@
+"""What can be used and is hardly meant: one cluster under two names, a cluster that nothing can be sent to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.config.doubts import Doubt, doubts
+
+
+def found(**entries: dict[str, Any]) -> list[Doubt]:
+    return doubts([ClusterConfig.model_validate({"name": name, **entry}) for name, entry in entries.items()])
+
+
+def test_nothing_to_doubt() -> None:
+    assert found(a={"dashboard": "http://h:1", "head_address": "h:2"}, b={"dashboard": "http://h:3"}) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"dashboard": "http://h:1"}, {"dashboard": "http://h:1/"}),
+        ({"dashboard": "http://h:1/A"}, {"dashboard": "http://H:1/A"}),
+        ({"dashboard": "http://x:1", "head_address": "h:1"}, {"dashboard": "http://y:1", "head_address": "H:1"}),
+        ({"dashboard": "http://h:1", "head_address": "h:1"}, {"dashboard": "http://h:1", "head_address": "h:1"}),
+    ],
+)
+def test_one_address_under_two_names(one: dict[str, Any], other: dict[str, Any]) -> None:
+    (doubt,) = found(a=one, b={"dashboard": "http://z:9"}, c=other)
+    assert (doubt.clusters, doubt.code) == (("a", "c"), "SAME_CLUSTER")
+    assert "a and c are one cluster" in doubt.sentence
+
+
+def test_paths_of_one_host_are_told_apart() -> None:
+    assert found(a={"dashboard": "http://h:1/a"}, b={"dashboard": "http://h:1/A"}) == []
+
+
+def test_a_cluster_without_a_dashboard() -> None:
+    (doubt,) = found(a={"head_address": "head.example:10001"})
+    assert doubt.code == "NO_CARRIER"
+    assert "a has a head_address and no dashboard" in doubt.sentence
+    assert "`dashboard: http://head.example:8265`" in doubt.mend
+
+
+def test_a_carrier_that_carries_nothing_yet() -> None:
+    (doubt,) = found(a={"dashboard": "http://h:1", "carrier": "ray_client"})
+    assert "only jobs go there" in doubt.sentence
