@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=None if arguments is None else list(arguments), prog_name="rmcs")
     except SchedulerError as error:
         _report(error)
-        if isinstance(error, UnknownItemError):
+        if isinstance(error, (UnknownItemError, exit_codes.NotThereError)):
             return exit_codes.NOT_FOUND
         return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
     except KeyboardInterrupt:  # before Typer was there to hear it

@@ -13,7 +13,8 @@ MOST_NAMED = 10
 def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str]) -> None:
     """Ask all, and print what each did: ``done`` says what, and ``told`` what that means for its items there.
 
-    Raises SchedulerError if one refused or did not answer, ConfigurationError if no program has such a cluster.
+    Raises SchedulerError if one refused or did not answer, NotThereError if no program has such a cluster,
+    ConfigurationError if there is no program.
     """
     from ray_multicluster_scheduler.cli.running_programs import ask_all
     from ray_multicluster_scheduler.common.exception import SchedulerError
@@ -41,13 +42,12 @@ def named(items: Sequence[str], one: str, many: str) -> str:
 
 
 def _nobody_has(cluster: str, strangers: Sequence[str]) -> Exception:
+    from ray_multicluster_scheduler.cli.exit_codes import NotThereError
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.control_plane.config.run_folder import run_folder
 
     if strangers:
-        return ConfigurationError(
-            "\n".join(strangers), cluster=cluster, next_step="use the name of a cluster of theirs"
-        )
+        return NotThereError("\n".join(strangers), cluster=cluster, next_step="use the name of a cluster of theirs")
     return ConfigurationError(
         f"No program of yours with a scheduler runs now (there is none in {run_folder()}), so nobody has to be told.",
         cluster=cluster,

@@ -51,11 +51,18 @@ def show(
                 f"write options of {context.invoked_subcommand} behind it; --config is not for it."
             )
         return
+    rows = _rows(None, config, refresh=True)
+    emit(rows, output, lambda: _picture(rows))
+
+
+def _rows(address: str | None, config: Path | None, *, refresh: bool) -> list[Mapping[str, Any]]:
+    """Of a service, if there is one and no file was named; else asked from here."""
+    if config is None and find(address) is not None:
+        return list(connect(address).get(path_of("clusters"), refresh=refresh)["clusters"])
     from ray_multicluster_scheduler import UnifiedScheduler
 
     with UnifiedScheduler(config=config) as scheduler:
-        rows = scheduler.list_clusters(refresh=True)
-    emit(list(rows), output, lambda: _picture(rows))
+        return list(scheduler.list_clusters(refresh=refresh))
 
 
 @app.command("list")
@@ -67,14 +74,8 @@ def list_clusters(
     address: Address = None,
 ) -> None:
     """List the clusters of a service; without one, as `rmcs clusters` does."""
-    if find(address) is not None:
-        rows = connect(address).get(path_of("clusters"), refresh=refresh)["clusters"]
-    else:
-        from ray_multicluster_scheduler import UnifiedScheduler
-
-        with UnifiedScheduler() as scheduler:
-            rows = scheduler.list_clusters(refresh=refresh)
-    emit(list(rows), output, lambda: _picture(rows))
+    rows = _rows(address, None, refresh=refresh)
+    emit(rows, output, lambda: _picture(rows))
 
 
 @app.command("show")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+
 OK = 0
 NOT_DONE = 1
 """The command itself could not do what it should: nobody answers, or it was refused."""
@@ -10,8 +12,14 @@ USAGE = 2
 FAILED = 100
 NOT_FINISHED = 101
 NOT_FOUND = 102
+"""There is no such thing: an item, a cluster, a token, an owner."""
 CANCELLED = 103
 INTERRUPTED = 130
+
+
+class NotThereError(ConfigurationError):
+    """A name was given that nothing has, such as that of a cluster. It ends a command with NOT_FOUND."""
+
 
 _BY_STATE = {
     "SUCCEEDED": OK,

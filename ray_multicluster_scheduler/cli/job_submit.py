@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.cli import completion, exit_codes
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.plan import amounts_of
-from ray_multicluster_scheduler.cli.service import Address, Service, path_of
+from ray_multicluster_scheduler.cli.service import Address, Service, check_there, path_of
 from ray_multicluster_scheduler.cli.waiting import (
     CancelOnInterrupt,
     Timeout,
@@ -102,6 +102,7 @@ def submit(
         "retries": retries,
     }
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
+    check_there(service)
     given = {key: one for key, one in options.items() if one is not None}
     made = _submit(service, shlex.join(entrypoint), given, as_ray.token_of(headers), as_ray.trusted(verify))
     if no_wait:

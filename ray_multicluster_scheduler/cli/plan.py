@@ -46,9 +46,12 @@ def plan(
     ever take it.
     """
     from ray_multicluster_scheduler import UnifiedScheduler
+    from ray_multicluster_scheduler.cli.service import check_there, connect, find
     from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
 
     amounts = amounts_of(cpus, gpus, memory, resource)
+    if config is None and find() is not None:
+        check_there(connect())
     with UnifiedScheduler(config=config) as scheduler:
         decision = scheduler.plan(
             amounts or None,

@@ -18,8 +18,17 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
-from ray_multicluster_scheduler.app.client_api.remote.refusals import nobody_answers, not_trusted, refusal
+from ray_multicluster_scheduler.app.client_api.remote.refusals import (
+    no_tls,
+    nobody_answers,
+    not_a_service,
+    not_trusted,
+    refusal,
+    silent,
+)
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
+from ray_multicluster_scheduler.cli.exit_codes import NotThereError
+from ray_multicluster_scheduler.cli.silence import LOOK_S, SILENT_S, SilenceWatch
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, killed
@@ -28,7 +37,10 @@ Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
 ]
 ANSWER_S = 60.0
+_CONNECT_S = 10.0
 _MOST_ROWS = 1000
+_MOST_REFUSED = 2**20
+"""Of an answer that is none, so many bytes are read."""
 
 
 def connect(
@@ -69,6 +81,11 @@ def _none_runs() -> ConfigurationError:
     )
 
 
+def check_there(service: Service) -> None:
+    """For whoever goes on with the client library, which would wait for it: what is wrong with it is said at once."""
+    service.get(path_of("fleet"))
+
+
 def path_of(*words: str) -> str:
     """Below /api/v1; what people typed is quoted. Raises UnknownItemError for nothing: that would be another path."""
     if not all(words):
@@ -101,7 +118,7 @@ class Service:
 
     def fetch(self, path: str, **query: object) -> bytes:
         """The answer as it is."""
-        return b"".join(self._ask("GET", with_query(path, query)))
+        return self._whole("GET", with_query(path, query))
 
     def rows(self, path: str, key: str, most: int, **query: object) -> list[dict[str, Any]]:
         """So many rows of a list that comes in pages."""
@@ -122,11 +139,24 @@ class Service:
     def _json(
         self, method: str, path: str, said: Mapping[str, Any] | None = None, headers: Mapping[str, str] = {}
     ) -> Any:
-        answer = b"".join(self._ask(method, path, said, headers, timeout=self._answer_s))
+        answer = self._whole(method, path, said, headers)
         try:
-            return json.loads(answer)
+            found = json.loads(answer)
         except ValueError as error:
             raise refusal(self.address, self._credentials, 200, answer) from error
+        if not isinstance(found, dict):  # no answer of ours is another thing
+            raise refusal(self.address, self._credentials, 200, answer)
+        return found
+
+    def _whole(
+        self, method: str, path: str, said: Mapping[str, Any] | None = None, headers: Mapping[str, str] = {}
+    ) -> bytes:
+        try:
+            return b"".join(self._ask(method, path, said, headers, timeout=self._answer_s))
+        except SchedulerError:  # TaskTimeoutError is a TimeoutError, too
+            raise
+        except TimeoutError as error:  # in the middle of it
+            raise nobody_answers(self.address, error) from error
 
     def _ask(
         self,
@@ -134,17 +164,22 @@ class Service:
         path: str,
         said: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
-        timeout: float | None = ANSWER_S,
+        timeout: float | None = None,
     ) -> Iterator[bytes]:
-        connection = self._connection()
-        heard = False
+        connection = self._connection(min(_CONNECT_S, self._answer_s))
+        base, heard = urlsplit(self.address).path, False
+        watch: SilenceWatch | None = None
         try:
             body = None if said is None else json.dumps(said).encode()
             sent = {**self._headers(), **({} if body is None else {"Content-Type": "application/json"}), **headers}
-            connection.request(method, urlsplit(self.address).path + path, body, sent)
-            response = connection.getresponse()
-            if response.status >= 400:
-                raise refusal(self.address, self._credentials, response.status, response.read())
+            connection.connect()
+            connection.sock.settimeout(self._answer_s)
+            watch = SilenceWatch(connection.sock, self._connection, f"{base}/healthz")
+            with watch:
+                connection.request(method, base + path, body, sent)
+                response = connection.getresponse()
+            if response.status >= 300 or response.headers.get_content_type() == "text/html":
+                raise self._refused(response)
             heard = True
             if connection.sock is not None:
                 connection.sock.settimeout(timeout)
@@ -152,24 +187,39 @@ class Service:
                 yield piece
         except SchedulerError:  # what the service tells; NotAllowedError is an OSError, too
             raise
-        except ssl.SSLCertVerificationError as error:
-            raise not_trusted(self.address, error) from error
         except (OSError, http.client.HTTPException) as error:
             if heard and isinstance(error, TimeoutError):
                 raise
-            raise nobody_answers(self.address, error) from error
+            raise self._unheard(error, is_silent=watch is not None and watch.silent) from error
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _unheard(self, error: OSError | http.client.HTTPException, *, is_silent: bool) -> SchedulerError:
+        """Why there is no answer."""
+        if is_silent:
+            return silent(self.address, SILENT_S + LOOK_S)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return not_trusted(self.address, error)
+        if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+            return no_tls(self.address)
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+            return not_a_service(self.address, repr(str(error)[:80]))
+        return nobody_answers(self.address, error)
+
+    def _refused(self, response: http.client.HTTPResponse) -> SchedulerError:
+        answer, by = response.read(_MOST_REFUSED), response.headers.get("Server", "")
+        error = refusal(self.address, self._credentials, response.status, answer, by)
+        if response.status == 404 and isinstance(error, ConfigurationError):
+            return NotThereError(error.message, cluster=error.cluster, next_step=error.next_step)
+        return error
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.address)
         if parts.scheme == "https":
             tls = self._credentials.tls()
             context = tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=self._answer_s, context=context
-            )
-        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self._answer_s)
+            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
 
     def _headers(self) -> dict[str, str]:
         if not self._credentials.are_for(self.address):  # another one may listen there by now

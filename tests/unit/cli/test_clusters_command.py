@@ -84,8 +84,8 @@ class TestShow:
 
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "show", "mars")
-        assert (done.code, done.out) == (2, "")
-        assert "There is no cluster 'mars'" in done.err
+        assert (done.code, done.out) == (102, "")
+        assert "There is no cluster 'mars'; the configured ones are: mac." in done.err
 
 
 class TestCheck:
@@ -131,7 +131,7 @@ class TestCheck:
         )
 
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs) -> None:
-        assert rmcs("clusters", "check", "mars").code == 2
+        assert rmcs("clusters", "check", "mars").code == 102
 
 
 class TestSteering:
@@ -153,8 +153,10 @@ class TestSteering:
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs, verb: str) -> None:
-        done = rmcs("clusters", verb, "mars", "--address", service.address)
-        assert (done.code, done.out) == (2, "")
+        done = rmcs("clusters", verb, "macc", "--address", service.address)
+        assert (done.code, done.out) == (102, "")
+        assert "There is no cluster 'macc'" in done.err
+        assert "What to do: did you mean 'mac'?" in done.err
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
     def test_without_a_service_programs_are_told(

@@ -220,7 +220,7 @@ class TestCommand:
         assert "write options of drain behind it" in capsys.readouterr().err
 
     def test_an_unknown_name(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["clusters", "declare-dead", "mca"]) == 2
+        assert main(["clusters", "declare-dead", "mca"]) == 102
         assert f"process {os.getpid()}: There is no cluster 'mca'" in capsys.readouterr().err
 
     def test_without_a_program(

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, ServiceUnavailableError
+from ray_multicluster_scheduler.common.line_text import escaped
+
+_OURS = frozenset({"error", "code", "message"})
+"""What each of our problem documents says; those of others may say some of it."""
+_AWAY = frozenset({502, 503, 504})
+"""What a proxy answers for a service that it does not reach."""
+_TITLE = re.compile(rb"<title[^>]*>\s*(.{1,100}?)\s*</title>", re.IGNORECASE | re.DOTALL)
+_SHOWN = 80
 
 
 class NobodyAnswersError(ServiceUnavailableError):
@@ -28,25 +38,68 @@ def problem_from_wire(said: Mapping[str, Any]) -> SchedulerError:
     )
 
 
-def refusal(address: str, credentials: Credentials, status: int, answer: bytes) -> SchedulerError:
-    """What an answer that is none means."""
-    if status == 401:
-        return _not_let_in(address, credentials)
+def refusal(address: str, credentials: Credentials, status: int, answer: bytes, by: str = "") -> SchedulerError:
+    """What an answer that is none means; ``by`` is how whoever gave it calls itself."""
     try:
         said = json.loads(answer)
     except ValueError:
         said = None
-    if isinstance(said, dict) and "message" in said:
-        return problem_from_wire(said)
+    if isinstance(said, dict) and said.keys() >= _OURS:
+        return _not_let_in(address, credentials) if status == 401 else problem_from_wire(said)
     if isinstance(said, dict) and said.get("status") == "not ready":
         return ServiceUnavailableError(
             f"The service {address} is not ready: {str(said.get('reason')).rstrip('.')}.",
-            next_step="ask again when that is over",
+            next_step="ask again when that is over; its log says more",
         )
+    words = f"{status} {_phrase(status)}{_shown(answer)}{f', from {escaped(by[:_SHOWN])}' if by else ''}"
+    if status in _AWAY:
+        return ServiceUnavailableError(
+            f"What answers at {address} does not reach the service behind it: it said {words}.",
+            next_step="see whether the service runs (rmcs up), and whether what stands before it knows where",
+        )
+    return not_a_service(address, words)
+
+
+def not_a_service(address: str, said: str) -> SchedulerError:
+    """Somebody else listens there. It is asked no second time: waiting does not mend it."""
     return SchedulerError(
-        f"{address} answered {status}: {answer[:200].decode(errors='replace')}",
-        next_step="see whether that is the address of a service",
+        f"{address} answers, but not as a ray_multicluster_scheduler service: it said {said}.",
+        next_step="see whether that is the address of a service (`rmcs up` prints it; a Ray dashboard is none)",
     )
+
+
+def silent(address: str, seconds: float) -> ServiceUnavailableError:
+    """Somebody listens there, and says nothing at all."""
+    return ServiceUnavailableError(
+        f"{address} takes connections, and said nothing in {seconds:g} s.",
+        next_step="see whether a service listens there (http or https?), and whether its process is stopped or hangs",
+    )
+
+
+def no_tls(address: str) -> SchedulerError:
+    """It answers, but not in TLS."""
+    return SchedulerError(
+        f"{address} does not speak TLS.", next_step=f"write {address.replace('https:', 'http:', 1)}, if that is meant"
+    )
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+
+
+def _shown(answer: bytes) -> str:
+    """A little of it, for whoever knows what listens there."""
+    title = _TITLE.search(answer)
+    if title is not None:
+        return f", a page of HTML called {_text(title[1])}"
+    if b"<html" in answer[:1000].lower():
+        return ", a page of HTML"
+    first = answer.strip().partition(b"\n")[0]
+    return f", {_text(first)}" if first else ""
+
+
+def _text(said: bytes) -> str:
+    return repr(said[:_SHOWN].decode(errors="replace"))
 
 
 def nobody_answers(address: str, problem: Exception) -> NobodyAnswersError:

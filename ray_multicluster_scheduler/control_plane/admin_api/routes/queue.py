@@ -60,7 +60,7 @@ async def one_owner(request: Request, owner: str) -> Response:
     if row is None:
         raise UnknownItemError(
             f"{owner!r} has had nothing here that is remembered, and no limits.",
-            next_step="GET /api/v1/owners names those who have",
+            next_step="see `rmcs owner list` (GET /api/v1/owners)",
         )
     return Answer(row)
 
