@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -74,13 +74,13 @@ class LocalFleet:
         """Start every cluster, side by side, and wait until all are ready. Nothing is left if one fails."""
         if self._root is not None:
             raise ConfigurationError("This local fleet is up already.", next_step="stop() it first.")
-        python = find_ray_python(self._ray_python)
+        pythons = [find_ray_python(cluster.ray_python or self._ray_python) for cluster in self.clusters]
         self._check_homes()
         base = base_dir()
         sweep_stale(base)
         try:
             self._prepare(base)
-            self._supervise(python)
+            self._supervise(pythons)
             self._start_side_by_side()
         except BaseException:
             self.stop()
@@ -209,10 +209,10 @@ class LocalFleet:
         for index in range(len(self.clusters)):
             cluster_dir(self._root, index).make(token=secrets.token_hex(32))
 
-    def _supervise(self, python: Path) -> None:
+    def _supervise(self, pythons: Sequence[Path]) -> None:
         assert self._root is not None
         assert self._record is not None
-        for index, cluster in enumerate(self.clusters):
+        for index, (cluster, python) in enumerate(zip(self.clusters, pythons, strict=True)):
             folder = cluster_dir(self._root, index)
             spec = {
                 "cluster": cluster.to_dict(),

@@ -74,6 +74,25 @@ def test_each_has_its_own_token_home_and_environment(fleet: LocalFleet, fake_pyt
     assert "PYTEST_CURRENT_TEST" not in env
 
 
+def test_a_cluster_may_have_an_interpreter_of_its_own(fake_python: Path, base: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other-venv" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(fake_python)
+    with LocalFleet(LocalCluster("a"), LocalCluster("b", ray_python=other), ray_python=fake_python) as fleet:
+        first_on_path = {
+            name: json.loads(fetch(fleet.addresses(name).dashboard + "/environ", fleet.token(name)))["PATH"].split(":")[
+                0
+            ]
+            for name in "ab"
+        }
+    assert first_on_path == {"a": str(fake_python.parent), "b": str(other.parent)}
+
+
+def test_an_interpreter_of_its_own_that_is_missing_is_told(fake_python: Path, base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"names .*nowhere, which is not a program"):
+        LocalFleet(LocalCluster("a", ray_python=tmp_path / "nowhere"), ray_python=fake_python).start_all()
+
+
 def test_kill_is_a_power_cut_of_one_cluster_and_start_brings_it_back_where_it_was(fleet: LocalFleet) -> None:
     before, addresses, others = fleet.processes("a"), fleet.addresses("a"), fleet.processes("b")
     old_session, token = session(fleet, "a"), fleet.token("a")

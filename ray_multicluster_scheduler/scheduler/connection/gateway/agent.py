@@ -36,6 +36,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe,
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, record_from
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.session import session_name
 from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
@@ -388,13 +389,12 @@ def _keys(head: dict[str, Any]) -> list[Key]:
 
 
 def _who() -> dict[str, Any]:
-    context = ray.get_runtime_context()
     return {
         "ray_version": ray.__version__,
         "python_version": platform.python_version(),
-        "session_id": context.get_session_name(),
+        "session_id": session_name(),
         "os": platform.system().lower(),
         "arch": platform.machine(),
-        "job_id": context.get_job_id(),
+        "job_id": ray.get_runtime_context().get_job_id(),
         "pid": os.getpid(),
     }
