@@ -126,6 +126,17 @@ class LocalFleet:
         """Drop all connections to a cluster and refuse new ones; the cluster itself runs on."""
         self._channel(name).call("cut")
 
+    def cut_some(self, name: str, chance: float) -> int:
+        """Drop each connection to a cluster with this chance, and take new ones; returns how many were dropped."""
+        if not 0 <= chance <= 1:
+            raise ConfigurationError(f"chance is {chance!r}.", cluster=name, next_step="give it as 0 to 1.")
+        return int(self._channel(name).call("cut_some", chance=chance)["count"])
+
+    def lose(self, name: str) -> int:
+        """Swallow all that the connections to a cluster carry from now on, their ends too; new ones work, and nothing
+        mends the old ones: half-open connections, as a router leaves them that forgot them. Returns how many."""
+        return int(self._channel(name).call("lose")["count"])
+
     def freeze(self, name: str) -> None:
         """Let connections to a cluster stand, but no byte pass: what a dead network looks like from here."""
         self._channel(name).call("freeze")
@@ -143,7 +154,7 @@ class LocalFleet:
         self._channel(name).call("throttle", bytes_per_s=bytes_per_s)
 
     def mend(self, name: str) -> None:
-        """Undo cut, freeze, delay and throttle."""
+        """Undo cut, freeze, delay and throttle; a connection that was lost stays so."""
         self._channel(name).call("mend")
 
     def expose(self, name: str, port: int) -> str:

@@ -180,6 +180,34 @@ def test_a_port_of_ours_can_be_put_behind_the_line_of_a_cluster(fleet: LocalFlee
             socket.create_connection((host, int(port)), timeout=5)
 
 
+def test_some_connections_to_a_cluster_are_cut_or_lost_and_new_ones_work(fleet: LocalFleet) -> None:
+    host, _, port = fleet.addresses("a").head_address.rpartition(":")
+
+    def line() -> socket.socket:
+        return socket.create_connection((host, int(port)), timeout=5)
+
+    def echo(of: socket.socket) -> bytes:
+        of.sendall(b"x")
+        return of.recv(1)
+
+    with line() as cut:
+        assert echo(cut) == b"x"
+        assert fleet.cut_some("b", 1) == 0
+        assert fleet.cut_some("a", 1) == 1
+        with pytest.raises(ConnectionResetError):
+            echo(cut)
+    with line() as lost, line() as other:
+        assert echo(lost) == echo(other) == b"x"
+        assert fleet.lose("a") == 2
+        lost.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            echo(lost)
+        with line() as new:
+            assert echo(new) == b"x"
+    with pytest.raises(ConfigurationError, match="chance"):
+        fleet.cut_some("a", 1.5)
+
+
 def test_a_cluster_that_ends_by_itself_is_buried(fleet: LocalFleet) -> None:
     pids = fleet.processes("a")
     head = min(pids)  # the first one that was started
