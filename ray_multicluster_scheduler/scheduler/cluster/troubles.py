@@ -58,6 +58,12 @@ def silent_link(silent_s: float, lost_after_s: float) -> Trouble:
     return Trouble(reasons.CLUSTER_SUSPECT, f"its link has been silent for {silent_s:.0f} s")
 
 
+def silent_head(silent_s: float) -> Trouble:
+    """Its agent is there, and the head does not answer it."""
+    sentence = f"its link is up, but its head (GCS) has not answered for {silent_s:.0f} s"
+    return Trouble(reasons.HEAD_SILENT, sentence)
+
+
 def _in_a_row(breaker: CircuitBreaker) -> str:
     return f"{breaker.failures_in_a_row} times in a row"
 

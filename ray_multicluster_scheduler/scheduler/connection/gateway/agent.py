@@ -7,8 +7,6 @@ itself. A connection that breaks before that is dialled again, and nothing is lo
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import time
 import traceback
 from collections.abc import Iterable
@@ -36,7 +34,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe,
 from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, record_from
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
 from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
-from ray_multicluster_scheduler.scheduler.connection.gateway.session import session_name
+from ray_multicluster_scheduler.scheduler.connection.gateway.session import who as _who
 from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
@@ -46,6 +44,9 @@ _MANY_CALLS, _GATHER_S = 16, 0.003
 _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
 _KEPT_OBJECTS, _SHARE_FOR_OBJECTS, _LEAST_FOR_OBJECTS = 100_000, 0.4, 64 * 1024 * 1024
 """Objects that calls share may fill this part of the object store."""
+
+_SHORTEST_SILENCE_S = 5.0
+"""The head of a busy machine may take a few seconds to answer, and that is no trouble."""
 
 
 class Closed(Exception):
@@ -121,7 +122,7 @@ class Agent:
         tasks = [
             asyncio.create_task(self._read(connection, probe)),
             asyncio.create_task(self._write(connection.writer)),
-            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._beat(probe)),
         ]
         self._calls.collect()  # what ended meanwhile is among the unacknowledged
         self._values.resume()
@@ -171,9 +172,11 @@ class Agent:
                 finally:
                     self._at_rest = None
 
-    async def _beat(self) -> None:
+    async def _beat(self, probe: Probe) -> None:
         while True:
             self.send(m.PING, {"t": time.monotonic()}, urgent=True)
+            if probe.silent_s() > max(3 * self._heartbeat_s, _SHORTEST_SILENCE_S):
+                self.send(m.HEAD, {"silent_s": probe.silent_s()})
             await asyncio.sleep(self._heartbeat_s)
             self._check_lease()
             if time.monotonic() - self._last_contact > max(3 * self._heartbeat_s, 1.0):
@@ -386,15 +389,3 @@ class Agent:
 
 def _keys(head: dict[str, Any]) -> list[Key]:
     return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
-
-
-def _who() -> dict[str, Any]:
-    return {
-        "ray_version": ray.__version__,
-        "python_version": platform.python_version(),
-        "session_id": session_name(),
-        "os": platform.system().lower(),
-        "arch": platform.machine(),
-        "job_id": ray.get_runtime_context().get_job_id(),
-        "pid": os.getpid(),
-    }
