@@ -12,12 +12,12 @@ PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 BIN := $(CURDIR)/.venv/bin
 OWN_RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
 RAY_PYTHON := $(or $(RMCS_RAY_PYTHON),$(OWN_RAY_PYTHON))
-demo test test-full bench chaos-store: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
+demo test test-full bench chaos-store links-under-fire: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-ray-old setup-node setup-promtool
+.PHONY: help demo chaos-store links-under-fire quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-ray-old setup-node setup-promtool
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ sim-test: setup ## SEEDS faulty runs of the brain (1000), judged by docs/guarant
 N ?= 50
 chaos-store: setup setup-ray ## Kill a service N times (50) under load on real clusters; then look whether it kept its word
 	@exec "$(BIN)/python" scripts/chaos_store.py --rounds $(N) $(ARGS)
+
+links-under-fire: setup setup-ray ## Slow, cut, narrow, stop and kill what is between a service and a cluster; ARGS=--write for docs/links.md
+	@exec "$(BIN)/python" scripts/links_under_fire.py $(ARGS)
 
 quality: setup ## Measure placement by simulation; writes the table and plot of docs/policies.md
 	@exec "$(BIN)/python" scripts/policy_quality.py $(ARGS)
