@@ -12,12 +12,12 @@ PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 BIN := $(CURDIR)/.venv/bin
 OWN_RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
 RAY_PYTHON := $(or $(RMCS_RAY_PYTHON),$(OWN_RAY_PYTHON))
-demo test test-full bench chaos-store: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
+demo test test-full bench chaos-store links-under-fire: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 
 # pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
 NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
 
-.PHONY: help demo chaos-store quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-node setup-promtool
+.PHONY: help demo chaos-store links-under-fire quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-ray-old setup-node setup-promtool
 
 help: ## List what one can do (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ help: ## List what one can do (the default)
 demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why each ran where it did
 	@exec "$(BIN)/rmcs" demo
 
-test: setup setup-ray setup-node setup-promtool ## All tests, unit and integration (real Ray), but for the slow ones
+test: setup setup-ray setup-ray-old setup-node setup-promtool ## All tests, unit and integration (real Ray), but for the slow ones
 	@failed=; trap 'exit 130' INT; \
 	"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
 	"$(BIN)/python" -m pytest tests --ignore=tests/unit -n 2 --dist loadfile --durations=25 $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
@@ -34,7 +34,7 @@ test: setup setup-ray setup-node setup-promtool ## All tests, unit and integrati
 test-unit: setup setup-node setup-promtool ## Only the tests without Ray: seconds
 	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)
 
-test-full: setup setup-ray setup-node setup-promtool ## All tests, the slow ones too
+test-full: setup setup-ray setup-ray-old setup-node setup-promtool ## All tests, the slow ones too
 	@exec "$(BIN)/python" -m pytest -m "" $(ARGS)
 
 # The pure core; what its two drivers of I/O do is shown elsewhere.
@@ -56,6 +56,9 @@ sim-test: setup ## SEEDS faulty runs of the brain (1000), judged by docs/guarant
 N ?= 50
 chaos-store: setup setup-ray ## Kill a service N times (50) under load on real clusters; then look whether it kept its word
 	@exec "$(BIN)/python" scripts/chaos_store.py --rounds $(N) $(ARGS)
+
+links-under-fire: setup setup-ray ## Slow, cut, narrow, stop and kill what is between a service and a cluster; ARGS=--write for docs/links.md
+	@exec "$(BIN)/python" scripts/links_under_fire.py $(ARGS)
 
 quality: setup ## Measure placement by simulation; writes the table and plot of docs/policies.md
 	@exec "$(BIN)/python" scripts/policy_quality.py $(ARGS)
@@ -94,7 +97,8 @@ bench: setup setup-ray ## Run the benchmarks, one line of JSON each
 		"$(BIN)/python" -m "bench.$$(basename "$$file" .py)" --json || exit 1; done
 
 clean: ## Remove the environments and everything that was built
-	rm -rf .venv .venv-ray .venv.lock .venv-ray.lock dist build site htmlcov sim-failures .coverage \
+	rm -rf .venv .venv-ray .venv-ray-old .venv.lock .venv-ray.lock .venv-ray-old.lock \
+		dist build site htmlcov sim-failures .coverage \
 		tests/javascript/node_modules tests/javascript/.lock .promtool \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -105,6 +109,9 @@ setup: ## Only make .venv, the environment to develop in
 # A person who names another interpreter with ray needs no .venv-ray.
 setup-ray: ## Only make .venv-ray, the environment of the local clusters
 	@if [ "$(RAY_PYTHON)" = "$(OWN_RAY_PYTHON)" ]; then "$(PYTHON)" scripts/setup_env.py ray; fi
+
+setup-ray-old: ## Only make .venv-ray-old, a Ray of about a year ago, for the test with two versions
+	@"$(PYTHON)" scripts/setup_env.py ray-old
 
 setup-node: ## Only have what runs the examples of docs/api.md: curl, Node, two packages of npm's
 	@"$(PYTHON)" scripts/setup_node.py

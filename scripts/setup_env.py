@@ -1,7 +1,8 @@
-"""Make the project's environments: ``.venv`` to develop in, ``.venv-ray`` for the local clusters.
+"""Make the project's environments: ``.venv`` to develop in, ``.venv-ray`` and ``.venv-ray-old`` for local clusters.
 
-    python3 scripts/setup_env.py dev     .venv: this package, editable, with its [dev] extra; no ray
-    python3 scripts/setup_env.py ray     .venv-ray: only what the [full] extra names; not this package
+    python3 scripts/setup_env.py dev        .venv: this package, editable, with its [dev] extra; no ray
+    python3 scripts/setup_env.py ray        .venv-ray: only what the [full] extra names; not this package
+    python3 scripts/setup_env.py ray-old    .venv-ray-old: the same of an older Ray, for one test
 
 Needs nothing but Python and its venv module. Ready environments are recognised at once by a stamp that holds
 what they were made from. One that is only linked here is used as it is. Safe to run twice at the same time, and to
@@ -23,7 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 STAMP = ".rmcs-stamp.json"
-FOLDERS = {"dev": ".venv", "ray": ".venv-ray"}
+FOLDERS = {"dev": ".venv", "ray": ".venv-ray", "ray-old": ".venv-ray-old"}
+OLD_RAY = "ray[default]>=2.52,<2.53"
+"""From about a year ago, and the first with tokens (docs/decisions/0017-two-versions-of-ray-in-the-tests.md)."""
 
 
 class SetupError(Exception):
@@ -31,7 +34,7 @@ class SetupError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    kinds = arguments or list(FOLDERS)
+    kinds = arguments or ["dev", "ray"]
     try:
         if sys.version_info < OLDEST:
             found = ".".join(map(str, sys.version_info[:3]))
@@ -94,6 +97,8 @@ def read_project() -> dict[str, object]:
 def requirements(kind: str) -> list[str]:
     if kind == "dev":
         return ["--editable", f"{ROOT}[dev]"]
+    if kind == "ray-old":
+        return [OLD_RAY]
     extras = read_project()["optional-dependencies"]
     assert isinstance(extras, dict)
     return list(extras["full"])

@@ -23,8 +23,10 @@ MIN_OBJECT_STORE = 80_000_000
 class LocalCluster:
     """One local cluster: what its node offers, and how clusters.yaml describes it.
 
-    ``home_dir`` defaults to a private, empty home, so that two clusters differ. ``config`` holds further
-    keys of its clusters.yaml entry (``max_running_jobs``, ``carrier``, …). One without a dashboard takes no jobs.
+    ``home_dir`` defaults to a private, empty home, so that two clusters differ. ``ray_python`` is the interpreter
+    whose Ray it runs, by default the fleet's: clusters of one fleet may be of different versions. ``config`` holds
+    further keys of its clusters.yaml entry (``max_running_jobs``, ``carrier``, …). One without a dashboard takes no
+    jobs.
     """
 
     name: str
@@ -40,12 +42,15 @@ class LocalCluster:
     labels: Mapping[str, str] | None = None
     object_store_memory: int = 200_000_000
     with_dashboard: bool = True
+    ray_python: str | Path | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", tuple(self.tags))
         if self.home_dir is not None:
             object.__setattr__(self, "home_dir", str(Path(self.home_dir).expanduser().absolute()))
+        if self.ray_python is not None:  # a venv's python is a link, which has to stay one
+            object.__setattr__(self, "ray_python", str(Path(self.ray_python).expanduser().absolute()))
         self._check()
 
     def _check(self) -> None:

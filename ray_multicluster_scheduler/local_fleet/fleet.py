@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -74,13 +74,13 @@ class LocalFleet:
         """Start every cluster, side by side, and wait until all are ready. Nothing is left if one fails."""
         if self._root is not None:
             raise ConfigurationError("This local fleet is up already.", next_step="stop() it first.")
-        python = find_ray_python(self._ray_python)
+        pythons = [find_ray_python(cluster.ray_python or self._ray_python) for cluster in self.clusters]
         self._check_homes()
         base = base_dir()
         sweep_stale(base)
         try:
             self._prepare(base)
-            self._supervise(python)
+            self._supervise(pythons)
             self._start_side_by_side()
         except BaseException:
             self.stop()
@@ -126,6 +126,17 @@ class LocalFleet:
         """Drop all connections to a cluster and refuse new ones; the cluster itself runs on."""
         self._channel(name).call("cut")
 
+    def cut_some(self, name: str, chance: float) -> int:
+        """Drop each connection to a cluster with this chance, and take new ones; returns how many were dropped."""
+        if not 0 <= chance <= 1:
+            raise ConfigurationError(f"chance is {chance!r}.", cluster=name, next_step="give it as 0 to 1.")
+        return int(self._channel(name).call("cut_some", chance=chance)["count"])
+
+    def lose(self, name: str) -> int:
+        """Swallow all that the connections to a cluster carry from now on, their ends too; new ones work, and nothing
+        mends the old ones: half-open connections, as a router leaves them that forgot them. Returns how many."""
+        return int(self._channel(name).call("lose")["count"])
+
     def freeze(self, name: str) -> None:
         """Let connections to a cluster stand, but no byte pass: what a dead network looks like from here."""
         self._channel(name).call("freeze")
@@ -143,7 +154,7 @@ class LocalFleet:
         self._channel(name).call("throttle", bytes_per_s=bytes_per_s)
 
     def mend(self, name: str) -> None:
-        """Undo cut, freeze, delay and throttle."""
+        """Undo cut, freeze, delay and throttle; a connection that was lost stays so."""
         self._channel(name).call("mend")
 
     def expose(self, name: str, port: int) -> str:
@@ -209,10 +220,10 @@ class LocalFleet:
         for index in range(len(self.clusters)):
             cluster_dir(self._root, index).make(token=secrets.token_hex(32))
 
-    def _supervise(self, python: Path) -> None:
+    def _supervise(self, pythons: Sequence[Path]) -> None:
         assert self._root is not None
         assert self._record is not None
-        for index, cluster in enumerate(self.clusters):
+        for index, (cluster, python) in enumerate(zip(self.clusters, pythons, strict=True)):
             folder = cluster_dir(self._root, index)
             spec = {
                 "cluster": cluster.to_dict(),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 import time
 from contextlib import suppress
+from typing import TypeAlias
 
 from ray_multicluster_scheduler.local_fleet.impairment import Impairment
 from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
@@ -14,6 +16,14 @@ from ray_multicluster_scheduler.local_fleet.ports import LOOPBACK
 _WINDOW_CHUNKS = 64
 """Chunks under way in a delayed stream; beyond it the sender is not read from."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_Chunks: TypeAlias = "asyncio.Queue[tuple[float, bytes | None]]"
+"""When each is due. An empty one is the end; None is an end that the other side is not told of."""
+
+
+class _Link:
+    """One connection. ``lost``: the other end is gone, and nobody says so to this one."""
+
+    lost = False
 
 
 class Forwarder:
@@ -27,7 +37,7 @@ class Forwarder:
         self._server: asyncio.Server | None = None
         self._target: int | None = None
         self._cut = False
-        self._links: set[asyncio.Task[None]] = set()
+        self._links: dict[asyncio.Task[None], _Link] = {}
 
     async def open(self, target: int) -> None:
         """Forward to this loopback port from now on."""
@@ -49,6 +59,19 @@ class Forwarder:
         self._cut = False
         await self._settle()
 
+    async def cut_some(self, chance: float) -> int:
+        """Reset each connection with this chance, and take new ones as before. How many were there?"""
+        chosen = [link for link in self._links if random.random() < chance]  # nosec B311 # no secret
+        await _end(chosen)
+        return len(chosen)
+
+    def lose(self) -> int:
+        """From now on every byte of the connections that stand is swallowed, and no end is told: each side has half of
+        a connection, as after a router forgot it. New ones are taken as before. How many were there?"""
+        for link in self._links.values():
+            link.lost = True
+        return len(self._links)
+
     async def close(self) -> None:
         """Give the port back."""
         await self.shut()
@@ -63,35 +86,29 @@ class Forwarder:
             if self._server is not None:
                 self._server.close()
                 self._server = None
-            await self._drop_links()
-
-    async def _drop_links(self) -> None:
-        links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+            await _end(list(self._links))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        if link is None or self._target is None or self._cut:
+        task, link = asyncio.current_task(), _Link()
+        if task is None or self._target is None or self._cut:
             _reset(writer)
             return
-        self._links.add(link)
+        self._links[task] = link
         # A cancelled link is the normal end of a cut one; nobody awaits the task of a served connection.
         with suppress(asyncio.CancelledError):
             try:
-                await self._link(reader, writer, self._target)
+                await self._join(link, reader, writer, self._target)
             finally:
-                self._links.discard(link)
+                del self._links[task]
 
-    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int) -> None:
+    async def _join(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int) -> None:
         writers = [writer]
         try:
             far_reader, far_writer = await asyncio.open_connection(LOOPBACK, target)
             writers.append(far_writer)
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._pump("in", reader, far_writer))
-                both.create_task(self._pump("out", far_reader, writer))
+                both.create_task(self._pump(link, "in", reader, far_writer))
+                both.create_task(self._pump(link, "out", far_reader, writer))
             for each in writers:
                 each.close()
                 await each.wait_closed()
@@ -101,33 +118,49 @@ class Forwarder:
             for each in writers:
                 _reset(each)
 
-    async def _pump(self, direction: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        """Move one direction until its end; the delay does not lower the throughput, chunks overlap."""
-        line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_WINDOW_CHUNKS)
-        async with asyncio.TaskGroup() as halves:
-            halves.create_task(self._take(direction, source, line))
-            halves.create_task(self._deliver(line, sink))
-
-    async def _take(
-        self, direction: str, source: asyncio.StreamReader, line: asyncio.Queue[tuple[float, bytes]]
+    async def _pump(
+        self, link: _Link, direction: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter
     ) -> None:
+        """Move one direction until its end; the delay does not lower the throughput, chunks overlap."""
+        line: _Chunks = asyncio.Queue(_WINDOW_CHUNKS)
+        async with asyncio.TaskGroup() as halves:
+            halves.create_task(self._take(link, direction, source, line))
+            halves.create_task(self._deliver(link, line, sink))
+
+    async def _take(self, link: _Link, direction: str, source: asyncio.StreamReader, line: _Chunks) -> None:
         while True:
-            chunk = await source.read(self._impairment.read_size())
+            try:
+                chunk = await source.read(self._impairment.read_size())
+            except OSError:
+                if not link.lost:
+                    raise
+                chunk = b""
+            if link.lost and chunk:
+                continue
             await self._impairment.pace(direction, len(chunk))
-            await line.put((time.monotonic() + self._impairment.delay_s, chunk))
+            await line.put((time.monotonic() + self._impairment.delay_s, None if link.lost else chunk))
             if not chunk:
                 return
 
-    async def _deliver(self, line: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+    async def _deliver(self, link: _Link, line: _Chunks, sink: asyncio.StreamWriter) -> None:
         while True:
             due, chunk = await line.get()
             await self._impairment.hold_until(due)
+            if chunk is None:
+                return
             if not chunk:
-                if sink.can_write_eof():
+                if sink.can_write_eof() and not link.lost:
                     sink.write_eof()
                 return
-            sink.write(chunk)
-            await sink.drain()
+            if not link.lost:
+                sink.write(chunk)
+                await sink.drain()
+
+
+async def _end(links: list[asyncio.Task[None]]) -> None:
+    for link in links:
+        link.cancel()
+    await asyncio.gather(*links, return_exceptions=True)
 
 
 def _reusable_socket(port: int) -> socket.socket:

@@ -168,6 +168,12 @@ class Supervisor:
         for forwarder in self._forwarders():
             await forwarder.mend()
 
+    async def op_cut_some(self, chance: float) -> Answer:
+        return {"count": sum([await forwarder.cut_some(chance) for forwarder in self._forwarders()])}
+
+    async def op_lose(self) -> Answer:
+        return {"count": sum(forwarder.lose() for forwarder in self._forwarders())}
+
     async def op_freeze(self) -> None:
         self._impairment.freeze()
 

@@ -18,13 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Make .venv-ray if it is needed and not there: before any test's time runs, and where a person can see it."""
-    needed = any(item.get_closest_marker("integration") for item in session.items)
-    if not needed or session.config.option.collectonly or _named() is not None:
+    """Make environments that are needed and not there: before any test's time runs, and where a person can see it."""
+    chosen = [item for item in session.items if item.get_closest_marker("integration")]
+    wanted = ["ray"] if chosen and _named() is None else []
+    if any("old_ray_python" in getattr(item, "fixturenames", ()) for item in chosen):
+        wanted.append("ray-old")
+    if not wanted or session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
-        done = subprocess.run([sys.executable, str(ROOT / "scripts" / "setup_env.py"), "ray"])
+        done = subprocess.run([sys.executable, str(ROOT / "scripts" / "setup_env.py"), *wanted])
     if done.returncode != 0:
         pytest.exit("there is no Ray to test with: the set-up above failed", returncode=done.returncode)
 
@@ -38,6 +41,12 @@ def _named() -> Path | None:
 def ray_python() -> Path:
     """The interpreter of the local clusters: the one that RMCS_RAY_PYTHON names, or that of .venv-ray."""
     return _named() or ROOT / ".venv-ray" / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def old_ray_python() -> Path:
+    """An interpreter with a Ray of about a year ago."""
+    return ROOT / ".venv-ray-old" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")

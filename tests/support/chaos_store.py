@@ -7,7 +7,7 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,8 +37,8 @@ AFTERWARDS_S = 0.5
 """So long actors are still called when the service is there again."""
 
 
-def noted(path: str, seconds: float) -> str:
-    """Writes down what it is, and when it began and ended."""
+def noted(path: str, seconds: float, ballast: bytes = b"") -> str:
+    """Writes down what it is, and when it began and ended. ``ballast`` is only carried."""
     import json
     import time
 
@@ -70,6 +70,23 @@ note("began"); time.sleep(1); note("ended")
 """
 
 
+def write_job(folder: Path, notes: Path) -> str:
+    """The entrypoint of a job that writes down the same."""
+    script = folder / "job.py"
+    script.write_text(_JOB.replace("PATH", repr(str(notes))))
+    return f"python {script}"
+
+
+def read_stored(state: Path, items: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """State and attempt of each that is there. The store is opened, so its service must have ended."""
+    store = SqliteStore(state)
+    try:
+        found = {item: store.item(item) for item in items}
+    finally:
+        store.close()
+    return {item: (str(one.now.state), one.now.attempt) for item, one in found.items() if one is not None}
+
+
 class ChaosStore:
     """One service, killed once in every round; afterwards everything that was accepted must have run, once."""
 
@@ -81,8 +98,7 @@ class ChaosStore:
         self.history = History()
         self.actors: list[ActorStory] = []
         self._notes, self._runs = folder / "notes.jsonl", folder / "calls.jsonl"
-        self._job = folder / "job.py"
-        self._job.write_text(_JOB.replace("PATH", repr(str(self._notes))))
+        self._job = write_job(folder, self._notes)
 
     def run(self, rounds: int) -> list[str]:
         """Returns every promise that was broken."""
@@ -101,14 +117,7 @@ class ChaosStore:
     def judge(self) -> list[str]:
         """By what is written: the store is opened, so the service must have ended."""
         self.history.notes = read_notes(self._notes)
-        store = SqliteStore(self.folder / "state")
-        try:
-            for item in self.history.acknowledged:
-                found = store.item(item)
-                if found is not None:
-                    self.history.stored[item] = (str(found.now.state), found.now.attempt)
-        finally:
-            store.close()
+        self.history.stored = read_stored(self.folder / "state", self.history.acknowledged)
         ran = read_ran(self._runs)
         for story in self.actors:
             story.stored = self.history.stored.get(story.item)
@@ -132,7 +141,7 @@ class ChaosStore:
             client.submit_task_async(noted, (str(self._notes), self._random.uniform(0.05, 1.5))) for _ in range(TASKS)
         ]
         actors.append(self._called_actor(client))
-        handles += [client.submit_job_async(f"python {self._job}") for _ in range(jobs)]
+        handles += [client.submit_job_async(self._job) for _ in range(jobs)]
         if point == "at random":
             time.sleep(self._random.uniform(0.0, 4.0))
             self.service.kill()

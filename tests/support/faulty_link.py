@@ -212,6 +212,9 @@ class _FaultyListener:
     def link_closed(self, cluster: str, sentence: str) -> None:
         self._listener.link_closed(cluster, sentence)
 
+    def head_silent(self, cluster: str, silent_s: float) -> None:
+        self._listener.head_silent(cluster, silent_s)
+
     def accepted(self, cluster: str, task_id: str, attempt: int) -> None:
         self._faults.pass_on("accepted", task_id, lambda: self._listener.accepted(cluster, task_id, attempt))
 

@@ -65,6 +65,9 @@ class Heard:
     def link_closed(self, cluster: str, sentence: str) -> None:
         self.events.append(("link_closed", cluster, sentence))
 
+    def head_silent(self, cluster: str, silent_s: float) -> None:
+        self.events.append(("head_silent", cluster, silent_s))
+
     def accepted(self, cluster: str, task_id: str, attempt: int) -> None:
         self.events.append(("accepted", task_id, attempt))
 

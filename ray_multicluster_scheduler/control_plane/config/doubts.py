@@ -24,7 +24,7 @@ class Doubt(NamedTuple):
 
 def doubts(clusters: Sequence[ClusterConfig]) -> list[Doubt]:
     """Nobody is asked."""
-    return [*_same_address(clusters), *_no_way_there(clusters)]
+    return [*_same_address(clusters), *_no_jobs_there(clusters)]
 
 
 def same_cluster(names: Sequence[str], by: str) -> Doubt:
@@ -59,21 +59,13 @@ def _host_in_lower_case(address: str) -> str:
     return f"{scheme}{mark}{host.lower()}{slash}{path}"
 
 
-def _no_way_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
+def _no_jobs_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
     for one in clusters:
         if one.dashboard is None:
             yield Doubt(
                 (one.name,),
-                f"{one.name} has a head_address and no dashboard, and nothing can be sent by a head_address yet: "
-                "neither jobs nor tasks nor actors can go there",
+                f"{one.name} has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs",
                 f"add `dashboard: http://{one.head_address.rpartition(':')[0] if one.head_address else 'host'}:8265`, "
-                "or where else its Jobs API is",
-                NO_CARRIER,
-            )
-        elif one.carrier == "ray_client":
-            yield Doubt(
-                (one.name,),
-                f"{one.name} has `carrier: ray_client`, which cannot carry tasks or actors yet: only jobs go there",
-                "leave `carrier` out, or write agent",
+                "or where else its Jobs API is, if it has one",
                 NO_CARRIER,
             )

@@ -27,6 +27,7 @@ from ray_multicluster_scheduler.scheduler.cluster.troubles import (
     SnapshotTrouble,
     breaker_trouble,
     link_trouble,
+    silent_head,
     silent_link,
     unreachable,
 )
@@ -78,6 +79,7 @@ class ClusterState:
         self.refreshing = False
         self.asked_at: float | None = None
         self.dashboard_silence: SnapshotTrouble | None = None  # since then; the link is another matter
+        self.head_silent_since: float | None = None  # by the word of its agent
         self.checking = False
         self.checked_at: float | None = None
         self.heard_at: float | None = None  # in any way
@@ -169,6 +171,7 @@ class ClusterState:
         self.refreshing = False
         if self.refresh_failed is not None:
             self.breaker.record_success()
+        self.head_silent_since = None  # whoever saw this had it from the head
         if snapshot.source == "http":
             self.dashboard_silence = None
         self._heard(now)
@@ -196,6 +199,7 @@ class ClusterState:
 
     def link_gone(self) -> None:
         self.link = "none"
+        self.head_silent_since = None
 
     def link_refused(self, sentence: str, *, permanent: bool, now: float) -> None:
         self.link = "none"
@@ -224,7 +228,7 @@ class ClusterState:
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
         self.metadata = metadata
         self.refresh_failed = self.link_failed = self.asked_at = None
-        self.dashboard_silence = self.checked_at = None
+        self.dashboard_silence = self.checked_at = self.head_silent_since = None
         self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s, self._changed)
         self.ledger.forget_sizes()
         if moved:
@@ -353,6 +357,8 @@ class ClusterState:
             return silent_link(now - self.link_down_at, self.settings.lost_after_s, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
             return breaker_trouble(self.breaker, now)
+        if self.head_silent_since is not None:
+            return silent_head(now - self.head_silent_since)
         return self._snapshot_age(now)
 
     def _snapshot_age(self, now: float) -> Trouble | None:

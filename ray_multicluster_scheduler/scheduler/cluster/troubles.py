@@ -65,6 +65,12 @@ def _failing(breaker: CircuitBreaker, now: float) -> str:
     return f"it failed {_in_a_row(breaker)} and {again}{last}"
 
 
+def silent_head(silent_s: float) -> Trouble:
+    """Its agent is there, and the head does not answer it."""
+    sentence = f"its link is up, but its head (GCS) has not answered for {silent_s:.0f} s"
+    return Trouble(reasons.HEAD_SILENT, sentence)
+
+
 def _in_a_row(breaker: CircuitBreaker) -> str:
     return f"{breaker.failures_in_a_row} times in a row"
 

@@ -354,6 +354,8 @@ class AgentLink:
         match message.kind:
             case m.SNAPSHOT:
                 self._take_snapshot(head)
+            case m.HEAD:
+                self._listener.head_silent(self._cluster, float(head["silent_s"]))
             case m.PING:
                 self._last_word, self._away_s = time.monotonic(), 0.0
                 self.back.set()

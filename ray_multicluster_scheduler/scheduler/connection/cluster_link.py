@@ -181,6 +181,10 @@ class LinkListener(Protocol):
 
     def link_closed(self, cluster: str, sentence: str) -> None: ...
 
+    def head_silent(self, cluster: str, silent_s: float) -> None:
+        """The other side is there, and the cluster's head has not answered it for so long. Told again and again; over
+        with the next ``snapshot``."""
+
     def accepted(self, cluster: str, task_id: str, attempt: int) -> None: ...
 
     def started(self, cluster: str, task_id: str, attempt: int, at: float, node_id: str) -> None: ...

@@ -84,6 +84,17 @@ class DashboardChecked:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadSilent:
+    """The cluster's agent is there, and its head (Ray's GCS) has not answered it for so long.
+
+    Said again and again while that is so; the next snapshot says that it is over.
+    """
+
+    cluster: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """The link for tasks and actors is ready. ``python_version`` is the cluster's, for example 3.11.7."""
 
@@ -289,6 +300,7 @@ Event: TypeAlias = (
     | SnapshotTaken
     | SnapshotFailed
     | DashboardChecked
+    | HeadSilent
     | LinkUp
     | LinkDown
     | LinkClosed

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterDeclaredDead,
     CordonChanged,
     DashboardChecked,
+    HeadSilent,
     LinkClosed,
     LinkDown,
     LinkFailed,
@@ -73,6 +74,14 @@ class FleetEvents:
         elif state.dashboard_silence is not None:
             state.dashboard_silence = None
             self._found_again(state, now, jobs=True)
+            self._scheduling.request()
+
+    def head_silent(self, event: HeadSilent, now: float) -> None:
+        """What is known of the cluster grows old, though its link is up: nothing new goes there."""
+        state = self._core.registry.find(event.cluster)
+        if state is not None and state.head_silent_since is None:
+            state.head_silent_since = now - event.silent_s
+            self._core.touched.add(state.name)
             self._scheduling.request()
 
     def link_up(self, event: LinkUp, now: float) -> None:

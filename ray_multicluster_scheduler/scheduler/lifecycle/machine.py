@@ -75,6 +75,7 @@ class SchedulerMachine:
             events.SnapshotTaken: self._fleet.snapshot_taken,
             events.SnapshotFailed: self._fleet.snapshot_failed,
             events.DashboardChecked: self._fleet.dashboard_checked,
+            events.HeadSilent: self._fleet.head_silent,
             events.LinkUp: self._fleet.link_up,
             events.LinkDown: self._fleet.link_down,
             events.LinkClosed: self._fleet.link_closed,

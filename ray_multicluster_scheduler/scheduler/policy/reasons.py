@@ -13,6 +13,7 @@ CLUSTER_DEAD = "CLUSTER_DEAD"
 CLUSTER_UNREACHABLE = "CLUSTER_UNREACHABLE"
 CLUSTER_MISCONFIGURED = "CLUSTER_MISCONFIGURED"
 BREAKER_OPEN = "BREAKER_OPEN"
+HEAD_SILENT = "HEAD_SILENT"
 LINK_FAILED = "LINK_FAILED"
 DASHBOARD_SILENT = "DASHBOARD_SILENT"
 CORDONED = "CORDONED"
@@ -49,6 +50,7 @@ HEALTH_CODES = frozenset(
         CLUSTER_UNREACHABLE,
         CLUSTER_MISCONFIGURED,
         BREAKER_OPEN,
+        HEAD_SILENT,
         LINK_FAILED,
         DASHBOARD_SILENT,
     }
@@ -64,6 +66,7 @@ UNBLOCKED_BY: dict[str, str] = {
     CLUSTER_UNREACHABLE: "{cluster} is started, or its `dashboard` address is corrected",
     CLUSTER_MISCONFIGURED: "somebody mends the entry of {cluster} in clusters.yaml",
     BREAKER_OPEN: "a probe of {cluster} is answered",
+    HEAD_SILENT: "the head of {cluster} answers again",
     LINK_FAILED: "a link to {cluster} can be made",
     DASHBOARD_SILENT: "the dashboard of {cluster} answers again",
     CORDONED: "somebody uncordons {cluster}",

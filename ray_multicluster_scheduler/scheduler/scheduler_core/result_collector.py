@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
     DispatchAccepted,
     Event,
+    HeadSilent,
     LinkClosed,
     LinkDown,
     LinkUp,
@@ -52,6 +53,9 @@ class ResultCollector:
 
     def link_closed(self, cluster: str, sentence: str) -> None:
         self._post(LinkClosed(cluster, sentence))
+
+    def head_silent(self, cluster: str, silent_s: float) -> None:
+        self._post(HeadSilent(cluster, silent_s))
 
     def accepted(self, cluster: str, task_id: str, attempt: int) -> None:
         self._post(DispatchAccepted(task_id, attempt))

@@ -50,6 +50,7 @@ class Book:
             events.SnapshotTaken: self._snapshot,
             events.SnapshotFailed: self._silent,
             events.DashboardChecked: self._dashboard,
+            events.HeadSilent: self._head_silent,
             events.LinkUp: self._link_up,
             events.LinkDown: self._link_down,
             events.LinkClosed: self._link_closed,
@@ -165,7 +166,7 @@ class Book:
         if event.metadata != cluster.metadata:  # old troubles say nothing about the new entry
             cluster.metadata = event.metadata
             cluster.failures, cluster.may_be_open, cluster.link_failed_at = 0, False, -inf
-            cluster.dashboard_ok, cluster.failed_asking = True, False
+            cluster.dashboard_ok, cluster.failed_asking, cluster.head_ok = True, False, True
 
     def _cordoned(self, at: float, event: events.CordonChanged) -> None:
         self.calm_since = at
@@ -186,6 +187,7 @@ class Book:
             cluster.link, cluster.link_failed_at = "none", -inf
             cluster.newest, cluster.heard_at, cluster.failed_asking = None, -inf, False
             cluster.failures, cluster.may_be_open, cluster.dashboard_ok = 0, False, True
+            cluster.head_ok = True
             cluster.seen.clear()
             _shake(cluster)
 
@@ -196,7 +198,7 @@ class Book:
         cluster = self.clusters.get(snapshot.cluster)
         if cluster is None:
             return
-        cluster.heard_at, cluster.failed_asking = at, False
+        cluster.heard_at, cluster.failed_asking, cluster.head_ok = at, False, True
         if cluster.dead_since is not None and snapshot.taken_at > cluster.dead_since:
             cluster.dead_since = None
         if snapshot.source == "http":
@@ -230,6 +232,11 @@ class Book:
         cluster = self.clusters.get(event.cluster)
         if cluster is not None:
             cluster.dashboard_ok = event.sentence is None
+
+    def _head_silent(self, at: float, event: events.HeadSilent) -> None:
+        cluster = self.clusters.get(event.cluster)
+        if cluster is not None:
+            cluster.head_ok = False
 
     def _link_up(self, at: float, event: events.LinkUp) -> None:
         cluster = self.clusters.get(event.cluster)

@@ -40,7 +40,7 @@ def is_healthy(cluster: Cluster, at: float, book: Book) -> bool:
     settings = book.settings
     fresh = cluster.pushed() or at - cluster.heard_at <= 3 * settings.snapshot_interval_s - _ROUNDING
     linked = at - cluster.link_failed_at > settings.breaker_recovery_s
-    quiet = not cluster.may_be_open and not cluster.failed_asking and cluster.dashboard_ok
+    quiet = not cluster.may_be_open and not cluster.failed_asking and cluster.dashboard_ok and cluster.head_ok
     quiet = quiet and cluster.dead_since is None
     return fresh and linked and quiet and cluster.link != "down" and not cluster.cordoned and not cluster.paused
 

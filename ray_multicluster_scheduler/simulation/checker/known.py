@@ -92,6 +92,7 @@ class Cluster:
     heard_at: float = -inf
     failed_asking: bool = False
     dashboard_ok: bool = True
+    head_ok: bool = True
     dead_since: float | None = None
     """An operator said so, and nothing was heard of it since."""
     failures: int = 0

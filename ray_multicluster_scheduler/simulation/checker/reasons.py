@@ -176,6 +176,7 @@ _OF_CLUSTERS: dict[str, Callable[[_Look], bool]] = {
     "CLUSTER_UNREACHABLE": lambda look: look.one.failed_asking,
     "CLUSTER_MISCONFIGURED": lambda look: look.one.failed_asking,
     "STALE_SNAPSHOT": lambda look: not _is_fresh(look.one, look.book, look.at + _ROUNDING),
+    "HEAD_SILENT": lambda look: not look.one.head_ok,
     "LINK_FAILED": _has_no_link,
     "DASHBOARD_SILENT": lambda look: look.item.task.kind == "job" and not look.one.dashboard_ok,
     "TOO_BIG": _is_too_big,

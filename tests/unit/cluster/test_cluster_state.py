@@ -211,6 +211,32 @@ def test_a_snapshot_grows_old_where_no_link_brings_news() -> None:
     assert (failed.sentence, failed.being_asked) == ("its last snapshot is 18 s old: timed out", False)
 
 
+def test_a_silent_head_is_a_trouble_until_somebody_has_a_snapshot_of_it() -> None:
+    state = heard()
+    state.head_silent_since = 20.0
+    trouble = state.trouble(36.0)
+    assert trouble is not None
+    assert (trouble.code, trouble.hopeless) == ("HEAD_SILENT", False)
+    assert trouble.sentence == "its link is up, but its head (GCS) has not answered for 16 s"
+    assert "17 s" in str(state.view(37.0).trouble), "the view grows old with it"
+    state.link_down(40.0)
+    assert code(state, 41.0) == "CLUSTER_SUSPECT", "that is graver"
+    state.link_up("3.11.9", "2.60.0", 42.0)
+    assert code(state, 43.0) == "HEAD_SILENT", "the same agent may be back, and the head is as it was"
+    state.heard_snapshot(snapshot("c", 44.0, 8), 44.0)
+    assert code(state, 44.0) is None
+
+
+def test_a_head_is_not_silent_for_an_agent_that_is_gone() -> None:
+    state = heard()
+    state.head_silent_since = 20.0
+    state.link_gone()
+    assert state.head_silent_since is None
+    state.head_silent_since = 20.0
+    state.reconfigure(state.metadata)
+    assert state.head_silent_since is None
+
+
 def test_a_snapshot_of_before_the_link_says_nothing_for_it() -> None:
     state = make()
     state.heard_snapshot(snapshot("c", 10.0, 8, source="http"), 10.0)

@@ -40,10 +40,7 @@ def test_paths_of_one_host_are_told_apart() -> None:
 def test_a_cluster_without_a_dashboard() -> None:
     (doubt,) = found(a={"head_address": "head.example:10001"})
     assert doubt.code == "NO_CARRIER"
-    assert "a has a head_address and no dashboard" in doubt.sentence
+    assert (
+        "a has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs" in doubt.sentence
+    )
     assert "`dashboard: http://head.example:8265`" in doubt.mend
-
-
-def test_a_carrier_that_carries_nothing_yet() -> None:
-    (doubt,) = found(a={"dashboard": "http://h:1", "carrier": "ray_client"})
-    assert "only jobs go there" in doubt.sentence

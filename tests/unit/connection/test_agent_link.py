@@ -278,6 +278,12 @@ async def test_a_snapshot_is_asked_for_and_told_to_the_listener(plane: Plane) ->
     assert plane.heard.of("snapshot")[-1][1] == snapshot
 
 
+async def test_an_agent_tells_that_its_head_is_silent(plane: Plane) -> None:
+    _, agent = await plane.pair()
+    agent.say(m.HEAD, {"silent_s": 16.5})
+    assert await plane.heard.until("head_silent") == [("head_silent", plane.heard.events[0][1].cluster, 16.5)]
+
+
 async def test_pings_go_both_ways(plane: Plane) -> None:
     _, agent = await plane.pair(heartbeat_s=0.3)
     await agent.until(m.PING, 3)

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
-from ray_multicluster_scheduler.simulation.history import Began, Looked, Over
+from ray_multicluster_scheduler.simulation.history import Began, Fed, Looked, Over
 from tests.unit.guarantees.forge import Forge
 from tests.unit.lifecycle.driver import job, task
 
@@ -337,6 +337,24 @@ def test_a_forgery_is_rejected_by_its_judge_and_no_other(name: str, forgery: Cal
     found = PROPERTIES[name]().judge(lines)
     assert [one.property for one in found] == [name] * len(found)
     assert found
+
+
+def waits_for_the_head(*news: events.Event) -> Forge:
+    """It is said to wait because the head of its only cluster is silent."""
+    forge = one().healthy()
+    for event in news:
+        forge.fed(event)
+    return forge.line(Looked(forge.at, waiting={"t1": ("HEAD_SILENT", "its head does not answer")}))
+
+
+def test_a_silent_head_is_a_reason_only_while_it_is_silent() -> None:
+    reasons = PROPERTIES["every_waiting_task_has_a_true_reason"]
+    silent, over = events.HeadSilent("a", 16.0), waits_for_the_head().healthy().lines[-1]
+    assert isinstance(over, Fed)
+    assert reasons().judge(waits_for_the_head(silent).lines) == []
+    assert reasons().judge(waits_for_the_head().lines)
+    assert reasons().judge(waits_for_the_head(silent, over.event).lines)
+    assert reasons().judge(waits_for_the_head(events.HeadSilent("another", 16.0)).lines)
 
 
 def test_what_arrives_at_a_cluster_that_was_declared_dead_may_begin_if_it_is_ended_at_once() -> None:

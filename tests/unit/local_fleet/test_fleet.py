@@ -74,6 +74,25 @@ def test_each_has_its_own_token_home_and_environment(fleet: LocalFleet, fake_pyt
     assert "PYTEST_CURRENT_TEST" not in env
 
 
+def test_a_cluster_may_have_an_interpreter_of_its_own(fake_python: Path, base: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other-venv" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(fake_python)
+    with LocalFleet(LocalCluster("a"), LocalCluster("b", ray_python=other), ray_python=fake_python) as fleet:
+        first_on_path = {
+            name: json.loads(fetch(fleet.addresses(name).dashboard + "/environ", fleet.token(name)))["PATH"].split(":")[
+                0
+            ]
+            for name in "ab"
+        }
+    assert first_on_path == {"a": str(fake_python.parent), "b": str(other.parent)}
+
+
+def test_an_interpreter_of_its_own_that_is_missing_is_told(fake_python: Path, base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"names .*nowhere, which is not a program"):
+        LocalFleet(LocalCluster("a", ray_python=tmp_path / "nowhere"), ray_python=fake_python).start_all()
+
+
 def test_kill_is_a_power_cut_of_one_cluster_and_start_brings_it_back_where_it_was(fleet: LocalFleet) -> None:
     before, addresses, others = fleet.processes("a"), fleet.addresses("a"), fleet.processes("b")
     old_session, token = session(fleet, "a"), fleet.token("a")
@@ -159,6 +178,34 @@ def test_a_port_of_ours_can_be_put_behind_the_line_of_a_cluster(fleet: LocalFlee
                     caller.recv(1)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_some_connections_to_a_cluster_are_cut_or_lost_and_new_ones_work(fleet: LocalFleet) -> None:
+    host, _, port = fleet.addresses("a").head_address.rpartition(":")
+
+    def line() -> socket.socket:
+        return socket.create_connection((host, int(port)), timeout=5)
+
+    def echo(of: socket.socket) -> bytes:
+        of.sendall(b"x")
+        return of.recv(1)
+
+    with line() as cut:
+        assert echo(cut) == b"x"
+        assert fleet.cut_some("b", 1) == 0
+        assert fleet.cut_some("a", 1) == 1
+        with pytest.raises(ConnectionResetError):
+            echo(cut)
+    with line() as lost, line() as other:
+        assert echo(lost) == echo(other) == b"x"
+        assert fleet.lose("a") == 2
+        lost.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            echo(lost)
+        with line() as new:
+            assert echo(new) == b"x"
+    with pytest.raises(ConfigurationError, match="chance"):
+        fleet.cut_some("a", 1.5)
 
 
 def test_a_cluster_that_ends_by_itself_is_buried(fleet: LocalFleet) -> None:

@@ -177,3 +177,55 @@ async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> 
     begin = time.monotonic()
     await _say(lines[0], bytes(1_000_000))  # would take 10 s
     assert time.monotonic() - begin < 5
+
+
+async def test_some_are_cut_and_new_ones_taken(setup: Setup) -> None:
+    line = await setup.line()
+    assert await _say(line, b"before") == b"before"
+    assert await setup.forwarder.cut_some(0.0) == 0
+    assert await _say(line, b"still") == b"still"
+    assert await setup.forwarder.cut_some(1.0) == 1
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(line[0].read(1), 5)
+    assert await _say(await setup.line(), b"new") == b"new"
+
+
+async def test_a_lost_connection_stands_and_carries_nothing_and_tells_no_end(setup: Setup) -> None:
+    line = await setup.line()
+    assert await _say(line, b"before") == b"before"
+
+    assert setup.forwarder.lose() == 1
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(_say(line, b"into the void"), 0.3)
+    assert await _say(await setup.line(), b"new") == b"new", "others are not touched"
+    await setup.forwarder.mend()
+    with pytest.raises(TimeoutError):  # neither a byte, nor an end, nor a reset
+        await asyncio.wait_for(line[0].read(1), 0.3)
+
+
+async def test_of_a_lost_connection_neither_side_hears_that_the_other_went(setup: Setup) -> None:
+    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    joined = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        joined.set()
+        try:
+            heard.set_result(await reader.read(1))
+        except ConnectionError as error:
+            heard.set_exception(error)
+        writer.close()
+
+    async with await asyncio.start_server(listen, LOOPBACK, 0) as server:
+        await setup.forwarder.open(server.sockets[0].getsockname()[1])
+        _, writer = await setup.line()
+        writer.write(b"x")
+        await asyncio.wait_for(joined.wait(), 5)
+        setup.forwarder.lose()
+        writer.transport.abort()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(heard), 0.3)
+        await setup.forwarder.shut()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(heard, 5)

@@ -67,10 +67,19 @@ def test_a_second_run_does_nothing(workshop: Workshop) -> None:
 def test_each_environment_gets_its_own_things(workshop: Workshop) -> None:
     workshop.run("dev")
     workshop.run("ray")
-    dev, ray = workshop.pip_runs
+    workshop.run("ray-old")
+    dev, ray, old = workshop.pip_runs
     assert dev[-1] == f"{workshop.root}[dev]"
     assert ray[-1] == "ray[default]"
+    assert old[-1].startswith("ray[default]>=2.5"), "a range of its own, whatever [full] names"
     assert (workshop.root / ".venv-ray").is_dir()
+    assert (workshop.root / ".venv-ray-old").is_dir()
+
+
+def test_the_older_ray_is_made_only_for_who_asks_for_it(workshop: Workshop) -> None:
+    assert workshop.script.main([]) == 0
+    assert len(workshop.pip_runs) == 2
+    assert not (workshop.root / ".venv-ray-old").exists()
 
 
 def test_a_changed_dependency_makes_it_anew_from_nothing(workshop: Workshop) -> None:

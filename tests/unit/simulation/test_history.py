@@ -64,6 +64,7 @@ EVENTS: list[events.Event] = [
     ),
     events.SnapshotFailed("a", "TIMEOUT", "silent", permanent=True),
     events.DashboardChecked("a", None),
+    events.HeadSilent("a", 16.0),
     events.LinkUp("a", "3.11.2", "2.60.0", "s1"),
     events.LinkDown("a", "silent"),
     events.LinkClosed("a", "over"),

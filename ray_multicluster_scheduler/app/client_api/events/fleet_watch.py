@@ -18,6 +18,7 @@ _SAID = (
     brain.SnapshotTaken,
     brain.SnapshotFailed,
     brain.DashboardChecked,
+    brain.HeadSilent,
     brain.LinkUp,
     brain.LinkDown,
     brain.LinkClosed,

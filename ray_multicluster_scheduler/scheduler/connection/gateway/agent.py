@@ -39,6 +39,9 @@ _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024
 _KEPT_OBJECTS, _SHARE_FOR_OBJECTS, _LEAST_FOR_OBJECTS = 100_000, 0.4, 64 * 1024 * 1024
 """Objects that calls share may fill this part of the object store."""
 
+_SHORTEST_SILENCE_S = 5.0
+"""The head of a busy machine may take a few seconds to answer, and that is no trouble."""
+
 
 class Closed(Exception):
     """The control plane told us to end."""
@@ -113,7 +116,7 @@ class Agent:
         tasks = [
             asyncio.create_task(self._read(connection, probe)),
             asyncio.create_task(self._write(connection.writer)),
-            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._beat(probe)),
         ]
         self._calls.collect()  # what ended meanwhile is among the unacknowledged
         self._values.resume()
@@ -163,9 +166,11 @@ class Agent:
                 finally:
                     self._at_rest = None
 
-    async def _beat(self) -> None:
+    async def _beat(self, probe: Probe) -> None:
         while True:
             self.send(m.PING, {"t": time.monotonic()}, urgent=True)
+            if probe.silent_s() > max(3 * self._heartbeat_s, _SHORTEST_SILENCE_S):
+                self.send(m.HEAD, {"silent_s": probe.silent_s()})
             await asyncio.sleep(self._heartbeat_s)
             self._check_lease()
             if time.monotonic() - self._last_contact > max(3 * self._heartbeat_s, 1.0):

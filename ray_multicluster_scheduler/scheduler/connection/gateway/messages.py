@@ -36,6 +36,8 @@ connection and the link's secret on later ones. Then, in any order:
     RELEASED   ← agent    {keys}                   the answer to RELEASE
     VALUE      ← agent    {id, attempt, problem, gone} + one attachment, empty if there is a problem
     SNAPSHOT   ← agent    {nodes: [{node_id, total, free, is_head}], observed}
+    HEAD       ← agent    {silent_s}               the head has not answered for so long; with every PING while that
+                                                   is so, until the next SNAPSHOT
 
 A call's ``fn_blob`` and ``args_blob`` are positions among the attachments. ``objects`` is [[digest, position], …]. A
 function or object that the agent has from an earlier call has the position null. ``actor`` holds the fields of
@@ -93,7 +95,7 @@ CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
     "probe",
     "close",
 )
-PING, PONG, AWAY = "ping", "pong", "away"
+PING, PONG, AWAY, HEAD = "ping", "pong", "away", "head"
 FETCH, RELEASE, KEPT, RELEASED, VALUE = "fetch", "release", "kept", "released", "value"
 ACCEPTED, UNKNOWN, STARTED, MOVED, OUTPUT, FINISHED, SNAPSHOT = (
     "accepted",

@@ -15,6 +15,9 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.observed import Obs
 BUSY_INTERVAL_S = 0.2
 QUIET_INTERVAL_S = 1.0
 OBSERVED_INTERVAL_S = 5.0
+LATE_S = 1.0
+"""After an answer that took longer than this everybody is told what it was, changed or not: somebody may have been told
+that there is none."""
 _HEAD_MARK = "node:__internal_head__"
 
 
@@ -67,6 +70,7 @@ class Probe:
         self._observer = Observer()
         self._observed: dict[str, float] | None = None
         self._next_observed = 0.0
+        self._unanswered_since: float | None = None
         threading.Thread(target=self._loop, name="rmcs-probe", daemon=True).start()
 
     def now(self) -> None:
@@ -74,16 +78,24 @@ class Probe:
         self._last = None
         self._now.set()
 
+    def silent_s(self) -> float:
+        """For how long the head has owed an answer; 0 if it owes none."""
+        since = self._unanswered_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def _loop(self) -> None:
         while True:
             self._now.clear()
+            if self._unanswered_since is None:
+                self._unanswered_since = time.monotonic()
             try:
                 seen = look()
                 observed_anew = self._observe(len(seen["nodes"]))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds when its head is in trouble; look again
                 print(f"rmcs agent: the cluster's resources cannot be read: {error}", flush=True)
             else:
-                if observed_anew or seen != self._last:
+                late, self._unanswered_since = self.silent_s() > LATE_S, None
+                if late or observed_anew or seen != self._last:
                     self._last = seen
                     self._tell({**seen, "observed": self._observed})
             self._now.wait(BUSY_INTERVAL_S if self._busy() else QUIET_INTERVAL_S)

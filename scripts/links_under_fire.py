@@ -1,0 +1,69 @@
+"""Trouble for the lines between a service and its clusters, one after the other, under a steady load.
+
+python scripts/links_under_fire.py [--only WORD …] [--write] [--out FOLDER]
+
+Starts two local Ray clusters of its own and reaches them through forwarders that can be impaired. Of each trouble it
+tells when it was noticed and when the cluster was usable again, and ends with 1 if a promise was broken: work lost,
+done twice, overlapping, or failed for a reason that is not the true one. With --write the table goes to docs/links.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet  # noqa: E402
+from tests.support.fire_history import row, table  # noqa: E402
+from tests.support.fire_troubles import all_troubles  # noqa: E402
+from tests.support.links_under_fire import LinksUnderFire  # noqa: E402
+
+PAGE = ROOT / "docs" / "links.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], help="only troubles with one of these words in their names")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--out", type=Path, default=None, help="keep notes, store and log here")
+    given = parser.parse_args()
+    if given.write and given.only:
+        parser.error("--write is for all troubles: a table of some would take the place of the whole one")
+    troubles = [one for one in all_troubles() if not given.only or any(word in one.name for word in given.only)]
+    if not troubles:
+        parser.error(f"no trouble is called so; there are: {'; '.join(one.name for one in all_troubles())}")
+    ray_python = Path(os.environ.get("RMCS_RAY_PYTHON") or ROOT / ".venv-ray" / "bin" / "python")
+    folder = given.out or Path(tempfile.mkdtemp(prefix="rmcs-fire-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"submission_interval_s": 0, "resource_threshold": 1}
+    clusters = [LocalCluster("linux", num_cpus=2), LocalCluster("mac", num_cpus=2)]
+    with LocalFleet(*clusters, settings=settings, ray_python=ray_python) as fleet:
+        judged = LinksUnderFire(fleet, folder, say=lambda text: print(text, flush=True)).run(troubles)
+    told = table(row(ordeal, promises) for ordeal, promises in judged)
+    print(told)
+    count = 0
+    for ordeal, promises in judged:
+        for sentence in promises:
+            count += 1
+            print(f"BROKEN ({ordeal.trouble}): {sentence}")
+    if given.write:
+        write(told)
+    print(f"{len(judged)} troubles, {count} promises broken; all of it is in {folder}")
+    return 1 if count else 0
+
+
+def write(told: str) -> None:
+    """In the place of the last table."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Troubles for the line between a service and a cluster, and for the processes at its ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.fire_history import LOST_OR_CRASHED
+from tests.support.mac_alone import AGENT
+from tests.support.running_service import RunningService
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a trouble happens; ``agents_dial`` is the port by which agents of this service are known from others'."""
+
+    fleet: LocalFleet
+    service: RunningService
+    cluster: str
+    agents_dial: int
+
+    def agents(self) -> list[psutil.Process]:
+        """The link agents of this service in the cluster."""
+        return [one for one in self._with(AGENT) if self._dials(one)]
+
+    def heart(self, word: str) -> list[psutil.Process]:
+        """The processes of the cluster's head that have this word in their command line."""
+        return self._with(word)
+
+    def _with(self, word: str) -> list[psutil.Process]:
+        found = []
+        for pid in self.fleet.processes(self.cluster):
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if any(word in part for part in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def _dials(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            return any(one.raddr and one.raddr.port == self.agents_dial for one in process.net_connections("tcp4"))
+        return False
+
+
+Deed = Callable[[Stage, float], str]
+"""Makes trouble for so many seconds, ends it, and returns a remark for the table."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """``seen_by``: the kind of work that shows when the cluster is usable again."""
+
+    name: str
+    seconds: float
+    deed: Deed
+    may_fail_with: frozenset[str] = frozenset()
+    seen_by: Literal["task", "job"] = "task"
+
+
+def latency(seconds: float = 30.0, delay_s: float = 0.2) -> Trouble:
+    def deed(stage: Stage, lasting: float) -> str:
+        stage.fleet.delay(stage.cluster, delay_s)
+        time.sleep(lasting)
+        stage.fleet.mend(stage.cluster)
+        return ""
+
+    return Trouble(f"latency of {delay_s * 1000:.0f} ms each way", seconds, deed)
+
+
+def cuts(chance: float, seconds: float = 30.0) -> Trouble:
+    def deed(stage: Stage, lasting: float) -> str:
+        until, count = time.monotonic() + lasting, 0
+        while time.monotonic() < until:
+            count += stage.fleet.cut_some(stage.cluster, chance)
+            time.sleep(1.0)
+        return f"{count} cut"
+
+    return Trouble(f"{chance:.0%} of the connections cut each second", seconds, deed)
+
+
+def half_open() -> Trouble:
+    """It is over when it began: what was lost stays lost, and whatever is dialled anew works."""
+
+    def deed(stage: Stage, _: float) -> str:
+        return f"{stage.fleet.lose(stage.cluster)} of them"
+
+    return Trouble("half-open connections", 0.0, deed)
+
+
+def dead_network(seconds: float = 30.0) -> Trouble:
+    def deed(stage: Stage, lasting: float) -> str:
+        stage.fleet.freeze(stage.cluster)
+        time.sleep(lasting)
+        stage.fleet.mend(stage.cluster)
+        return ""
+
+    return Trouble("no byte passes, connections stand", seconds, deed)
+
+
+def narrow(bytes_per_s: float = 65536.0, seconds: float = 30.0) -> Trouble:
+    def deed(stage: Stage, lasting: float) -> str:
+        stage.fleet.throttle(stage.cluster, bytes_per_s)
+        time.sleep(lasting)
+        stage.fleet.mend(stage.cluster)
+        return ""
+
+    return Trouble(f"{bytes_per_s / 1024:.0f} KB/s", seconds, deed)
+
+
+def restart(*order: Literal["service", "agent"]) -> Trouble:
+    """Both ends are killed in this order; the service is started again when all that are named are dead."""
+
+    def deed(stage: Stage, _: float) -> str:
+        agents = stage.agents()
+        assert agents, f"there is no agent in {stage.cluster} to be killed"
+        for end in order:
+            if end == "service":
+                stage.service.kill()
+            else:
+                for agent in agents:
+                    agent.kill()
+        if "service" in order:
+            stage.service.start()
+        return ""
+
+    return Trouble(f"killed and started again: {', then '.join(order)}", 0.0, deed, LOST_OR_CRASHED)
+
+
+def stopped(what: str, seconds: float = 25.0) -> Trouble:
+    """SIGSTOP, and SIGCONT after a while."""
+
+    def deed(stage: Stage, lasting: float) -> str:
+        if what == "service":
+            processes = [psutil.Process(stage.service.process.pid)]
+        else:
+            processes = stage.agents() if what == "agent" else stage.heart(_WORDS[what])
+        assert processes, f"there is no {what} in {stage.cluster} to be stopped"
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(lasting)
+        finally:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGCONT)
+        return ""
+
+    fails = frozenset() if what in ("service", "dashboard") else LOST_OR_CRASHED
+    return Trouble(f"SIGSTOP of the {what}", seconds, deed, fails, "job" if what == "dashboard" else "task")
+
+
+_WORDS = {"dashboard": "dashboard/dashboard.py", "GCS": "gcs_server", "raylet": "raylet/raylet"}
+
+
+def all_troubles() -> Sequence[Trouble]:
+    """For `make links-under-fire`."""
+    return (
+        latency(),
+        cuts(0.01),
+        cuts(0.2),
+        half_open(),
+        dead_network(),
+        narrow(),
+        restart("service"),
+        restart("agent"),
+        restart("service", "agent"),
+        restart("agent", "service"),
+        *(stopped(what) for what in ("agent", "service", "dashboard", "GCS", "raylet")),
+    )
+
+
+def some_troubles() -> Sequence[Trouble]:
+    """Of each sort one, and short, for every run of the tests."""
+    return latency(4.0), cuts(0.5, 4.0), half_open(), restart("service", "agent")
