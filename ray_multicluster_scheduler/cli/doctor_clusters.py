@@ -60,10 +60,11 @@ async def _all_of(
     """``sessions`` is told what runs there."""
     name = cluster.name
     if cluster.head_address is not None:
-        yield await _head(name, cluster.head_address)
+        yield await _head(
+            name, cluster.head_address, needed=cluster.dashboard is None or cluster.carrier == "ray_client"
+        )
     for doubt in doubts((cluster,)):
-        tell = wrong if cluster.dashboard is None else doubtful
-        yield tell(name, doubt.sentence, doubt.mend, doubt.code)
+        yield doubtful(name, doubt.sentence, doubt.mend, doubt.code)
     if cluster.dashboard is None:
         return
     try:
@@ -81,15 +82,14 @@ async def _all_of(
             yield doubtful(name, error.message, error.next_step or "", error.code)
 
 
-async def _head(name: str, address: str) -> Finding:
+async def _head(name: str, address: str, *, needed: bool) -> Finding:
     host, _, port = address.rpartition(":")
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), KNOCK_S)
     except (OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or "no answer"
-        return doubtful(
-            name, f"nobody listens at head_address {address}: {why}", "start the head, or correct the address"
-        )
+        tell = wrong if needed else doubtful
+        return tell(name, f"nobody listens at head_address {address}: {why}", "start the head, or correct the address")
     writer.close()
     return well(name, f"head_address {address} can be reached")
 

@@ -115,7 +115,14 @@ def test_nobody_listens() -> None:
 
 def test_no_dashboard_at_all(dashboard: str) -> None:
     found = look(head_address=dashboard.removeprefix("http://"))
-    assert troubles(found) == ["wrong NO_CARRIER"]
+    assert troubles(found) == ["warning NO_CARRIER"]
+
+
+def test_a_head_that_is_needed_and_does_not_answer() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    assert troubles(look(head_address=address)) == ["wrong ", "warning NO_CARRIER"]
 
 
 def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch) -> None:
