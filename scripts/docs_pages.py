@@ -48,8 +48,12 @@ GROUPS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """MkDocs calls this when it has found what lies in docs/."""
+    """MkDocs calls this when it has found what lies in docs/. There, a few sentences stand for each of these pages, so
+    that links lead somewhere where nobody has built the site."""
     for path, text in pages():
+        stands_in = files.get_file_from_path(path)
+        if stands_in is not None:
+            files.remove(stands_in)
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -59,7 +63,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "reference/configuration.md", configuration_page()
     yield "reference/rest.md", rest_page()
     yield "reference/python.md", python_page()
-    yield "troubleshooting.md", TROUBLESHOOTING.read_text(encoding="utf-8")
+    yield "troubleshooting.md", TROUBLESHOOTING.read_text(encoding="utf-8").replace("](../../docs/", "](")
 
 
 # ---- commands

@@ -71,11 +71,31 @@ def test_the_chinese_readme_is_in_step() -> None:
     assert shape("README.zh-CN.md") == shape("README.md")
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_out_of_the_site_lead_somewhere(page: str) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
-    assert targets
-    assert [one for one in targets if not (ROOT / one).exists() and not one.startswith("docs/reference/")] == []
+def links(page: Path) -> list[str]:
+    """To other files, without the place in them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+
+
+READ = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "ray_multicluster_scheduler" / "cli" / "troubleshooting.md"]
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere_without_the_site_too(page: Path) -> None:
+    """As a code host, or an editor, shows them: files as they lie there."""
+    assert [one for one in links(page) if not (page.parent / one).exists()] == []
+
+
+def test_there_are_links_to_look_at() -> None:
+    assert sum(len(links(page)) for page in READ) > 100
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_that_the_site_writes_says_so_and_what_to_do_without_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "`make docs`" in text
+    assert "Without" in text
+    assert f"site/reference/{page.stem}.html" in text
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
@@ -91,6 +111,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     python = (tmp_path / "site" / "reference" / "python.html").read_text(encoding="utf-8")
     assert "submit_task" in python
+    for page in ("reference/commands", "reference/configuration", "reference/rest", "reference/python"):
+        assert "make docs" not in (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8"), (
+            "what stands in for it"
+        )
+    troubles = (tmp_path / "site" / "troubleshooting.html").read_text(encoding="utf-8")
+    assert 'id="no_carrier"' in troubles
+    assert 'href="concepts/failure.html"' in troubles
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', front)
     assert loaded == [], "a page loads something from elsewhere"
