@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
 NOTHING = "–"
 NEVER = "never"
+MOST_NAMED = 3
+"""Clusters that a sentence speaks of."""
 
 
 class Line(NamedTuple):
@@ -59,6 +61,21 @@ def reason_lines(candidates: Sequence[CandidateReport]) -> str:
         final = [one for one in row.rejections if one.permanent]
         lines.append(f"  {row.cluster}: {'; '.join(one.sentence for one in final or row.rejections)}")
     return "\n".join(lines)
+
+
+def among(candidates: Sequence[CandidateReport]) -> str:
+    """What became of the others, where one of several clusters was chosen: how many fit, or why no other does."""
+    fit = sum(not row.rejections for row in candidates)
+    if fit > 1:
+        return f"chosen among {fit} clusters that fit"
+    others = [row for row in candidates if row.rejections]
+    named = [f"{row.cluster}: {_gravest(row)}" for row in others[:MOST_NAMED]]
+    more = [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    return f"the only one that fits ({'; '.join(named + more)})"
+
+
+def _gravest(row: CandidateReport) -> str:
+    return next((one for one in row.rejections if one.permanent), row.rejections[0]).sentence
 
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

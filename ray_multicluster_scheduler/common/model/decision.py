@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, overload
 
 from ray_multicluster_scheduler.common.decision_html import decision_html
-from ray_multicluster_scheduler.common.decision_table import decision_text
+from ray_multicluster_scheduler.common.decision_table import among, decision_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,13 @@ class SchedulingDecision:
     def _repr_html_(self) -> str:
         """The same for notebooks."""
         return decision_html(self)
+
+    def in_full(self) -> Self:
+        """With what became of the other clusters. Only for people: the table, else made when somebody reads it, has to
+        be made for it."""
+        if self.cluster is None or len(self.candidates) < 2:
+            return self
+        return replace(self, sentence=f"{self.sentence}; {among(self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(replace(self, candidates=tuple(self.candidates)))

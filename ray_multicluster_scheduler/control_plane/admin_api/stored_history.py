@@ -66,7 +66,7 @@ class StoredHistory:
             "code": last.code,
             "sentence": (completion.message if completion else "") or last.sentence,
             "attempts": [one.to_dict() for one in attempts_of(row.history, fences)],
-            "decision": None if row.decision is None else row.decision.to_dict(),
+            "decision": None if row.decision is None else row.decision.in_full().to_dict(),
             "history": [step.to_dict() for step in row.history],
         }
 

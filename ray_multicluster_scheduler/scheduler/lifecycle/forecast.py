@@ -60,6 +60,8 @@ class Forecast:
             return f"unknown: {self.why}" if self.why else "unknown"
         if self.likely is None or self.high is None:
             return f"not before {span(self.low)} from now"
+        if self.high == 0:
+            return "at once"
         return f"in about {span(self.likely)} (between {_numbers(self.low, self.high)})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,12 +69,17 @@ class Forecast:
 
 
 def left_of(seen: RunTime | None, ran: float) -> RunTime | None:
-    """How much longer something runs that has run for so long. One that takes longer than any before may be long."""
+    """How much longer something runs that has run for so long.
+
+    Beyond the mean it is likely to end halfway to the longest that is expected. One that takes longer than that is of
+    another kind than those that were seen: the longer it has run, the longer it will, as a rule half as long again.
+    """
     if seen is None:
         return None
     if ran >= seen.high:
-        return RunTime(0.0, 0.0, max(seen.high, ran))
-    return RunTime(max(0.0, seen.low - ran), max(0.0, seen.likely - ran), seen.high - ran)
+        return RunTime(0.0, ran / 2, ran)
+    likely = seen.likely - ran if ran < seen.likely else (seen.high - ran) / 2
+    return RunTime(max(0.0, seen.low - ran), likely, seen.high - ran)
 
 
 def until_there_is_room(position: int, need: Resources, own: RunTime | None, nodes: Sequence[Node]) -> Forecast:

@@ -93,14 +93,14 @@ class PolicyEngine:
     def schedule(
         self, task_desc: TaskDescription, cluster_views: Iterable[ClusterView], now: float, *, retry: bool = False
     ) -> SchedulingDecision:
-        """Where it goes, or why it waits. A ``retry`` is exempt from the submission interval.
+        """Where it goes, or why it waits, in full. A ``retry`` is exempt from the submission interval.
 
         Raises PolicyEvaluationError when a policy raises.
         """
         views = tuple(cluster_views)
         placed = self.place(task_desc, views, views, now, retry=retry)
         if placed is not None:
-            return placed
+            return placed.in_full()
         return self.reject(task_desc, views, now, retry=retry)
 
     def reject(
@@ -124,7 +124,8 @@ class PolicyEngine:
         *,
         retry: bool = False,
     ) -> SchedulingDecision | None:
-        """As :meth:`schedule` where only ``opened`` of the fleet's ``views`` can take it; None if none of them does."""
+        """As :meth:`schedule` where only ``opened`` of the fleet's ``views`` can take it; None if none of them does. Of
+        the others nothing is said before somebody asks."""
         best = self._best(task, opened, retry)
         if best is None:
             return None
@@ -135,7 +136,7 @@ class PolicyEngine:
             return SchedulingDecision(
                 task.id, now, None, BETTER_IS_ASKED, sentence, table, unblocked_by(BETTER_IS_ASKED, better)
             )
-        sentence = self._why(task, best, len(views))
+        sentence = self._why(task, best)
         return SchedulingDecision(task.id, now, best.name, PLACED, sentence, table)
 
     def table(self, task: TaskDescription, views: tuple[ClusterView, ...], *, retry: bool) -> CandidateTable:
@@ -356,7 +357,7 @@ class PolicyEngine:
                 return view.name
         return None
 
-    def _why(self, task: TaskDescription, view: ClusterView, clusters: int) -> str:
+    def _why(self, task: TaskDescription, view: ClusterView) -> str:
         """The winner's ranks that tell something, and its scores by the numbers that people know them by."""
         try:
             reasons = [rank.name for rank in self._ranks if rank.name not in _EVERYDAY and rank.rank(task, view)]
@@ -369,8 +370,7 @@ class PolicyEngine:
             reasons.append("in turn, as the configuration names no score")
         if needs_new_node(task, view):
             reasons.append("on a node that is still to be added")
-        among = f"; chosen among {clusters} clusters" if clusters > 1 else ""
-        return f"{view.name}: {', '.join([*reasons, *scores])}{among}"
+        return f"{view.name}: {', '.join([*reasons, *scores])}"
 
     def _shown(self, name: str, task: TaskDescription, view: ClusterView) -> float:
         raw = self._raw.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from ray_multicluster_scheduler.common.decision_table import reason_lines
+from ray_multicluster_scheduler.common.decision_table import MOST_NAMED, reason_lines
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
@@ -19,9 +19,6 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
 
 ROOM_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
 TRAFFIC_CODES = frozenset({SUBMISSION_INTERVAL, SERIAL, MAX_IN_FLIGHT, MAX_RUNNING_JOBS})
-
-MOST_NAMED = 3
-"""Clusters that a waiting sentence speaks of."""
 
 
 class Verdict(Enum):

@@ -68,15 +68,17 @@ class TestTheArithmetic:
         assert left_of(None, 5) is None
         assert left_of(seen, 0) == seen
         assert left_of(seen, 15) == RunTime(0, 5, 25)
-        assert left_of(seen, 25) == RunTime(0, 0, 15)
-        assert left_of(seen, 50) == RunTime(0, 0, 50), "longer than any before: it may take as long again"
+        assert left_of(seen, 20) == RunTime(0, 10, 20), "halfway to the longest"
+        assert left_of(seen, 25) == RunTime(0, 7.5, 15)
+        assert left_of(seen, 50) == RunTime(0, 25, 50), "longer than any before: it may take as long again"
+        assert left_of(seen, 600) == RunTime(0, 300, 600), "and never about 0 s for ever"
 
     @pytest.mark.parametrize(
         ("forecast", "text"),
         [
             (Forecast(5, 12, 30), "in about 12 s (between 5 and 30 s)"),
             (Forecast(0.5, 90, 180), "in about 90 s (between 0.5 s and 3 min)"),
-            (Forecast(0, 0, 0), "in about 0 s (between 0 and 0 s)"),
+            (Forecast(0, 0, 0), "at once"),
             (Forecast(40), "not before 40 s from now"),
             (Forecast(), "unknown"),
             (Forecast(why="it is held"), "unknown: it is held"),

@@ -38,6 +38,16 @@ def test_one_that_waits_for_room_starts_when_something_like_what_was_seen_ends()
     assert outlook(driver, "t", position=2) == Forecast(pytest.approx(2 * 8 - 5), 2 * 21 - 5, 2 * 45 - 5)
 
 
+def test_what_runs_for_longer_than_was_seen_is_not_expected_to_end_all_the_time() -> None:
+    driver = ready(1)
+    seen(driver, 12, 30)
+    driver.submit(task("runs", function_digest="f"))
+    driver.start("runs")
+    driver.submit(task("t", function_digest="f"))
+    driver.now += 200
+    assert outlook(driver, "t").text == "in about 100 s (between 0 s and 3 min)"
+
+
 def test_nothing_is_known_of_what_never_ran_nor_of_actors() -> None:
     driver = ready(1)
     driver.submit(actor("x", cpus=1))

@@ -176,12 +176,41 @@ def test_a_decision_says_why_and_survives_json() -> None:
     fleet = [view("a", cordoned=True), view("b", prefer=True)]
     decision = engine().schedule(task("t", preferred_cluster="b"), fleet, 7.0)
     assert (decision.cluster, decision.code, decision.at, decision.task_id) == ("b", "PLACED", 7.0, "t")
-    assert decision.sentence == "b: preferred, load score 9.6; chosen among 2 clusters"
+    assert decision.sentence == (
+        "b: preferred, load score 9.6; the only one that fits (a: it is cordoned: closed for new work)"
+    )
     row = decision.candidates[1]
     assert row.node_id == "n1"
     assert row.ranks == {"preferred": 1, "tags": 0, "room": 1, "spares_gpus": 1}
     assert row.raw_scores["load"] == pytest.approx(9.6)
     assert SchedulingDecision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+
+
+def test_a_decision_says_how_many_could_have_taken_it_or_why_no_other_could() -> None:
+    def said(*fleet: ClusterView) -> str:
+        return engine().schedule(task("t"), fleet, 0.0).sentence.partition("; ")[2]
+
+    closed = [view(f"c{number}", in_flight=9, max_in_flight=9) for number in range(5)]
+    full = "9 items of ours are there; max_in_flight is 9"
+    assert said(view("a")) == ""
+    assert said(view("a"), view("b")) == "chosen among 2 clusters that fit"
+    assert said(view("a"), *closed, view("b")) == "chosen among 2 clusters that fit"
+    assert said(view("a"), *closed) == f"the only one that fits (c0: {full}; c1: {full}; c2: {full}; and 2 more)"
+    small = view("small", node({"CPU": 0.5}), cordoned=True)
+    assert said(view("a"), small) == (
+        "the only one that fits (small: it asks for 1 CPU, more than one node can ever have "
+        "(the most on any node: 0.5 CPU))"
+    )
+
+
+def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
+    fleet = (view("a"), view("b"))
+    placed = engine().place(task("t"), fleet, fleet, 0.0)
+    assert placed is not None
+    assert placed.sentence == "a: load score 8.0"
+    assert placed.in_full().sentence == "a: load score 8.0; chosen among 2 clusters that fit"
+    waits = engine().schedule(task("t", cpus=9), fleet, 0.0)
+    assert waits.in_full() is waits
 
 
 def test_a_table_holds_what_every_filter_said() -> None:

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.waiting_story import wai
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import UnknownItemError
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.secret_words import MASKED, masked, masked_line
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
@@ -129,13 +129,17 @@ def reasons_now(runtime: Runtime) -> ReasonsNow:
 def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
     """Its decision, made anew if it waits, and what else there is to be said then."""
     machine, task_id = runtime.machine, record.task.id
-    decision, place = machine.why(task_id, now) or record.decision, machine.queue_place(task_id, now)
+    decision, place = machine.why(task_id, now) or _placed(record), machine.queue_place(task_id, now)
     forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
         **waiting_story(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
         "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
     }
+
+
+def _placed(record: TaskRecord) -> SchedulingDecision | None:
+    return None if record.decision is None else record.decision.in_full()
 
 
 def _of_actor(record: TaskRecord) -> dict[str, Any]:
