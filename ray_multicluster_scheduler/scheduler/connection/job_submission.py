@@ -13,6 +13,8 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import Da
 
 OWNER_KEYS = ("rmcs_control_plane", "rmcs_task", "rmcs_attempt")
 """Metadata that proves a job to be the attempt we sent."""
+_AGENT_KEYS = ("rmcs_control_plane", "rmcs_agent")
+"""The same of an agent, which is no attempt of anybody's; its id is given once."""
 
 _BAD_REQUEST, _SERVER_ERROR = 400, 500
 _MIN_TRY_S = 0.5
@@ -97,8 +99,9 @@ class JobSubmission:
             return None
         theirs = info.get("metadata") or {}
         ours = self._request.metadata
-        if all(key in ours and theirs.get(key) == ours[key] for key in OWNER_KEYS):
-            return info
+        for proof in (OWNER_KEYS, _AGENT_KEYS):
+            if all(key in ours and theirs.get(key) == ours[key] for key in proof):
+                return info
         raise TaskSubmissionError(
             f"Cluster {self._http.name} already has a job {self._request.submission_id}, and it is not ours.",
             task_id=self._request.submission_id,

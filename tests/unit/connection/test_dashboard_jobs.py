@@ -171,6 +171,16 @@ async def test_repeated_submit_finds_the_first(dashboard: Dashboard, client: Das
     assert dashboard.jobs["j1"]["entrypoint"] == "first"
 
 
+async def test_an_agent_whose_submission_was_slow_is_found_again(dashboard: Dashboard, client: DashboardClient) -> None:
+    agent = {"rmcs_control_plane": "cp1", "rmcs_agent": "mac"}
+    await client.submit_job("rmcs-agent-1", "first", metadata=agent)
+    assert await client.submit_job("rmcs-agent-1", "second", metadata=agent) == "rmcs-agent-1"
+    with pytest.raises(TaskSubmissionError, match="not ours"):
+        await client.submit_job("rmcs-agent-1", "third", metadata={**agent, "rmcs_control_plane": "cp2"})
+    with pytest.raises(TaskSubmissionError, match="not ours"):
+        await client.submit_job("rmcs-agent-1", "third", metadata=OURS)
+
+
 @pytest.mark.parametrize(
     "theirs", [None, {}, {**OURS, "rmcs_attempt": "2"}, {**OURS, "rmcs_task": "x"}, {**OURS, "rmcs_control_plane": "x"}]
 )
