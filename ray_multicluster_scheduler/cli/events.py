@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
 from ray_multicluster_scheduler.cli.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
@@ -91,10 +93,10 @@ def _id_of(service: Service, said: str) -> str:
 
 def newest_number(service: Service) -> int:
     """Of the last event that there was: a stream begins with it."""
-    for key, value in _frames(service, {"types": "cluster"}, _ALIVE_S):
-        if key == "id":
-            return int(value)
-    return 0
+    for number, _ in _frames(service, {"types": "cluster"}, _ALIVE_S):
+        if number is not None:
+            return number
+    raise not_a_service(service.address, "nothing of events")
 
 
 def past(service: Service, begin: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
@@ -104,10 +106,9 @@ def past(service: Service, begin: int, newest: int, wanted: dict[str, str | None
     if begin >= newest:
         return
     try:
-        for key, value in _frames(service, {"since": begin}, _SILENCE_S):
-            if key != "data":
+        for _, event in _frames(service, {"since": begin}, _SILENCE_S):
+            if event is None:
                 continue
-            event = json.loads(value)
             if (kinds is None or event["type"] in kinds) and all(event.get(one) in choose[one] for one in choose):
                 yield event
             if int(event.get("number") or 0) >= newest:
@@ -117,35 +118,35 @@ def past(service: Service, begin: int, newest: int, wanted: dict[str, str | None
 
 
 def _following(service: Service, begin: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
-    """For ever; a service that is away is waited for, and nothing is missed."""
-    from ray_multicluster_scheduler.cli.waiting import patiently
+    """For ever; a service that is away is waited for, and nothing is missed or told twice: a number is known when its
+    event is told."""
+    from ray_multicluster_scheduler.cli.waiting import LOOK_AGAIN_S, patiently
     from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 
-    last, away = begin, False
+    last = begin
     while True:
-        if away:
-            patiently(lambda: service.get(path_of("fleet")))
-            say("the service answers again")
         try:
-            for key, value in _frames(service, {**wanted, "since": last}, _ALIVE_S):
-                if key == "id":
-                    last = int(value)
-                elif key == "data":
-                    yield json.loads(value)
-        except (ServiceUnavailableError, TimeoutError) as error:
-            say(f"{str(error) or 'the service is silent'}; it is asked again")
-        away = True
+            for number, event in _frames(service, {**wanted, "since": last}, _ALIVE_S):
+                if event is not None:
+                    yield event
+                last = last if number is None else number
+        except (ServiceUnavailableError, TimeoutError):
+            pass  # it is waited for below, which says so
+        time.sleep(LOOK_AGAIN_S)
+        patiently(lambda: service.get(path_of("fleet")), None)
 
 
-def _frames(service: Service, query: dict[str, Any], silence_s: float) -> Iterator[tuple[str, str]]:
-    """Name and value of each line of a stream of server-sent events."""
+def _frames(
+    service: Service, query: dict[str, Any], silence_s: float
+) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
+    """Number and event of each whole frame of a stream of server-sent events. Half of one is not told."""
     rest = b""
     for piece in service.stream(_PATH, silence_s=silence_s, **query):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            key, sign, value = line.decode(errors="replace").partition(": ")
-            if sign and key:
-                yield key, value
+        *frames, rest = (rest + piece).split(b"\n\n")
+        for frame in frames:
+            said = dict(line.partition(b": ")[::2] for line in frame.split(b"\n"))
+            number, data = said.get(b"id"), said.get(b"data")
+            yield None if number is None else int(number), None if data is None else json.loads(data)
 
 
 def _tell(event: dict[str, Any], output: Format) -> None:

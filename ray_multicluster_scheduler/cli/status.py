@@ -21,6 +21,9 @@ from ray_multicluster_scheduler.cli.output import (
 )
 from ray_multicluster_scheduler.cli.queue import depth_line
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+from ray_multicluster_scheduler.cli.waiting import away_words, patiently
+from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -56,7 +59,8 @@ def look(service: Service) -> dict[str, Any]:
     }
 
 
-def status_picture(seen: dict[str, Any], now: float) -> Group:
+def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group:
+    """``trouble``: why nothing newer was seen."""
     from rich.console import Group
     from rich.text import Text
 
@@ -74,6 +78,8 @@ def status_picture(seen: dict[str, Any], now: float) -> Group:
         "",
         f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]
+    if trouble:
+        parts[1:1] = [Text(escaped(trouble), style="red")]
     if queue["waiting"]:
         parts += ["", waiting_table(queue["waiting"][:_SHOWN], now)]
     more = queue["depth"] - min(len(queue["waiting"]), _SHOWN)
@@ -96,19 +102,26 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _watch(service: Service, every: float, output: Format) -> None:
-    """On a terminal one picture that changes; else one after the other, as JSON one line each."""
+    """On a terminal one picture that changes; else one after the other, as JSON one line each. A service that goes away
+    while it is watched is waited for."""
+    seen = look(service)  # what is wrong from the beginning ends it
     if output is not Format.table or not is_terminal():
         screen = console()
         while True:
-            now = look(service)
             if output is Format.table:
-                screen.print(status_picture(now, time.time()), "")
+                screen.print(status_picture(seen, time.time()), "")
             else:
-                typer.echo(as_text(now, output, compact=True))
+                typer.echo(as_text(seen, output, compact=True))
             time.sleep(every)
+            seen = patiently(lambda: look(service), None)
     from rich.live import Live
 
+    trouble = ""
     with Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(status_picture(look(service), time.time()), refresh=True)
+            live.update(status_picture(seen, time.time(), trouble), refresh=True)
             time.sleep(every)
+            try:
+                seen, trouble = look(service), ""
+            except ServiceUnavailableError as error:
+                trouble = away_words(error)

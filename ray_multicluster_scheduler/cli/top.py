@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.cli.output import console, is_terminal
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
 from ray_multicluster_scheduler.cli.top_state import View, keys_of, press
+from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
 
 MOST_ROWS = 1000
 ANSWER_S = 10.0
@@ -72,6 +73,7 @@ class _Looker:
         self._service, self._every = service, every
         self.seen = seen
         self.trouble: tuple[str, float] | None = None
+        self.refused: NotAllowedError | None = None
         self.paused = False
         self._asked, self._over = threading.Event(), False
         self.news, self._tell = os.pipe()
@@ -100,18 +102,18 @@ class _Looker:
                 os.write(self._tell, b".")
 
     def _look(self) -> None:
-        from ray_multicluster_scheduler.common.exception import SchedulerError
-
         try:
             self.seen = look(self._service)
             self.trouble = None
+        except NotAllowedError as error:  # its token was revoked, or has expired: asking again does not mend that
+            self.refused = error
         except (SchedulerError, OSError, LookupError) as error:
             since = time.time() if self.trouble is None else self.trouble[1]
             self.trouble = (str(error).partition("\n")[0] or type(error).__name__, since)
 
 
 def _show(looker: _Looker) -> None:
-    """Until somebody presses q."""
+    """Until somebody presses q. Raises NotAllowedError if the service lets us in no more."""
     from rich.live import Live
 
     view, screen = View(), console()
@@ -126,6 +128,8 @@ def _show(looker: _Looker) -> None:
                 ready, _, _ = select.select([sys.stdin, looker.news], [], [], _LOOK_S)
                 if looker.news in ready:
                     os.read(looker.news, 1024)
+                if looker.refused is not None:
+                    raise looker.refused
                 if sys.stdin in ready:
                     for key in _keys():
                         view = press(view, key)

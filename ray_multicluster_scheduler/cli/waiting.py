@@ -12,14 +12,16 @@ import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.output import console, is_terminal, say
+from ray_multicluster_scheduler.cli.printed import Printed
 from ray_multicluster_scheduler.cli.service import path_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
 
 LOOK_AGAIN_S = 0.5
-_BACK_AGAIN_S = 30.0
-"""So long a service that was there may be away while somebody waits: it is being started again."""
+BACK_AGAIN_S = 30.0
+"""So long a service that was there may be away while somebody waits for an order: it is being started again. Whoever
+only looks on waits as long as it takes."""
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
@@ -57,75 +59,72 @@ def interrupted_well(service: Service, item_id: str, *, cancel: bool) -> Iterato
 
 
 def wait_until(
-    service: Service, item_id: str, enough: Callable[[str], bool], timeout: float | None = None
+    service: Service,
+    item_id: str,
+    enough: Callable[[str], bool],
+    timeout: float | None = None,
+    patience: float | None = BACK_AGAIN_S,
 ) -> dict[str, Any]:
-    """The item, when its state is enough, or the time is over. Meanwhile the reason why it waits is shown."""
+    """The item, when its state is enough, or the time is over. Meanwhile the reason why it waits is shown. For
+    ``patience`` see :func:`patiently`."""
     deadline = Deadline(timeout)
     with Reason() as reason:
         while True:
-            item = patiently(lambda: service.get(path_of("items", item_id)))
+            item = patiently(lambda: service.get(path_of("items", item_id)), patience)
             if enough(item["state"]) or deadline.over:
                 return dict(item)
-            reason.show(_why(service, item))
+            reason.show(_why(service, item, patience))
             left = deadline.left()
             time.sleep(LOOK_AGAIN_S if left is None else min(LOOK_AGAIN_S, left))
 
 
 def follow(
-    service: Service, item_id: str, write: Callable[[str], object], timeout: float | None = None
+    service: Service,
+    item_id: str,
+    write: Callable[[str], object],
+    timeout: float | None = None,
+    tail: int | None = None,
 ) -> dict[str, Any]:
-    """What it prints, as it comes, until it is over, or the time is; returns it as it is then. An attempt's output that
-    was heard before the service was away is not told again."""
+    """What it prints, as it comes, until it is over, or the time is; returns it as it is then.
+
+    Attempt after attempt; of the first one with ``tail`` only so many lines of what it had printed. A service that is
+    away is waited for, and what was heard before is not told again."""
     from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 
-    printed, deadline = _Printed(write), Deadline(timeout)
+    printed, deadline, number = Printed(write), Deadline(timeout), 0
     while True:
-        item = wait_until(service, item_id, lambda state: state not in _BEFORE_ITS_START, deadline.left())
-        printed.attempt(int(item.get("attempt", 0)))
+        left = deadline.left()
+        item = wait_until(service, item_id, lambda state: state not in _BEFORE_ITS_START, left, patience=left)
+        newest = int(item.get("attempt", 0))
+        number = min(number or newest, newest)  # what was not written when it was killed is not known any more
+        printed.attempt(number)
+        path, attempt = path_of("items", item_id, "logs"), number or None
         try:
+            if tail is not None:
+                printed.begin_with(service.fetch(path, attempt=attempt), tail)
+                tail = None
             if not deadline.over:
                 # A silence is no end: whoever has a deadline looks now and then whether that is over.
                 silence_s = None if timeout is None else max(0.1, deadline.left() or 0.0)
-                for piece in service.stream(path_of("items", item_id, "logs"), silence_s=silence_s, follow=True):
+                for piece in service.stream(path, silence_s=silence_s, follow=True, attempt=attempt):
                     printed.hear(piece)
                     if deadline.over:
                         break
         except (ServiceUnavailableError, TimeoutError):
             pass  # whether it is over is asked below, and the service waited for
-        item = wait_until(service, item_id, lambda _: True)
-        if exit_codes.is_over(item["state"]) or deadline.over:
+        item = wait_until(service, item_id, lambda _: True, patience=deadline.left())
+        newest = int(item.get("attempt", 0))
+        if deadline.over or (exit_codes.is_over(item["state"]) and newest <= number):
             return item
-        time.sleep(LOOK_AGAIN_S)
+        if newest > number:
+            number += 1
+        else:
+            time.sleep(LOOK_AGAIN_S)
 
 
-class _Printed:
-    """Knows how much of an attempt's output was written."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        import codecs
-
-        self._write, self._number, self._told, self._heard = write, -1, 0, 0
-        self._new_decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoder = self._new_decoder("replace")
-
-    def attempt(self, number: int) -> None:
-        """It is told from its beginning now."""
-        if number != self._number:
-            self._number, self._told = number, 0
-        self._heard, self._decoder = 0, self._new_decoder("replace")
-
-    def hear(self, piece: bytes) -> None:
-        text = self._decoder.decode(piece)
-        new = text[max(0, self._told - self._heard) :]
-        self._heard += len(text)
-        if new:
-            self._told = self._heard
-            self._write(new)
-
-
-def _why(service: Service, item: dict[str, Any]) -> str:
+def _why(service: Service, item: dict[str, Any], patience: float | None) -> str:
     """In one line: what it waits for."""
-    story = patiently(lambda: service.get(path_of("items", item["id"], "explain")))
+    story = patiently(lambda: service.get(path_of("items", item["id"], "explain")), patience)
     sentence = str(story.get("sentence") or "").partition("\n")[0]
     return f"{item['id']} is {item['state']}: {sentence}" if sentence else f"{item['id']} is {item['state']}"
 
@@ -159,22 +158,32 @@ class Reason:
             self._spinner.stop()
 
 
-def patiently(ask: Callable[[], Any]) -> Any:
-    """A service that is being started again is waited for."""
+def patiently(ask: Callable[[], Any], patience: float | None = BACK_AGAIN_S) -> Any:
+    """A service that is away, as it is being started again, is waited for: so many seconds, or as long as it takes.
+    That is said once, and so is its end. What it refuses is not asked again."""
     from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 
-    until = time.monotonic() + _BACK_AGAIN_S
-    told = False
+    deadline, told = Deadline(patience), False
     while True:
         try:
-            return ask()
+            answer = ask()
         except (ServiceUnavailableError, TimeoutError) as error:
-            if time.monotonic() > until:
+            if deadline.over:
                 raise
             if not told:
-                say(f"{error}; it is asked again")
+                say(away_words(error))
                 told = True
             time.sleep(LOOK_AGAIN_S)
+            continue
+        if told:
+            say("the service answers again")
+        return answer
+
+
+def away_words(error: Exception) -> str:
+    """That it is away, why, and what happens then."""
+    why = str(getattr(error, "message", "")) or "the service says nothing any more."
+    return f"{why} This goes on when it is back; Ctrl+C ends it."
 
 
 def to_stdout(text: str) -> None:

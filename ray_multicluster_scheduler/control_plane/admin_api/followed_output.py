@@ -15,8 +15,11 @@ LOOK_AGAIN_S = 0.2
 """Output is looked for so often."""
 
 
-async def of_task(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """From the newest attempt on, until it is over. No thread waits for it: many may follow."""
+async def of_task(
+    runtime: ServiceRuntime, item: Item, still: Callable[[], bool], *, alone: bool = False
+) -> AsyncIterator[bytes]:
+    """From the newest attempt on, until it is over; with ``alone`` of that attempt only. No thread waits for it: many
+    may follow."""
     attempt, told = max(item.attempt, 1), 0
     while still():
         over, newest = item.done() or runtime.closed, max(item.attempt, 1)
@@ -24,27 +27,30 @@ async def of_task(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]
         if len(text) > told:
             yield text[told:].encode()
             told = len(text)
-        elif newest > attempt:
+        elif newest > attempt and not alone:
             attempt, told = attempt + 1, 0
-        elif over:
+        elif over or newest > attempt:
             return
         else:
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def of_job(runtime: ServiceRuntime, item: Item, still: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Attempt after attempt, as the cluster tells it."""
-    seen = 0
+async def of_job(
+    runtime: ServiceRuntime, item: Item, still: Callable[[], bool], only: int | None = None
+) -> AsyncIterator[bytes]:
+    """Attempt after attempt, as the cluster tells it, or ``only`` the one of this number."""
+    seen = 0 if only is None else only - 1
     while still():
         over = item.done() or runtime.closed
         attempt = job_logs.started_attempt(runtime, item.id)
-        if attempt is not None and attempt.number > seen:
-            seen = attempt.number
+        newest = 0 if attempt is None else attempt.number
+        if attempt is not None and newest > seen and only in (None, newest):
+            seen = newest
             async for piece in job_logs.tail(runtime, item.id, attempt):
                 if not still():
                     return
                 yield piece.encode()
-        elif over:
+        elif over or (only is not None and newest > only):
             return
         else:
             await asyncio.sleep(LOOK_AGAIN_S)

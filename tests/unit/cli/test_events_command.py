@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
 from ray_multicluster_scheduler.cli import events
+from ray_multicluster_scheduler.cli.service import Service
+from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -89,8 +92,52 @@ def test_a_service_that_is_started_again_is_waited_for(
     monkeypatch.setattr(events, "_tell", heard)
     done = rmcs("events", "-f", "--since", "0")
     assert done.code == 130
-    assert "answers again" in done.err
     assert numbers == sorted(set(numbers))
+
+
+def test_an_event_of_which_only_the_number_came_is_not_missed(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the service is killed between two packets."""
+    whole, cut = Service.stream, []
+
+    def broken(self: Service, path: str, **query: Any) -> Iterator[bytes]:
+        for piece in whole(self, path, **query):
+            before, sign, _ = piece.partition(b"id: 3\n")
+            if sign and "since" in query and not cut:
+                cut.append(piece)
+                yield before + sign
+                raise ServiceUnavailableError("The connection was lost.")
+            yield piece
+
+    def heard(event: dict[str, Any], _: object) -> None:
+        numbers.append(event["number"])
+        if len(numbers) == 6:
+            raise KeyboardInterrupt
+
+    numbers: list[int] = []
+    monkeypatch.setattr(Service, "stream", broken)
+    monkeypatch.setattr(events, "_tell", heard)
+    assert rmcs("events", "-f", "--since", "0").code == 130
+    assert cut
+    assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_token_that_is_revoked_meanwhile_ends_it(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def tell(event: dict[str, Any], _: object) -> None:
+        if not heard:
+            service.book.revoke(service.token.split("_")[1], force=True)
+        heard.append(event)
+
+    monkeypatch.setattr(events, "_tell", tell)
+    done = rmcs("events", "-f", "--since", "0")
+    assert done.code == 1
+    assert "does not take the token" in done.err
+    assert "goes on when it is back" not in done.err
 
 
 @pytest.mark.parametrize(

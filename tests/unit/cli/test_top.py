@@ -219,20 +219,20 @@ def test_without_a_terminal(service: HttpService, rmcs: Rmcs) -> None:
 
 
 class Terminal:
-    """A real one of 100 columns and 20 lines, in which `rmcs top` runs."""
+    """A real one of 100 columns and 20 lines, in which `rmcs top`, or another command, runs."""
 
     CODE = (
         "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-        "from ray_multicluster_scheduler.main import main; sys.exit(main(['top', '--every', '0.5']))"
+        "from ray_multicluster_scheduler.main import main; sys.exit(main(sys.argv[1:]))"
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *words: str) -> None:
         self.ours, self._theirs = pty.openpty()
         self.resize(100, 20)
         self.before = termios.tcgetattr(self._theirs)
         environ = {name: one for name, one in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", self.CODE],
+            [sys.executable, "-c", self.CODE, *(words or ("top", "--every", "0.5"))],
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
@@ -326,3 +326,8 @@ class TestInATerminal:
         terminal.until(f"at {service.address}")
         terminal.type("q")
         assert terminal.end() == 0
+
+    def test_a_token_that_is_revoked_ends_it(self, terminal: Terminal, service: HttpService) -> None:
+        service.book.revoke(service.token.split("_")[1], force=True)
+        assert terminal.end() == 1
+        assert "does not take the token from RMCS_TOKEN" in terminal.text.partition("\x1b[?1049l")[2]

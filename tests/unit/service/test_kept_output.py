@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ResultLostError
+from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
 from tests.support.links import FakeClock
@@ -179,3 +182,49 @@ def test_over_http_it_is_read_and_followed_after_a_restart(tmp_path: Path) -> No
         service.restart()
         assert service.get("/api/v1/items/t/logs") == b"hello\n"
         assert service.get("/api/v1/items/t/logs?follow=true") == b"hello\n"
+
+
+def test_one_attempt_is_followed_to_its_own_end(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.submit("t", retries=1, lost_retries=1, crash_retries=1)
+        item = service.plane.look("t")
+        assert item is not None
+        prints(service.plane, running(item).id, "first\n")
+        with ThreadPoolExecutor() as threads:
+            one = threads.submit(service.get, "/api/v1/items/t/logs?follow=true&attempt=1")
+            service.plane.end(CallResult("t", 1, "failed", code="CRASH", message="it fell"))
+            until(lambda: item.attempt == 2)
+            prints(service.plane, running(item).id, "second\n", attempt=2)
+            assert one.result(30) == b"first\n"
+            two = threads.submit(service.get, "/api/v1/items/t/logs?follow=true&attempt=2")
+            assert service.get("/api/v1/items/t/logs?follow=true&attempt=1") == b"first\n", "also when it is over"
+            service.plane.end(CallResult("t", 2, "succeeded"))
+            assert two.result(30) == b"second\n"
+
+
+def test_one_attempt_of_a_job_is_followed_to_its_own_end(tmp_path: Path) -> None:
+    class Dashboard:
+        def client(self, _: str) -> Dashboard:
+            return self
+
+        async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+            yield f"of {submission_id}\n"
+
+        async def close(self) -> None: ...
+
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+        service.post("/api/v1/items", {"task": said})
+        until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+        with ThreadPoolExecutor() as threads:
+            one = threads.submit(service.get, "/api/v1/items/j/logs?follow=true&attempt=1")
+            service.plane.post(events.AttemptFinished("j", 1, "failed", failure=FailureClass.USER, sentence="it broke"))
+            until(lambda: service.get("/api/v1/items/j")["attempt"] == 2)
+            first = one.result(30)
+            two = threads.submit(service.get, "/api/v1/items/j/logs?follow=true&attempt=2")
+            until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+            service.plane.post(events.AttemptFinished("j", 2, "succeeded"))
+            second = two.result(30)
+        assert (first.count(b"of "), second.count(b"of ")) == (1, 1)
+        assert first != second

@@ -326,7 +326,8 @@ async def result(request: Request, item_id: str) -> Response:
 async def logs(
     request: Request, item_id: str, attempt: int | None = None, stream: str | None = None, follow: bool = False
 ) -> Response:
-    """What an attempt printed, the newest one by default; with ``follow`` as it comes, until the item is over."""
+    """What an attempt printed, the newest one by default; with ``follow`` as it comes, until the item is over, or with
+    ``attempt`` too until that one is: whoever is cut off knows then what it has heard of which."""
     runtime = runtime_of(request)
     item = await runtime.look(item_id)
     if item is None:
@@ -345,8 +346,9 @@ async def logs(
             known = item.cluster is not None and item.attempt > 0
             return PlainTextResponse(await followed_output.of_old_job(runtime, item) if known else "")
         if follow:
-            return StreamingResponse(followed_output.of_job(runtime, item, still), media_type="text/plain")
+            return StreamingResponse(followed_output.of_job(runtime, item, still, attempt), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
-    if follow and not item.done():
-        return StreamingResponse(followed_output.of_task(runtime, item, still), media_type="text/plain")
+    if follow and not item.done() and attempt in (None, item.attempt):
+        told = followed_output.of_task(runtime, item, still, alone=attempt is not None)
+        return StreamingResponse(told, media_type="text/plain")
     return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))

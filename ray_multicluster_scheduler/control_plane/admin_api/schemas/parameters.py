@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "refresh": ("Ask the clusters themselves first.", False),
     "attempt": ("Of this attempt; the newest one by default.", 1),
     "stream": ("Only what was printed to stdout, or to stderr.", "stdout"),
-    "follow": ("Go on as it comes, until the item is over.", False),
+    "follow": ("Go on as it comes, until the item is over; with `attempt` until that one is.", False),
     "dry_run": ("Change nothing: say what would be.", False),
     "token_id": ("The id of a token, which is no secret.", "k3v9x2ab"),
     "force": ("Also the last token of an admin.", False),

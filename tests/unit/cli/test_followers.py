@@ -1,0 +1,277 @@
+"""Commands that look on outlive a service that is killed and started again: nothing is missed, nothing told twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_multicluster_scheduler.cli import printed, task, waiting
+from ray_multicluster_scheduler.cli.printed import Printed, last_lines
+from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from tests.support.eventually import until
+from tests.support.running_service import RunningService
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.test_top import Terminal
+from tests.unit.service.http_service import HttpService
+
+ROOT = Path(__file__).resolve().parents[3]
+AWAY = "This goes on when it is back; Ctrl+C ends it."
+
+
+class Follower:
+    """A command in a process of its own."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        name = "-".join(re.sub(r"\W", "", word) for word in words)
+        self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            command = [sys.executable, "-m", "ray_multicluster_scheduler", *words]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_text().rpartition("\n")[0].splitlines()]
+
+    def until(self, holds: Callable[[], object]) -> None:
+        until(lambda: self.process.poll() is not None or holds(), 90)
+        assert self.process.poll() is None, self.err.read_text()
+
+    def interrupted(self) -> str:
+        """What it said, after Ctrl+C."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(30) == 130
+        return self.err.read_text()
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    """A real one, whose cluster does not answer."""
+    config = tmp_path / "clusters.yaml"
+    config.write_text("clusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9'}\n")
+    with RunningService(config, tmp_path / "state") as service:
+        monkeypatch.setenv("RMCS_HOME", str(service.state))
+        yield service
+
+
+def test_a_service_that_is_killed_and_started_again(running: RunningService, rmcs: Rmcs, tmp_path: Path) -> None:
+    owner = json.loads(rmcs("status", "-o", "json").out)["user"]
+    assert rmcs("queue", "pause", "--owner", owner).code == 0  # what is submitted waits
+    assert rmcs("job", "submit", "--no-wait", "--submission-id", "first", "--", "true").code == 0
+    events = Follower(tmp_path, "events", "-f", "--since", "0", "-o", "json")
+    status = Follower(tmp_path, "status", "--watch", "--every", "0.2", "-o", "json")
+    logs = Follower(tmp_path, "job", "logs", "-f", "first")
+    everybody = (events, status, logs)
+    try:
+        events.until(lambda: [one for one in events.lines() if one.get("id") == "first"])
+        status.until(lambda: len(status.lines()) > 1)
+        logs.until(lambda: "first is " in logs.err.read_text())
+        running.kill()
+        for one in everybody:
+            one.until(lambda one=one: AWAY in one.err.read_text())  # type: ignore[misc]  # bound at once
+        seen = len(status.lines())
+        running.start()
+        assert rmcs("job", "submit", "--no-wait", "--submission-id", "second", "--", "true").code == 0
+        events.until(lambda: [one for one in events.lines() if one.get("id") == "second"])
+        status.until(lambda: len(status.lines()) > seen + 1)
+        logs.until(lambda: "answers again" in logs.err.read_text())
+        for one in everybody:
+            said = one.interrupted()
+            assert said.count(AWAY) == 1, said
+            assert said.count("the service answers again") == 1, said
+            assert "Traceback" not in said
+        numbers = [one["number"] for one in events.lines() if one["number"] is not None]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert status.lines()[-1]["queue"]["depth"] == 2
+        assert logs.out.read_text() == ""
+    finally:
+        for one in everybody:
+            if one.process.poll() is None:
+                one.process.kill()
+            one.process.wait()
+
+
+def state(service: HttpService, item_id: str) -> str:
+    return str(service.get(f"/api/v1/items/{item_id}")["state"])
+
+
+def prints(service: HttpService, text: str, attempt: int = 1) -> None:
+    runtime = service.plane.runtime
+    runtime.ask(lambda: runtime.collector.output("mac", "t1", attempt, "stdout", text))
+
+
+def killed(service: HttpService) -> None:
+    """What is not written is lost; it stays away until it is started."""
+    service.plane.runtime._stored.write_output = lambda: None  # type: ignore[method-assign]  # a kill does not do it
+    service.stop()
+
+
+class TestLogs:
+    @pytest.fixture
+    def heard(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What the command wrote so far."""
+        pieces: list[str] = []
+        monkeypatch.setattr(task, "to_stdout", pieces.append)
+        return pieces
+
+    def followed(self, rmcs: Rmcs, *deeds: Callable[[], object]) -> None:
+        """While these things happen one after the other."""
+
+        def happen() -> None:
+            for deed in deeds:
+                deed()
+
+        thread = threading.Thread(target=happen)
+        thread.start()
+        done = rmcs("task", "logs", "-f", "t1")
+        thread.join()
+        assert done.code == 0
+
+    def submitted(self, service: HttpService, **values: Any) -> None:
+        service.submit("t1", **values)
+        until(lambda: state(service, "t1") == "RUNNING")
+
+    def is_heard(self, heard: list[str], text: str) -> Callable[[], None]:
+        return lambda: until(lambda: "".join(heard) == text)
+
+    def test_what_was_not_written_when_it_was_killed_hides_nothing_of_what_follows(
+        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said: list[str] = []
+        monkeypatch.setattr(waiting, "say", said.append)
+        self.submitted(service)
+        prints(service, "step 1\n")
+        service.plane.runtime.ask(service.plane.runtime._stored.write_output)
+        until(lambda: service.plane.store.output("t1", 1))
+        prints(service, "step 2\n")
+        self.followed(
+            rmcs,
+            self.is_heard(heard, "step 1\nstep 2\n"),
+            lambda: killed(service),
+            lambda: until(lambda: AWAY in "".join(said)),
+            service.start,
+            lambda: prints(service, "step 3\n"),
+            self.is_heard(heard, "step 1\nstep 2\nstep 3\n"),
+            lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
+        )
+        assert "".join(heard) == "step 1\nstep 2\nstep 3\n"
+        assert [AWAY in one for one in said] == [True, False]
+        assert said[1] == "the service answers again"
+
+    def test_a_second_attempt_is_not_told_again(self, service: HttpService, rmcs: Rmcs, heard: list[str]) -> None:
+        self.submitted(service, crash_retries=1, retries=1, lost_retries=1)
+        prints(service, "first\n")
+        self.followed(
+            rmcs,
+            self.is_heard(heard, "first\n"),
+            lambda: service.plane.end(CallResult("t1", 1, "failed", code="CRASH", message="it fell")),
+            lambda: until(lambda: service.get("/api/v1/items/t1")["attempt"] == 2),
+            lambda: until(lambda: state(service, "t1") == "RUNNING"),
+            lambda: prints(service, "second\n", 2),
+            self.is_heard(heard, "first\nsecond\n"),
+            service.restart,
+            lambda: prints(service, "third\n", 2),
+            self.is_heard(heard, "first\nsecond\nthird\n"),
+            lambda: service.plane.end(CallResult("t1", 2, "succeeded")),
+        )
+        assert "".join(heard) == "first\nsecond\nthird\n"
+
+
+class TestPrinted:
+    def told(self, *connections: str, size: int = 3, kept: int = 1000) -> str:
+        out: list[str] = []
+        one = Printed(out.append)
+        for text in connections:
+            one.attempt(1)
+            data = text.encode()
+            for at in range(0, len(data), size):
+                one.hear(data[at : at + size])
+        return "".join(out)
+
+    @pytest.mark.parametrize("size", [1, 4, 1000])
+    @pytest.mark.parametrize(
+        ("connections", "text"),
+        [
+            (["a\nb\n", "a\nb\n"], "a\nb\n"),
+            (["a\nb", "a\nb\nc\n"], "a\nb\nc\n"),
+            (["tick 1\ntick 2\n", "tick 1\ntick 3\ntick 4\n"], "tick 1\ntick 2\ntick 3\ntick 4\n"),
+            (["a\nhalf a li", "a\nb\n"], "a\nhalf a li\nb\n"),
+            (["ü\n", "ü\n", "ü\nö\n"], "ü\nö\n"),
+            (["a\nb\n", "a\nc\n", "a\nc\nd\n"], "a\nb\nc\nd\n"),
+            (["", "a\n"], "a\n"),
+        ],
+    )
+    def test_what_is_told_again(self, connections: list[str], text: str, size: int) -> None:
+        assert self.told(*connections, size=size) == text
+
+    def test_of_much_only_the_end_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(printed, "_KEPT", 20)
+        text = "".join(f"line {number}\n" for number in range(50))
+        assert self.told(text, text + "new\n", text + "new\n") == text + "new\n"
+        other = text.removesuffix("line 49\n") + "line 50\n"
+        assert self.told(text, other, other + "line 51\n") == text + "line 50\nline 51\n"
+
+    def test_another_attempt_is_another_text(self) -> None:
+        out: list[str] = []
+        one = Printed(out.append)
+        for number in (1, 2):
+            one.attempt(number)
+            one.hear(b"same\n")
+        assert out == ["same\n", "same\n"]
+
+    @pytest.mark.parametrize(("lines", "text"), [(0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")])
+    def test_last_lines(self, lines: int, text: str) -> None:
+        assert last_lines("a\nb\nc", lines) == text
+
+
+class TestPatience:
+    def ask(self, *answers: Exception | str) -> Callable[[], str]:
+        left = list(answers)
+
+        def one() -> str:
+            answer = left.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return one
+
+    def test_who_looks_on_waits_as_long_as_it_takes(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        now = [0.0]
+        monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(waiting.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 3600))
+        away = ServiceUnavailableError("It does not answer.")
+        assert waiting.patiently(self.ask(away, away, TimeoutError(), "here"), None) == "here"
+        assert capsys.readouterr().err == f"rmcs: It does not answer. {AWAY}\nrmcs: the service answers again\n"
+        with pytest.raises(ServiceUnavailableError):
+            waiting.patiently(self.ask(away, away, "here"))
+
+    def test_what_is_refused_is_not_asked_again(self) -> None:
+        with pytest.raises(NotAllowedError):
+            waiting.patiently(self.ask(NotAllowedError("no"), "here"), None)
+
+
+def test_status_on_a_terminal_says_that_the_service_is_away(service: HttpService) -> None:
+    terminal = Terminal("status", "--watch", "--every", "0.3")
+    try:
+        terminal.until("mac")
+        service.stop()
+        terminal.until("Ctrl+C ends it.")
+        service.start()
+        while "ends it" in terminal.text:
+            terminal.text = ""
+            terminal.until("Nothing waits.")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    finally:
+        terminal.close()
