@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.late_group import Late, LateGroup
+from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.wrong_values import clearer
 
 
@@ -79,8 +80,8 @@ def options(
 
 
 @app.command()
-def version() -> None:
+def version(output: Output = Format.table) -> None:
     """Print the version."""
     from ray_multicluster_scheduler import __version__
 
-    typer.echo(__version__)
+    emit({"version": __version__}, output, lambda: __version__)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray_multicluster_scheduler.cli.output import show
+from ray_multicluster_scheduler.cli.output import Format, emit
 
 MOST_NAMED = 10
 
 
-def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str]) -> None:
+def order(
+    cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str], output: Format
+) -> None:
     """Ask all, and print what each did: ``done`` says what, and ``told`` what that means for its items there.
 
     Raises SchedulerError if one refused or did not answer, NotThereError if no program has such a cluster,
@@ -19,16 +21,21 @@ def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[
     from ray_multicluster_scheduler.cli.running_programs import ask_all
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
-    strangers, refused, steps, obeyed = [], [], [], 0
+    obeyed: list[dict[str, Any]] = []
+    strangers, refused, steps = [], [], []
     for pid, answer in ask_all(question):
         if "items" in answer:
-            obeyed += 1
-            show(f"process {pid} ({answer['program']['command']}): {cluster} {done}; {told(answer['items'])}")
+            obeyed.append({"process": pid, "command": answer["program"]["command"], "items": list(answer["items"])})
         elif answer.get("error") == "ConfigurationError":
             strangers.append(f"process {pid}: {answer.get('message')}")
         else:
             refused.append(f"process {pid}: {answer.get('message') or 'no answer'}")
             steps.append(str(answer.get("next_step") or ""))
+    if obeyed:
+        lines = [
+            f"process {one['process']} ({one['command']}): {cluster} {done}; {told(one['items'])}" for one in obeyed
+        ]
+        emit({"programs": obeyed}, output, lambda: "\n".join(lines))
     if refused:
         raise SchedulerError("\n".join(refused), cluster=cluster, next_step=next(filter(None, steps), ""))
     if not obeyed:

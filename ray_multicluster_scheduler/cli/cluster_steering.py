@@ -85,10 +85,8 @@ def _order(
         return
     from ray_multicluster_scheduler.cli.cluster_orders import order
 
-    if output is not Format.table:
-        raise typer.BadParameter("without a service, programs that run now are told: -o is for what a service answers.")
     known = {"cordon": "drain"}.get(verb, verb)  # a program that is told to drain does not wait
-    order(name, {known.replace("-", "_"): name, **(said or {})}, done, told)
+    order(name, {known.replace("-", "_"): name, **(said or {})}, done, told, output)
 
 
 def _drained(service: Service, name: str, answer: dict[str, Any], timeout: float | None) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ray_multicluster_scheduler.cli.exit_codes import NOT_DONE
-from ray_multicluster_scheduler.cli.output import Format, Output, console, emit, plain_table, say
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet import LocalCluster
@@ -25,6 +26,7 @@ _TO_DO = {
     "paused": f"its processes are stopped (SIGSTOP); let them go on with `kill -CONT`, or {_ANEW}",
     "not answering": f"look again in a moment (`rmcs fleet status`); if it stays so, {_ANEW}",
 }
+_NONE = "No local fleet is up. Start one with `rmcs fleet up`."
 TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
 
 
@@ -33,6 +35,7 @@ def up(
     clusters: Annotated[int, typer.Option("--clusters", "-n", min=1, max=16, help="How many clusters.")] = 2,
     cpus: Annotated[int, typer.Option("--cpus", min=1, help="CPUs that each cluster offers.")] = 2,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until Ctrl+C, then stop them.")] = False,
+    output: Output = Format.table,
 ) -> None:
     """Start local clusters; they stay up in the background until `rmcs fleet down`.
 
@@ -45,43 +48,38 @@ def up(
 
     home = FleetHome()
     if background.running(home) is not None:
-        _start_what_died(home)
+        _start_what_died(home, output)
         return
     python = find_ray_python()
     described = describe(clusters, cpus)
     say(f"starting {clusters} local Ray cluster{'s' if clusters > 1 else ''} (about 10 seconds) …")
     if foreground:
-        hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: _announce(home, "Ctrl+C"))
-        typer.echo("The local fleet is stopped.")
+        ready = partial(_announce, home, "Ctrl+C", output)
+        hold(home, described, ray_python=python, progress=_progress, ready=lambda _fleet: ready())
+        say("the local fleet is stopped")
     else:
         background.start(home, described, ray_python=python, progress=_progress)
-        _announce(home, "`rmcs fleet down`")
+        _announce(home, "`rmcs fleet down`", output)
 
 
 @app.command()
-def down() -> None:
+def down(output: Output = Format.table) -> None:
     """Stop the local fleet and remove everything of it, also what a killed one left."""
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
     stopped = background.stop(FleetHome())
-    typer.echo("The local fleet is stopped." if stopped else "No local fleet is up.")
+    say("the local fleet is stopped" if stopped else "no local fleet is up")
+    if output is not Format.table:
+        emit({"stopped": stopped}, output, str)
 
 
 @app.command()
 def status(output: Output = Format.table) -> None:
     """Show each local cluster: state, published addresses, process ids."""
-    from ray_multicluster_scheduler.local_fleet import background
-    from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, status_as_json
+    from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
-    home = FleetHome()
-    if output is Format.table:
-        _print_status(home)
-        return
-    found = background.status(home)
-    config = str(home.config_path) if found else None
-    clusters = [status_as_json(each) for each in found]
-    emit({"up": bool(found), "config": config, "clusters": clusters}, output, str)
+    _print_status(FleetHome(), output)
 
 
 def describe(count: int, cpus: int) -> list[LocalCluster]:
@@ -96,13 +94,14 @@ def _progress(cluster: str, text: str) -> None:
     say(f"   {cluster}: {text}")
 
 
-def _announce(home: FleetHome, how_to_stop: str) -> bool:
-    _print_status(home)
-    typer.echo(f"Use it:  export RMCS_CONFIG={home.config_path}\nStop it: {how_to_stop}")
+def _announce(home: FleetHome, how_to_stop: str, output: Format) -> bool:
+    _print_status(home, output)
+    say(f"use it:  export RMCS_CONFIG={home.config_path}")
+    say(f"stop it: {how_to_stop}")
     return True
 
 
-def _start_what_died(home: FleetHome) -> None:
+def _start_what_died(home: FleetHome, output: Format) -> None:
     """Ends with 1, and what to do, if something is wrong that only a person can judge."""
     from ray_multicluster_scheduler.local_fleet import background
 
@@ -110,26 +109,29 @@ def _start_what_died(home: FleetHome) -> None:
     if died:
         say(f"the local fleet is up, but {_and(died)} died: starting again (about 10 seconds) …")
         background.start_again(home, died, _progress)
-        typer.echo(f"Started again, under the same addresses: {_and(died)}.")
+        say(f"started again, under the same addresses: {_and(died)}")
     else:
-        typer.echo("A local fleet is up already.")
-    if not _print_status(home):
+        say("a local fleet is up already")
+    if not _print_status(home, output):
         raise typer.Exit(NOT_DONE)
 
 
-def _print_status(home: FleetHome) -> bool:
+def _print_status(home: FleetHome, output: Format) -> bool:
     """Is all of it up? If not, what to do is said."""
     from ray_multicluster_scheduler.local_fleet import background
+    from ray_multicluster_scheduler.local_fleet.fleet_home import status_as_json
 
     found = background.status(home)
-    if not found:
-        typer.echo("No local fleet is up. Start one with `rmcs fleet up`.")
-        return False
-    console().print(plain_table(TITLES, [_cells(each) for each in found]))
+    told = {
+        "up": bool(found),
+        "config": str(home.config_path) if found else None,
+        "clusters": [status_as_json(each) for each in found],
+    }
+    emit(told, output, lambda: plain_table(TITLES, [_cells(each) for each in found]) if found else _NONE)
     for each in found:
         if each.state in _TO_DO:
             say(f"{each.name} is {each.state}: {_TO_DO[each.state]}")
-    return all(each.state == "up" for each in found)
+    return bool(found) and all(each.state == "up" for each in found)
 
 
 def _and(names: list[str]) -> str:

@@ -116,6 +116,7 @@ def stop(
 @app.command()
 def delete(
     job_id: _Job,
+    output: Output = Format.table,
     address: Address = None,
     verify: as_ray.Verify = "true",
     headers: as_ray.Headers = None,
@@ -126,8 +127,9 @@ def delete(
     """Forget a job that is over, and its history. What Ray keeps of it in its cluster is not touched."""
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
-    service.delete(path_of("items", found))
+    answer = service.delete(path_of("items", found))
     say(f"{found} is forgotten")
+    emit(answer, output, lambda: found)
 
 
 @app.command("list")

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -69,13 +69,16 @@ def as_text(data: Any, output: Format, *, compact: bool = False) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for one command. Without a terminal, or with NO_COLOR, it writes no control characters."""
+    """A console for one command. Without a terminal, or with NO_COLOR, it writes no colours, and no other styles."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     terminal = is_terminal(stderr=stderr)
     width = shutil.get_terminal_size().columns if terminal else PIPE_WIDTH
-    return Console(file=stream, force_terminal=terminal, width=width, highlight=False, emoji=False, soft_wrap=False)
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(
+        file=stream, force_terminal=terminal, color_system=colours, width=width, highlight=False, emoji=False
+    )
 
 
 def is_terminal(*, stderr: bool = False) -> bool:

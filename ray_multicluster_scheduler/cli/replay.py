@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import show
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, show
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation.history import Line
@@ -21,6 +21,7 @@ def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `make sim-test` wrote.", dir_okay=False)],
     everything: Annotated[bool, typer.Option("--all", help="Also timers, questions and what is published.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what the judges say.")] = False,
+    output: Output = Format.table,
 ) -> None:
     """Feed a recorded run to the scheduler's brain.
 
@@ -28,7 +29,7 @@ def replay(
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.simulation.checker import judge
-    from ray_multicluster_scheduler.simulation.history import read_history
+    from ray_multicluster_scheduler.simulation.history import Fed, read_history
     from ray_multicluster_scheduler.simulation.replay import replay as feed
 
     try:
@@ -36,15 +37,20 @@ def replay(
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}.", next_step="give a file") from None
     done = feed(recorded)
-    if not quiet:
+    if not quiet and output is Format.table:
         for number, line in enumerate(done.history):
             text = line_text(line, everything=everything)
             if text:
                 show(f"{number:>6} {line.at:>12.3f} {text}")
     violations = judge(done.history) if done.error is None else []
-    for violation in violations:
-        show(str(violation))
-    show(_summary(done, len(violations)))
+    fed = sum(isinstance(line, Fed) for line in done.history)
+    told = {
+        "events": fed,
+        "differs_at": done.differs_at,
+        "violations": [str(one) for one in violations],
+        "error": None if done.error is None else repr(done.error),
+    }
+    emit(told, output, lambda: "\n".join([*map(str, violations), _summary(done, fed, len(violations))]))
     if violations or done.error is not None:
         raise typer.Exit(1)
 
@@ -67,10 +73,7 @@ def line_text(line: Line, *, everything: bool) -> str:
     return f"    → {step.task_id} {step.state} (attempt {step.attempt}{where}): {step.code}, {step.sentence}"[:_MOST]
 
 
-def _summary(done: Replayed, violations: int) -> str:
-    from ray_multicluster_scheduler.simulation.history import Fed
-
-    fed = sum(isinstance(line, Fed) for line in done.history)
+def _summary(done: Replayed, fed: int, violations: int) -> str:
     answers = "as recorded" if done.differs_at is None else f"not as recorded, from line {done.differs_at} on"
     judged = f"{violations} violations" if done.error is None else f"it raised {done.error!r}"
     return f"{fed} events; answers {answers}; {judged}"

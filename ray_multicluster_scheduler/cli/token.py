@@ -45,11 +45,13 @@ def list_tokens(output: Output = Format.table, address: Address = None) -> None:
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rmcs token list` shows it.")],
     force: Annotated[bool, typer.Option("--force", help="Although it is the last one of an admin.")] = False,
+    output: Output = Format.table,
     address: Address = None,
 ) -> None:
     """Let nobody in with a token any more; who is in with it is put out."""
     gone = connect(address).delete(path_of("tokens", token_id), force=force)
     say(f"{gone['id']} of {gone['user']} lets nobody in any more")
+    emit(gone, output, lambda: str(gone["id"]))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import say
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
 
 def trace(
-    out: Annotated[Path, typer.Argument(help="The CSV file to write.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The CSV file to write.")],
+    output: Output = Format.table,
     address: Address = None,
 ) -> None:
     """Write what a service has run as a trace.
@@ -30,3 +31,4 @@ def trace(
         ) from error
     items = len(data.splitlines()) - 1
     say(f"{items} items in {out}; try: rmcs simulate --trace {out}")
+    emit({"file": str(out), "items": items}, output, lambda: str(out))

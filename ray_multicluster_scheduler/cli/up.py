@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import say
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 
 STOP_PATIENCE_S = 30.0
 
@@ -89,6 +89,7 @@ def down(
         float,
         typer.Option("--away", min=0, max=7 * 86_400, help="Let what runs go on for so many seconds longer."),
     ] = 0.0,
+    output: Output = Format.table,
 ) -> None:
     """Stop the service of a state folder.
 
@@ -121,3 +122,6 @@ def down(
             )
         time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
     say(f"the service (process {said['pid']}) has stopped")
+    emit(
+        {"state": str(folder), "process": int(said["pid"]), "address": said.get("address")}, output, lambda: str(folder)
+    )

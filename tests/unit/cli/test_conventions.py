@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.late_group import load
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
+from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.service.http_service import HttpService
 
@@ -31,6 +31,7 @@ NEED_A_SERVICE = [
     "job status x",
     "job logs x",
     "job stop x",
+    "job delete x",
     "job list",
     "actor list",
     "actor kill x",
@@ -41,20 +42,18 @@ NEED_A_SERVICE = [
     "clusters check x",
     "events",
     "config show",
+    "config log-level",
+    "owner list",
+    "owner show x",
+    "owner set x --max-running 1",
+    "token create x --role viewer",
     "token list",
+    "token revoke x",
     "trace x.csv",
 ]
 
 
-def leaves(command: Any, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Every command below this one that can be run."""
-    found = [(words, command)] if getattr(command, "invoke_without_command", True) else []
-    for name, one in getattr(command, "commands", {}).items():
-        found += leaves(one, (*words, name))
-    return found
-
-
-ALL = [leaf for name, late in LATE.items() for leaf in leaves(load(name, late), (name,))]
+ALL = all_commands()
 
 
 class TestCommands:
@@ -63,15 +62,15 @@ class TestCommands:
         said = load(name, LATE[name]).get_short_help_str(1000)
         assert said.rstrip(".") == LATE[name].help.rstrip(".")
 
-    @pytest.mark.parametrize("words", [" ".join(words) for words, _ in ALL])
+    @pytest.mark.parametrize("words", ALL)
     def test_each_has_help(self, rmcs: Rmcs, words: str) -> None:
         assert rmcs(*words.split(), "--help").code == 0
 
     def test_whoever_has_output_has_all_three(self, rmcs: Rmcs) -> None:
-        having = [words for words, command in ALL if any("--output" in one.opts for one in command.params)]
+        having = [words for words, command in ALL.items() if any("--output" in one.opts for one in command.params)]
         assert len(having) > 20
         for words in having:
-            done = rmcs(*words, "-o", "xml")
+            done = rmcs(*words.split(), "-o", "xml")
             assert done.code == 2, words
             assert all(f"'{form}'" in done.err for form in ("table", "json", "yaml")), done.err
 

@@ -39,8 +39,8 @@ def loaded_by(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "most", "ours"),
     [
-        ("--help", 150, 10),
-        ("version", 150, 10),
+        ("--help", 150, 12),
+        ("version", 150, 12),
         ("task --help", 220, 38),
         ("status", 280, 38),
         ("status -o json", 220, 38),

@@ -66,7 +66,7 @@ def test_plan(service: HttpService, rmcs: Rmcs) -> None:
 
 def test_trace(service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
     done = rmcs("trace", str(tmp_path / "out.csv"))
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.out) == (0, f"{tmp_path / 'out.csv'}\n")
     assert "items in" in done.err
     assert rmcs("trace", str(tmp_path / "none" / "out.csv")).code == 2
 

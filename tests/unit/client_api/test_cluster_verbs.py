@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -187,6 +188,9 @@ class TestCommand:
         handle = plane.task("t1")
         assert main(["clusters", "drain", "mac"]) == 0
         assert "): mac takes no new work; t1 is still there" in capsys.readouterr().out
+        assert main(["clusters", "drain", "mac", "-o", "json"]) == 0
+        (told,) = json.loads(capsys.readouterr().out)["programs"]
+        assert (told["process"], told["items"]) == (os.getpid(), ["t1"])
         plane.finish(handle)
         assert main(["clusters", "drain", "mac"]) == 0
         assert "): mac takes no new work; nothing is there any more" in capsys.readouterr().out

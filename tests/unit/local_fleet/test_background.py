@@ -91,7 +91,26 @@ def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, b
     assert "stopped" in rmcs("down")
     assert _left(_pids(status), base, within_s=0) == []
     assert not config.exists()
-    assert "No local fleet is up" in rmcs("down")
+    assert "no local fleet is up" in rmcs("down")
+
+
+def test_what_is_printed_for_programs(rmcs: Rmcs) -> None:
+    """Data on stdout, words on stderr."""
+
+    def told(form: str, *words: str) -> Any:
+        done = subprocess.run(
+            rmcs.command(*words, "-o", form), env=rmcs.env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert all(line.startswith("rmcs: ") for line in done.stderr.splitlines())
+        return json.loads(done.stdout) if form == "json" else yaml.safe_load(done.stdout)
+
+    up = told("json", "up", "--clusters", "1")
+    assert [one["name"] for one in up["clusters"]] == ["linux"]
+    assert up == told("yaml", "up") == told("yaml", "status") == told("json", "status")
+    assert told("json", "down") == {"stopped": True}
+    assert told("yaml", "down") == {"stopped": False}
+    assert told("yaml", "status") == {"up": False, "config": None, "clusters": []}
 
 
 def test_a_paused_cluster_shows_as_paused_and_one_that_died_as_down(rmcs: Rmcs) -> None:
@@ -133,7 +152,7 @@ def test_a_second_up_starts_again_what_died_and_nothing_else(rmcs: Rmcs) -> None
     assert [after["mac"][key] for key in ("head_address", "dashboard")] == [
         before["mac"][key] for key in ("head_address", "dashboard")
     ], "clusters.yaml stays true"
-    assert "A local fleet is up already." in rmcs("up")
+    assert "a local fleet is up already" in rmcs("up")
 
 
 def test_one_that_cannot_be_started_again_says_why(rmcs: Rmcs, tmp_path: Path) -> None:
@@ -167,7 +186,7 @@ def test_whoever_asks_nonsense_or_goes_away_ends_nothing(rmcs: Rmcs) -> None:
                 assert json.loads(line.makefile().readline())["event"] == "failed"
     psutil.Process(min(_pids(rmcs.json()))).kill()
     _until(rmcs, linux="down")
-    assert "Started again" in rmcs("up")
+    assert "started again" in rmcs("up")
 
 
 def _states(rmcs: Rmcs) -> dict[str, str]:
@@ -198,7 +217,7 @@ def test_up_in_the_foreground_ends_with_ctrl_c(rmcs: Rmcs, base: Path) -> None:
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if "Stop it" in line:
+        if "stop it" in line:
             break
     pids = _pids(rmcs.json())
     assert pids

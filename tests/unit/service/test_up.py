@@ -9,12 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.http_server import listen
@@ -100,6 +101,16 @@ def test_what_is_hardly_meant_is_said_at_the_start(folder: Folder) -> None:
     process, _ = folder.up()
     process.send_signal(signal.SIGTERM)
     assert "mac and also are one cluster under several names" in folder.said(process)
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("table", str.strip)])
+def test_down_tells_programs_what_it_has_stopped(folder: Folder, form: str, read: Callable[[str], object]) -> None:
+    process, address = folder.up()
+    command = [sys.executable, "-m", "ray_multicluster_scheduler", "down", "--state", str(folder.state), "-o", form]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    told = {"state": str(folder.state), "process": process.pid, "address": address}
+    assert read(done.stdout) == (str(folder.state) if form == "table" else told)
+    assert done.stderr == f"rmcs: the service (process {process.pid}) has stopped\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
