@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, load
+from ray_multicluster_scheduler.cli.clusters import GIB, UNKNOWN, clusters_now, load
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (
@@ -51,7 +51,7 @@ def look(service: Service) -> dict[str, Any]:
         "address": service.address,
         "version": about["version"],
         "user": about["you"]["user"],
-        "clusters": service.get(path_of("clusters"))["clusters"],
+        "clusters": clusters_now(service),
         "queue": service.get(path_of("queue"), limit=_SHOWN),
     }
 

@@ -118,6 +118,7 @@ CLUSTER = thing(
     cordoned=flag("Closed for new work."),
     items=whole("How many of ours are there."),
     maybe={
+        "stale": flag("Nothing is known to be wrong, and nothing new is known: ask with refresh=true."),
         "carrier": or_null(text()),
         "tags": many(text()),
         "prefer": flag(),
