@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from ray_multicluster_scheduler.cli.service import Service
+
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
 
@@ -100,6 +102,14 @@ def check(name: Name, output: Output = Format.table, address: Address = None) ->
     emit(answer, output, lambda: "\n".join(_said_of(name, answer["cluster"], why)))
     if why is not None:
         raise typer.Exit(exit_codes.FAILED)
+
+
+def clusters_now(service: Service) -> list[dict[str, Any]]:
+    """All clusters of a service, for somebody who looks: if nobody had a reason to ask one lately, they are asked."""
+    rows: list[dict[str, Any]] = service.get(path_of("clusters"))["clusters"]
+    if any(row.get("stale") for row in rows):
+        rows = service.get(path_of("clusters"), refresh=True)["clusters"]
+    return rows
 
 
 def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
+from ray_multicluster_scheduler.cli.clusters import clusters_now
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.output import (
@@ -54,7 +55,7 @@ def look(service: Service) -> dict[str, Any]:
         "address": service.address,
         "version": about["version"],
         "user": about["you"]["user"],
-        "clusters": service.get(path_of("clusters"))["clusters"],
+        "clusters": clusters_now(service),
         "queue": service.get(path_of("queue"), limit=_SHOWN),
     }
 

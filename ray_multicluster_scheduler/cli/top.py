@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from ray_multicluster_scheduler.cli.clusters import clusters_now
 from ray_multicluster_scheduler.cli.output import console, is_terminal
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
@@ -58,7 +59,7 @@ def look(service: Service) -> dict[str, Any]:
     return {
         "address": service.address,
         "version": service.get(path_of("fleet"))["version"],
-        "clusters": service.get(path_of("clusters"))["clusters"],
+        "clusters": clusters_now(service),
         "nodes": service.get(path_of("nodes"))["nodes"],
         "queue": queue["waiting"],
         "running": running,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -180,10 +181,15 @@ class TestDrain:
         assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
 
     def test_it_waits_and_says_what_is_there(self, busy: HttpService, rmcs: Rmcs) -> None:
-        timer = threading.Timer(0.4, lambda: finish(busy, "t1"))
-        timer.start()
+        def a_while_after_it_was_closed() -> None:
+            until(lambda: cordoned(busy))
+            time.sleep(0.4)
+            finish(busy, "t1")
+
+        other = threading.Thread(target=a_while_after_it_was_closed)
+        other.start()
         done = rmcs("clusters", "drain", "mac")
-        timer.join()
+        other.join()
         assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
         assert done.err == "rmcs: mac takes no new work; t1 is still there\n", "once, as long as nothing changes"
 

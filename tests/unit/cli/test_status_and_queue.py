@@ -11,6 +11,7 @@ from rich.console import Console
 from ray_multicluster_scheduler.cli import output, status
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -29,6 +30,21 @@ def full(service: HttpService) -> HttpService:
 
 
 class TestStatus:
+    def test_a_cluster_that_nobody_had_a_reason_to_ask_is_asked_for_whoever_looks(
+        self, service: HttpService, rmcs: Rmcs
+    ) -> None:
+        (unasked,) = service.get("/api/v1/clusters")["clusters"]
+        assert (unasked["state"], unasked["stale"]) == ("CLUSTER_UNKNOWN", True)
+        assert "it is asked when something waits for it" in unasked["sentence"], "nobody asks it now"
+        (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
+        assert (row["state"], row["stale"], row["sentence"]) == ("UP", False, "")
+
+    def test_one_that_fails_to_answer_is_not_asked_at_every_look(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.plane.post(events.SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "nobody answers"))
+        until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "CLUSTER_UNREACHABLE")
+        (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
+        assert (row["state"], row["stale"]) == ("CLUSTER_UNREACHABLE", False)
+
     def test_at_a_glance(self, full: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("status")
         assert done.code == 0

@@ -316,12 +316,18 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
     trouble = view.trouble or view.job_trouble or view.link_trouble
     awaited_s = runtime.links.awaited_s(name)
+    stale = trouble is not None and trouble.being_asked
     said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
+    if stale and not runtime.machine.registry.state(name).refreshing:  # nothing waits: nobody has a reason to ask it
+        said = [
+            said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
+        ]
     said.append("" if awaited_s is None else _awaited(awaited_s))
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,
         "sentence": "; ".join(filter(None, said)),
+        "stale": stale,
         "agent_awaited_until": None if awaited_s is None else now + awaited_s,
         "cordoned": view.cordoned,
         "paused": view.paused,

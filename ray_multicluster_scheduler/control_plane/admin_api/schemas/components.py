@@ -118,7 +118,8 @@ CLUSTER = thing(
     cordoned=flag("Closed for new work."),
     items=whole("How many of ours are there."),
     maybe={
-        "carrier": or_null(text("How it is reached now: agent, ray_client, or http for jobs alone.")),
+        "stale": flag("Nothing is known to be wrong, and nothing new is known: ask with refresh=true."),
+        "carrier": or_null(text("How it is reached now: agent, dial_in, ray_client, or http for jobs alone.")),
         "tasks_by": or_null(text("How tasks and actors get there, and why that way.")),
         "tags": many(text()),
         "prefer": flag(),
