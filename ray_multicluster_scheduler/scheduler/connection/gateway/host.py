@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -80,7 +81,7 @@ class GatewayHost:
     def _run(self) -> None:
         why = "it ended"
         try:
-            asyncio.run(self._serve())
+            asyncio.run(_serve(self._join, self._use))
         except Closed as reason:
             why = f"it was closed by the control plane: {reason}"
         except CannotDial as error:
@@ -97,13 +98,21 @@ class GatewayHost:
         threading.Event().wait(_LINGER_S)
         os._exit(0)  # Ray ends what an actor owns that is gone; a polite way out could hang
 
-    async def _serve(self) -> None:
-        """The agent's tasks end before the loop does, so an offer finds the loop open, or the agent ended."""
-        offers = Offers(asyncio.get_running_loop())
-        self._offers = offers
+    def _use(self, offers: Offers | None) -> None:
+        with self._lock:
+            self._offers = offers
         self._started.set()
-        try:
-            await Agent(replace(self._join, opener=offers.take)).run()
-        finally:
-            with self._lock:
-                self._offers = None
+
+
+async def _serve(join: Join, use: Callable[[Offers | None], None]) -> None:
+    """The agent, from its first connection to its end. An offer finds its loop open, or no loop.
+
+    No method of the actor: with a single ``async def`` in a class, Ray runs all its methods on one loop, where the pull
+    that waits would stop the push.
+    """
+    offers = Offers(asyncio.get_running_loop())
+    use(offers)
+    try:
+        await Agent(replace(join, opener=offers.take)).run()
+    finally:
+        use(None)
