@@ -89,7 +89,7 @@ def configuration_page() -> str:
         _table(settings.Settings, "settings"),
         *_with_heading(settings, settings.Threshold, settings.RetryBackoff, settings.OwnerLimits, settings.ServiceTls),
         "## clusters",
-        "At least one of `head_address` and `dashboard` is needed.",
+        "At least one of `head_address` and `dashboard` is needed; by a `head_address` alone nothing can be sent yet.",
         _table(cluster_config.ClusterConfig, "cluster_config"),
         *_with_heading(cluster_config, cluster_config.Tls),
     ]

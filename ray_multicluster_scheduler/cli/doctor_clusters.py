@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
@@ -87,7 +88,7 @@ async def _head(name: str, address: str, *, needed: bool) -> Finding:
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), KNOCK_S)
     except (OSError, TimeoutError) as error:
-        why = getattr(error, "strerror", None) or "no answer"
+        why = os.strerror(error.errno) if error.errno else "no answer"  # asyncio's own words name the address again
         tell = wrong if needed else doubtful
         return tell(name, f"nobody listens at head_address {address}: {why}", "start the head, or correct the address")
     writer.close()

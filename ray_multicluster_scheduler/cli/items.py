@@ -30,7 +30,20 @@ def _without_value(outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "result": kept or None, "origin": _without_value(origin) if origin else None}
 
 
-def each(ids: Sequence[str], order: Callable[[str], dict[str, Any]], output: Format, done: str) -> None:
+def how_it_ends(answer: dict[str, Any]) -> str:
+    """After a cancel: what waited is over at once, what runs a little later, and some were over before."""
+    state = str(answer["state"])
+    if state == "CANCELLED":
+        return "is cancelled"
+    return f"was over already: {state}" if exit_codes.is_over(state) else "was asked to end"
+
+
+def each(
+    ids: Sequence[str],
+    order: Callable[[str], dict[str, Any]],
+    output: Format,
+    done: str | Callable[[dict[str, Any]], str],
+) -> None:
     """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1.
 
     The ids are data; what happened to them is said beside it. Raises SchedulerError if it is the only one."""
@@ -48,7 +61,8 @@ def each(ids: Sequence[str], order: Callable[[str], dict[str, Any]], output: For
             continue
         if output is Format.table:
             new = answers[-1]["id"]
-            say(f"{one} {done}" if new == one else f"{one} {done} as {new}")
+            words = done if isinstance(done, str) else done(answers[-1])
+            say(f"{one} {words}" if new == one else f"{one} {words} as {new}")
             typer.echo(new)
     if output is not Format.table:
         typer.echo(as_text(answers, output))

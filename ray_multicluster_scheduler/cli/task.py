@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
-from ray_multicluster_scheduler.cli.items import each, told_of
+from ray_multicluster_scheduler.cli.items import each, how_it_ends, told_of
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.selectors import KINDS, STATES, UNFINISHED, doubt_cluster, find_one, find_several
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
@@ -124,7 +124,7 @@ def cancel(
     service = connect(address)
     found = find_several(service, item_ids)
     said = {"reason": reason, "force": force}
-    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, "was asked to end")
+    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, how_it_ends)
 
 
 @app.command()

@@ -110,6 +110,7 @@ def test_nobody_listens() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     found = look(dashboard=f"http://{address}", head_address=address)
     assert troubles(found) == ["warning ", "wrong DASHBOARD_DOWN"]
+    assert found[0].says == f"nobody listens at head_address {address}: Connection refused"
     assert all(one.mend for one in found)
 
 

@@ -200,6 +200,14 @@ class TestSelectors:
 
 
 class TestOrders:
+    def test_a_cancel_says_what_became_of_it(self, two: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n", "it waited"
+        assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n"
+        end(two, "alpha-1")
+        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 was over already: SUCCEEDED\n"
+        released = rmcs("task", "release", "alpha-1")
+        assert (released.code, "What to do: `rmcs task retry alpha-1`" in released.err) == (1, True)
+
     def test_hold_and_release(self, two: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("task", "hold", "alpha-2", "--reason", "later", "-o", "json")
         assert done.code == 0

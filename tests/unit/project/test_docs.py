@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler import FleetConfig
-from ray_multicluster_scheduler.control_plane.config import load_config
+from ray_multicluster_scheduler.control_plane.config import Settings, load_config
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from tests.support.documented import DOCS, ROOT, Block, blocks
 from tests.support.typed_command import check_command
@@ -69,6 +69,21 @@ def shape(page: str) -> list[object]:
 
 def test_the_chinese_readme_is_in_step() -> None:
     assert shape("README.zh-CN.md") == shape("README.md")
+
+
+def test_the_times_on_the_page_about_failure_are_those_of_the_settings() -> None:
+    text = (DOCS / "concepts" / "failure.md").read_text(encoding="utf-8")
+    said = {
+        "heartbeat_s": r"`heartbeat_s`, (\d+) s",
+        "lost_after_s": r"`lost_after_s` \((\d+) s\)",
+        "health_check_interval_s": r"\| (\d+) s \| `health_check_interval_s`",
+        "snapshot_interval_s": r"\| (\d+) s \| `snapshot_interval_s`",
+        "submission_interval_s": r"(\d+) s apart\n?\s*\(`submission_interval_s`\)",
+    }
+    for key, pattern in said.items():
+        assert {float(one) for one in re.findall(pattern, text)} == {getattr(Settings(), key)}, key
+    (silent,) = set(re.findall(r"three (?:missed )?heartbeats,? \(?(\d+) s", text))
+    assert float(silent) == 3 * Settings().heartbeat_s
 
 
 def links(page: Path) -> list[str]:

@@ -88,7 +88,7 @@ async def _waiting(request: Request, item_id: str) -> Item:
         raise SchedulerError(
             f"{item_id} is over: {state}.",
             task_id=item_id,
-            next_step="submit it once more with POST /api/v1/items/{id}/retry, if it is to run again",
+            next_step=f"`rmcs task retry {item_id}` (POST /api/v1/items/{{id}}/retry), if it is to run again",
         )
     return item
 
