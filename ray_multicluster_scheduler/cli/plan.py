@@ -42,8 +42,8 @@ def plan(
 ) -> None:
     """Ask where something would go now, without submitting it.
 
-    A task, an actor or a job; the clusters are asked. Ends with 100 if it would fail at once, since no cluster can
-    ever take it.
+    A task, an actor or a job; the clusters are asked. Ends with 100 if it would fail at once: no cluster can ever take
+    it, or too many wait already.
     """
     from ray_multicluster_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.cli.service import check_there, connect, find
@@ -62,7 +62,7 @@ def plan(
             fallback=fallback.value,
         )
     emit(decision.to_dict(), output, lambda: decision_text(decision))
-    if fails_at_once(decision_lines(decision)):
+    if decision.code == "QUEUE_FULL" or fails_at_once(decision_lines(decision)):
         raise typer.Exit(exit_codes.FAILED)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait so many seconds at the most.")]
+_NUMBERS = re.compile(r"[\d.]+")
 _BEFORE_ITS_START = frozenset({"PENDING", "QUEUED", "DISPATCHING", "RETRYING", "LOST"})
 
 
@@ -130,7 +132,8 @@ def _why(service: Service, item: dict[str, Any], patience: float | None) -> str:
 
 
 class Reason:
-    """A spinner on a terminal; elsewhere a line whenever the reason changes."""
+    """A spinner on a terminal; elsewhere a line whenever the reason changes, by more than its numbers: it may tell
+    how many seconds are left."""
 
     def __init__(self) -> None:
         self._said, self._spinner = "", None if not is_terminal(stderr=True) else console(stderr=True).status("")
@@ -144,9 +147,10 @@ class Reason:
 
         if text == self._said:
             return
-        self._said = text
+        before, self._said = self._said, text
         if self._spinner is None:
-            say(text)
+            if _NUMBERS.sub("0", text) != _NUMBERS.sub("0", before):
+                say(text)
             return
         self._spinner.update(Text(text))
         if not self._spins:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.common.model.decision import CandidateReport, SchedulingDecision
+    from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
 
 TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
 NOTHING = "–"
@@ -45,7 +45,8 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
     outcome = "no cluster can take it, and waiting would not help" if never else "it waits; each cluster says why"
     head = f"{data['code']}: {outcome if is_told else escaped(data['sentence'])}"
     if data.get("unblocked_by"):
-        head += f"\nIt can go on when {escaped(data['unblocked_by'])}."
+        helps = "Only this would help:" if never else "It can go on when"
+        head += f"\n{helps} {escaped(data['unblocked_by'])}."
     return f"{head}\n{columns(TITLES, lines)}" if lines else head
 
 
@@ -69,13 +70,14 @@ def among(candidates: Sequence[CandidateReport]) -> str:
     if fit > 1:
         return f"chosen among {fit} clusters that fit"
     others = [row for row in candidates if row.rejections]
-    named = [f"{row.cluster}: {_gravest(row)}" for row in others[:MOST_NAMED]]
+    named = [f"{row.cluster}: {gravest(row).sentence}" for row in others[:MOST_NAMED]]
     more = [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     return f"the only one that fits ({'; '.join(named + more)})"
 
 
-def _gravest(row: CandidateReport) -> str:
-    return next((one for one in row.rejections if one.permanent), row.rejections[0]).sentence
+def gravest(row: CandidateReport) -> Rejection:
+    """Of a cluster that says no: the first reason that is final, or else the first one."""
+    return next((one for one in row.rejections if one.permanent), row.rejections[0])
 
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

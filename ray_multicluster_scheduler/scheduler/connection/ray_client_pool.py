@@ -71,6 +71,7 @@ class RayClientPool:
         self._identity: TlsIdentity | None = None
         self._links: dict[str, AgentLink] = {}
         self._starting: dict[str, asyncio.Task[AgentLink]] = {}
+        self._since: dict[str, float] = {}
         self._farewells: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._known: dict[str, RememberedAgent] = {}
@@ -109,6 +110,10 @@ class RayClientPool:
         link = self._links.get(cluster)
         return None if link is None else link.awaited_s
 
+    def starting_since(self, cluster: str) -> float | None:
+        """Since when an agent is being started there, for which calls wait; None if none is."""
+        return self._since.get(cluster) if cluster in self._starting else None
+
     def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
         return [link for link in self._links.values() if not link.over.is_set()]
@@ -123,6 +128,7 @@ class RayClientPool:
             return link
         starting = self._starting.get(cluster)
         if starting is None:
+            self._since[cluster] = self._clock.now()
             starting = self._starting[cluster] = asyncio.create_task(self._start(cluster))
             starting.add_done_callback(lambda _: self._starting.pop(cluster, None))
         return await asyncio.shield(starting)

@@ -289,22 +289,27 @@ class Admission:
         )
         return True
 
-    def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
-        task = record.task
+    def no_room_for(self, task: TaskDescription) -> tuple[str, str] | None:
+        """Why it would be refused although it might be placed at once: too many wait. Also what of that to change."""
         waiting, limit = self._waiting(), self._core.settings.max_queue
         of_all, name = "", "max_queue"
         most = self._core.limits_of(task.owner).max_queued
         if waiting < limit and most is not None:
             waiting, limit = self._waiting_of(task.owner), most
             of_all, name = f" of {task.owner}", f"owners: {task.owner}: max_queued"
-        if waiting < limit:
+        return None if waiting < limit else (f"{waiting} items{of_all} wait already and {name} is {limit}", name)
+
+    def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
+        task, refusal = record.task, self.no_room_for(record.task)
+        if refusal is None:
             return False
+        sentence, name = refusal
         self._core.complete(
             record,
             TaskState.FAILED,
             codes.QUEUE_FULL,
             now,
-            f"{task.kind} {task.id} was refused: {waiting} items{of_all} wait already and {name} is {limit}.",
+            f"{task.kind} {task.id} was refused: {sentence}.",
             error="QueueFullError",
             next_step=f"submit it again later, or raise {name}",
         )

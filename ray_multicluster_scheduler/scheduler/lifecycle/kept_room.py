@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 
-from ray_multicluster_scheduler.common.model import Resources
+from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 from ray_multicluster_scheduler.common.model.resources import fits, plus, shape_of
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
@@ -55,7 +55,15 @@ class KeptRoom:
         """The fleet as this item may use it: with or without what is kept for another."""
         if not self._core.pins:
             return views
-        return tuple(view.plain or view if self._may_use(record, view, now) else view for view in views)
+        urgency = inf if record.group is None else self._core.queue.urgency(record.group)
+        return tuple(view.plain or view if self._may_use(record.task, urgency, view, now) else view for view in views)
+
+    def views_for_new(
+        self, task: TaskDescription, views: tuple[ClusterView, ...], now: float
+    ) -> tuple[ClusterView, ...]:
+        """The same for one that would be submitted now."""
+        urgency = self._core.queue.order.urgency(task.priority, now)
+        return tuple(view.plain or view if self._may_use(task, urgency, view, now) else view for view in views)
 
     def patience_over(self, now: float) -> list[str]:
         """Some have waited long enough: keep places for those that are wide. Returns the clusters.
@@ -112,14 +120,12 @@ class KeptRoom:
         self._watched = {entry[2] for entry in self._patience}
         heapq.heapify(self._patience)
 
-    def _may_use(self, record: TaskRecord, view: ClusterView, now: float) -> bool:
+    def _may_use(self, task: TaskDescription, urgency: float, view: ClusterView, now: float) -> bool:
         state = self._core.registry.find(view.name)
         pin = None if state is None else state.pin
-        if pin is None or pin.task_id == record.task.id:
+        if pin is None or pin.task_id == task.id or urgency < pin.urgency:
             return True
-        if record.group is not None and self._core.queue.urgency(record.group) < pin.urgency:
-            return True
-        expected = self._core.run_times.expected(code_of(record.task))
+        expected = self._core.run_times.expected(code_of(task))
         return expected is not None and pin.start_at is not None and now + expected <= pin.start_at
 
     def _pin(self, record: TaskRecord, group: ShapeGroup, now: float) -> str | None:

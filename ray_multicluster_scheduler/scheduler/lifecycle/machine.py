@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
@@ -10,7 +11,7 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingD
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_registry import ClusterRegistry
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
-from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
+from ray_multicluster_scheduler.scheduler.lifecycle import codes, events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
@@ -29,6 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import Sched
 from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
 from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place, queue_positions
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane
 
@@ -227,12 +229,18 @@ class SchedulerMachine:
         return self._scheduling.why(self._core.records[task_id], now)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
-        """Where it would go, without submitting it. Raises ConfigurationError and PolicyEvaluationError."""
+        """Where it would go, without submitting it, or why it would wait or be refused. Raises ConfigurationError and
+        PolicyEvaluationError."""
         name = self._admission.unknown_name(task)
         if name is not None:
             hint = self._core.registry.name_hint(name)
             raise ConfigurationError(self._core.registry.unknown(name), task_id=task.id, cluster=name, next_step=hint)
-        return self._core.engine.schedule(task, self._core.fleet.views(now), now)
+        decision, full = self._scheduling.plan(task, now), self._admission.no_room_for(task)
+        if full is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
+            return decision
+        sentence = f"it would be refused: {full[0]}"
+        helps = f"something that waits leaves the queue, or {full[1]} is raised"
+        return replace(decision, cluster=None, code=codes.QUEUE_FULL, sentence=sentence, unblocked_by=helps)
 
     def forget(self, task_id: str) -> None:
         """Drop the record of an item that is over. Raises KeyError if unknown, ValueError if it is not over."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
-from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskState
+from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
@@ -100,7 +100,7 @@ class SchedulingPass:
         refusal = self._core.queue.refusal(group)
         assert refusal is not None, "nothing of its owner's keeps it from starting"
         head = self._core.records[group.head().task_id]
-        self._wait(head, group, self._refused(head, refusal, (), now), now)
+        self._wait(head, group, self._refused(head.task.id, refusal, (), now), now)
 
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> None:
         """Let it wait for a place. If its shape is known to be blocked, that holds for it too."""
@@ -145,13 +145,23 @@ class SchedulingPass:
             decision = self._core.engine.schedule(record.wanted, views, now, retry=record.retry)
             return replace(decision, task_id=record.task.id)
         table = self._core.engine.table(record.wanted, views, retry=record.retry)
-        return self._refused(record, refusal, table, now)
+        return self._refused(record.task.id, refusal, table, now)
+
+    def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
+        """What would be decided of it if it came now. Where no cluster can ever take it, that is all: whatever else it
+        would wait for before, is in vain."""
+        views = self._kept.views_for_new(task, self._core.fresh_views(now), now)
+        decision = self._core.engine.schedule(task, views, now)
+        refusal = self._core.queue.refusal_of(task.owner, task.placement.get("GPU", 0.0))
+        if refusal is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
+            return decision
+        return self._refused(task.id, refusal, decision.candidates, now)
 
     @staticmethod
     def _refused(
-        record: TaskRecord, refusal: tuple[str, str], table: Sequence[CandidateReport], now: float
+        task_id: str, refusal: tuple[str, str], table: Sequence[CandidateReport], now: float
     ) -> SchedulingDecision:
-        return SchedulingDecision(record.task.id, now, None, *refusal, table, unblocked_by(refusal[0], ""))
+        return SchedulingDecision(task_id, now, None, *refusal, table, unblocked_by(refusal[0], ""))
 
     # ---- the pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
+from ray_multicluster_scheduler.common.decision_table import gravest
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import (
     CandidateReport,
@@ -111,7 +112,7 @@ class PolicyEngine:
             return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
         rows = self._table(task, views, retry)
         row = telling_row(rows)
-        code = row.rejections[0].code
+        code = gravest(row).code
         sentence = waiting_sentence([row for row in rows if not hopeless(row)] or rows)
         return SchedulingDecision(task.id, now, None, code, sentence, rows, unblocked_by(code, row.cluster))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from ray_multicluster_scheduler.common.decision_table import MOST_NAMED, reason_lines
+from ray_multicluster_scheduler.common.decision_table import MOST_NAMED, gravest, reason_lines
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
@@ -75,6 +75,6 @@ def telling_row(rows: Sequence[CandidateReport]) -> CandidateReport:
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
     """Why it waits, in one sentence, by the rows of clusters that may take it one day."""
-    parts = [f"{row.cluster}: {row.rejections[0].sentence}" for row in rows[:MOST_NAMED]]
+    parts = [f"{row.cluster}: {gravest(row).sentence}" for row in rows[:MOST_NAMED]]
     more = len(rows) - len(parts)
     return "; ".join([*parts, f"and {more} more"] if more > 0 else parts)

@@ -182,12 +182,15 @@ class TaskQueue:
 
     def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
         """Why nothing of it may start now, whatever is free: a code and a sentence; None if it may."""
-        owner = group.shape.owner
+        return self.refusal_of(group.shape.owner, group.need.get("GPU", 0.0))
+
+    def refusal_of(self, owner: str, gpus: float) -> tuple[str, str] | None:
+        """The same of anything of this owner's that needs so many GPUs."""
         account = self.account(owner)
         if account.paused is not None:
             why = f": {account.paused}" if account.paused else ""
             return reasons.OWNER_PAUSED, f"the queue of {owner or 'this owner'} is paused{why}"
-        sentence = account.refusal(group.need.get("GPU", 0.0))
+        sentence = account.refusal(gpus)
         return None if sentence is None else (reasons.OWNER_LIMIT, f"{owner or 'this owner'}: {sentence}")
 
     def account(self, owner: str) -> OwnerAccount:

@@ -195,6 +195,16 @@ class TestSpinner:
             reason.show("t1 is QUEUED: mac is full")
         assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
 
+    def test_elsewhere_it_does_not_count_down(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with waiting.Reason() as reason:
+            for left in ("40 s", "39 s", "38.5 s"):
+                reason.show(f"t1 is QUEUED: the next in {left}")
+            reason.show("t1 is QUEUED: mac is full")
+        assert capsys.readouterr().err.splitlines() == [
+            "rmcs: t1 is QUEUED: the next in 40 s",
+            "rmcs: t1 is QUEUED: mac is full",
+        ]
+
 
 @pytest.mark.parametrize(
     ("width", "line"),

@@ -142,6 +142,14 @@ class TestPlan:
         assert "CLUSTER  VERDICT" in out
         assert out.count("it has not answered since it was added") == 1
 
+    def test_what_would_be_refused_is_one(
+        self, config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        full = SchedulingDecision("t", 0.0, None, "QUEUE_FULL", "it would be refused: 9 items wait already")
+        monkeypatch.setattr(UnifiedScheduler, "plan", lambda *_, **__: full)
+        assert main(["plan", "--config", config]) == 100
+        assert capsys.readouterr().out == "QUEUE_FULL: it would be refused: 9 items wait already\n"
+
     def test_what_would_wait_is_no_failure(
         self, config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

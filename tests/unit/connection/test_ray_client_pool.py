@@ -149,6 +149,22 @@ async def test_many_callers_share_one_agent(fleet: Fleet) -> None:
     assert fleet.heard.kinds() == ["link_up"]
 
 
+async def test_that_an_agent_is_being_started_is_known_and_since_when(fleet: Fleet) -> None:
+    fleet.dashboard.joins = False
+    assert fleet.pool.starting_since("a") is None
+    starting = asyncio.create_task(fleet.pool.link("a"))
+    await eventually(lambda: fleet.dashboard.jobs)
+    assert fleet.pool.starting_since("a") == 1000.0
+    (job,) = fleet.dashboard.jobs.values()
+    job["status"] = "FAILED"
+    with pytest.raises(LinkProblem):
+        await starting
+    assert fleet.pool.starting_since("a") is None
+    fleet.dashboard.joins = True
+    await fleet.pool.link("a")
+    assert fleet.pool.starting_since("a") is None
+
+
 async def test_the_agents_job_takes_no_cpu_and_says_whose_it_is(fleet: Fleet) -> None:
     await fleet.pool.link("a")
     (job,) = fleet.dashboard.submitted

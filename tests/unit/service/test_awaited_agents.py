@@ -1,4 +1,4 @@
-"""After a restart, everybody can read whose agent is waited for, and until when."""
+"""Everybody can read that an agent is being started, and after a restart whose agent is waited for, and until when."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -38,6 +39,24 @@ def row(service: HttpService) -> dict[str, Any]:
     (one,) = service.get("/api/v1/clusters")["clusters"]
     assert isinstance(one, dict)
     return one
+
+
+def test_what_waits_for_an_agent_that_is_being_started_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpService(tmp_path / "state") as service:
+        runtime = service.plane.runtime
+        monkeypatch.setattr(service.plane, "dispatch", lambda orders: None)
+        monkeypatch.setattr(runtime.links, "starting_since", lambda name: runtime.clock.now() - 8.1)
+        service.submit("t")
+        service.plane.taken(a_job("j"))
+        for name in ("t", "j"):
+            until(lambda name=name: service.get(f"/api/v1/items/{name}")["state"] == "DISPATCHING")
+        started = "the agent on mac is being started, for 8 s now; tasks and actors wait for it"
+        assert service.get("/api/v1/items/t/explain")["sentence"].endswith(started)
+        assert service.get("/api/v1/items/t")["sentence"].endswith(started)
+        assert "agent" not in service.get("/api/v1/items/j/explain")["sentence"], "a job needs none"
+        assert (row(service)["state"], row(service)["sentence"]) == ("UP", started)
+        service.plane.post(events.DispatchAccepted("t", 1))
+        until(lambda: "agent" not in service.get("/api/v1/items/t/explain")["sentence"])
 
 
 def test_an_agent_that_has_not_come_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

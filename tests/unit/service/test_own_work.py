@@ -275,6 +275,26 @@ def test_max_priority_is_the_ceiling_of_an_owner(service: Tokens) -> None:
     assert service.send(service.bob, a_task("higher", 0, priority=99))[0] == 200
 
 
+def test_a_plan_is_made_for_whom_the_item_would_be(service: Tokens) -> None:
+    def plan(token: str, **values: Any) -> tuple[int, Any]:
+        task = {"kind": "job", "name": "j", "job": {"entrypoint": "true"}, **values}
+        return service.ask("POST", "/api/v1/plan", {"task": task}, token=token)
+
+    assert plan(service.alice, priority=10)[1]["cluster"] == "mac"
+    assert plan(service.alice, priority=11)[0] == 403
+    assert plan(service.alice, owner="bob")[0] == 403
+    service.ask("POST", "/api/v1/queue/owner/alice/pause", {"reason": "audit"}, token=service.operator)
+    try:
+        said = plan(service.alice)[1]
+        assert (said["cluster"], said["code"]) == (None, "OWNER_PAUSED")
+        assert plan(service.operator, owner="alice")[1]["code"] == "OWNER_PAUSED"
+        assert plan(service.bob)[1]["cluster"] == "mac"
+        with UnifiedScheduler(address=service.address, token=service.alice) as scheduler:
+            assert scheduler.plan().code == "OWNER_PAUSED", "its owner is the token's user there, too"
+    finally:
+        service.ask("POST", "/api/v1/queue/owner/alice/resume", {}, token=service.operator)
+
+
 def test_max_priority_holds_in_a_program_too() -> None:
     mac = ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")
     config = FleetConfig(settings=Settings.model_validate(CEILING), clusters=(mac,))
@@ -283,6 +303,11 @@ def test_max_priority_holds_in_a_program_too() -> None:
         pytest.raises(ConfigurationError, match="priority is 11, and alice may ask for 10"),
     ):
         scheduler.submit_task_async(print, owner="alice", priority=11)
+    with (
+        UnifiedScheduler(config) as scheduler,
+        pytest.raises(ConfigurationError, match="priority is 11, and alice may ask for 10"),
+    ):
+        scheduler.plan(owner="alice", priority=11)
 
 
 def test_a_program_with_a_submitters_token_need_not_say_whose_it_is(service: Tokens) -> None:

@@ -51,7 +51,7 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     prepared = runtime.dispatcher.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
     now = runtime.clock.now()
-    code, sentence = ReasonsNow(runtime.machine, now).of(record)
+    code, sentence = why_now(runtime, record, ReasonsNow(runtime.machine, now))
     return Explanation(
         **_of_actor(record),
         **_of_gang(record),
@@ -65,7 +65,7 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
         cluster=record.cluster,
         attempt=record.attempt,
         code=ABANDONED if abandoned else code,
-        sentence=abandoned.message if abandoned else sentence + _but(runtime, record),
+        sentence=abandoned.message if abandoned else sentence,
         **_of_waiting(runtime, record, now),
         attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
         runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
@@ -126,6 +126,12 @@ def reasons_now(runtime: Runtime) -> ReasonsNow:
     return ReasonsNow(runtime.machine, runtime.clock.now())
 
 
+def why_now(runtime: Runtime, record: TaskRecord, reasons: ReasonsNow) -> tuple[str, str]:
+    """Code and sentence of its state, with what is to be known of the cluster that it is on."""
+    code, sentence = reasons.of(record)
+    return code, sentence + _but(runtime, record)
+
+
 def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
     """Its decision, made anew if it waits, and what else there is to be said then."""
     machine, task_id = runtime.machine, record.task.id
@@ -169,9 +175,12 @@ def _of_gang(record: TaskRecord) -> dict[str, Any]:
 
 
 def _but(runtime: Runtime, record: TaskRecord) -> str:
-    """What is wrong with the cluster that it is on, if anything is."""
+    """What it waits for on its cluster, or what is wrong with that, if anything is."""
     if record.cluster is None or not record.live:
         return ""
+    starting = None if record.task.kind == "job" or record.accepted else runtime.links.starting_since(record.cluster)
+    if starting is not None:
+        return f"; {_being_started(record.cluster, runtime.clock.now() - starting)}"
     awaited_s = None if record.task.kind == "job" else runtime.links.awaited_s(record.cluster)
     if awaited_s is not None:
         return f", but {_awaited(awaited_s)}"
@@ -180,6 +189,10 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
         return ""
     after = runtime.config.settings.lost_after_s
     return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
+
+
+def _being_started(cluster: str, seconds: float) -> str:
+    return f"the agent on {cluster} is being started, for {max(0.0, seconds):.0f} s now; tasks and actors wait for it"
 
 
 def _awaited(seconds: float) -> str:
@@ -265,7 +278,7 @@ def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) ->
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
-        "message": abandoned.message if abandoned else (reasons or reasons_now(runtime)).of(record)[1],
+        "message": abandoned.message if abandoned else why_now(runtime, record, reasons or reasons_now(runtime))[1],
         "submitted_at": record.task.submitted_at,
         "started_at": record.started_at,
         "finished_at": record.finished_at,
@@ -285,7 +298,7 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "cluster": record.cluster,
             "attempt": record.attempt,
             "lifetime": record.task.actor.lifetime if record.task.actor else None,
-            "message": abandoned.message if abandoned else reasons.of(record)[1],
+            "message": abandoned.message if abandoned else why_now(runtime, record, reasons)[1],
         }
 
     def rows(record: TaskRecord, reasons: ReasonsNow) -> list[dict[str, Any]]:
@@ -323,6 +336,8 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
             said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
         ]
     said.append("" if awaited_s is None else _awaited(awaited_s))
+    starting = runtime.links.starting_since(name)
+    said.append("" if starting is None else _being_started(name, now - starting))
     return {
         "name": name,
         "state": "UP" if trouble is None else trouble.code,

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api.events.event_filter import EventF
 from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventIterator
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import Then, not_in_time
+from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
@@ -86,6 +87,7 @@ class Known(LoopThread, ControlPlane):
         self.leave(self.kept_values.bring(item, then))
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
+        check_priority(self._here, task)
         self.run(self._here.health.check_all())
         return self.ask(lambda: self._here.machine.plan(task, self.clock.now()))
 

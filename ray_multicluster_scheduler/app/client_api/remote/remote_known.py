@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from ray_multicluster_scheduler.app.client_api.events.event_iterator import Even
 from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
+from ray_multicluster_scheduler.app.client_api.options import default_owner
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
@@ -56,6 +58,8 @@ class RemoteKnown(LoopThread, ControlPlane):
     _outbound: Outbound
     _fleet: Mapping[str, Any]
     _live: dict[str, Item]
+    _submits_as: str | None
+    """Whose everything is that is submitted with this token, where it is nobody else's."""
     calls: RemoteCalls
 
     def check_known(self, task_id: str) -> None:
@@ -105,7 +109,14 @@ class RemoteKnown(LoopThread, ControlPlane):
             raise not_in_time(outcome, timeout or 0.0) from None
 
     def plan(self, task: TaskDescription) -> SchedulingDecision:
-        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document_of(task)}))
+        document = document_of(self.owned(task))
+        return SchedulingDecision.from_dict(self._ask("POST", "/api/v1/plan", {"task": document}))
+
+    def owned(self, task: TaskDescription) -> TaskDescription:
+        """As whose it is submitted with this token, where its owner was not named."""
+        if self._submits_as is None or task.owner != default_owner():
+            return task
+        return replace(task, owner=self._submits_as)
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         item = self._live.get(job_id)

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
 from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
-from ray_multicluster_scheduler.app.client_api.options import check_priority, default_owner
+from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
@@ -108,8 +108,7 @@ class RemoteRuntime(RemoteKnown):
         self.settings = Settings.model_validate(self._fleet["settings"])
         you = self._fleet.get("you") or {}
         steers = {"operator", "admin"} & set(you.get("roles", ()))
-        self._submits_as: str | None = None if steers else you.get("user")
-        """Whose everything is that is submitted with this token, where it is nobody else's."""
+        self._submits_as = None if steers else you.get("user")
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
         self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
@@ -130,8 +129,7 @@ class RemoteRuntime(RemoteKnown):
         actor = task.actor
         if task.serves and not (actor is not None and actor.detached):
             task = replace(task, program=self.control_plane)
-        if self._submits_as is not None and task.owner == default_owner():
-            task = replace(task, owner=self._submits_as)
+        task = self.owned(task)
         if self._runtime_env:
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_words(task)

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
@@ -29,6 +30,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cur
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import of_owner
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
@@ -148,13 +150,14 @@ async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
 
 @router.post("/plan", **described(Rule.KNOWN, docs.PLAN))
 async def plan(request: Request) -> Response:
-    """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted."""
-    said, runtime = await json_of(request), runtime_of(request)
+    """Where an item would go now, and why: ``{"task": {…}}``. Every cluster is asked first; nothing is submitted. What
+    would be refused as somebody else's, or for its priority, is refused here, too."""
+    said, runtime, caller = await json_of(request), runtime_of(request), caller_of(request)
     if not isinstance(said.get("task"), Mapping):
         raise no_task()
-    task = task_from(with_id(said["task"]))
+    wanted = own_work.admitted(caller, runtime.machine.limits_of, Wanted(task_from(with_id(said["task"]))))
     await runtime.health.check_all()
-    return Answer(runtime.machine.plan(task, runtime.clock.now()).to_dict())
+    return Answer(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
 
 
 @router.get("/trace", **described(Rule.SEE, docs.TRACE))

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from ray_multicluster_scheduler.app.client_api.embedded import job_logs
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now, repeats_of
+from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now, repeats_of, why_now
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.app.client_api.remote import wire
@@ -199,10 +199,13 @@ def face(request: Request, item: Item) -> dict[str, Any]:
 
 
 def _why_now(request: Request, item: Item) -> dict[str, str]:
-    """Of one that waits: the reason as of now, and not as of its last step."""
+    """Of one that is not over: the reason as of now, and not as of its last step."""
     runtime = runtime_of(request)
     record = None if item.done() else runtime.record(item.id)
-    return {} if record is None else dict(zip(("code", "sentence"), reasons_now(runtime).of(record), strict=True))
+    if record is None:
+        return {}
+    code, sentence = why_now(runtime, record, reasons_now(runtime))
+    return {"code": code, "sentence": sentence}
 
 
 def _status(caller: Caller, item: Promise) -> dict[str, Any]:
