@@ -119,10 +119,11 @@ class ClientCarrier:
             head=config.head_address or "",
             listener=(LOOPBACK, port),
             patience_s=max(2 * self._settings.heartbeat_s, _LEAST_PATIENCE_S),
+            package=str(FOLDER),
+            excludes=NOT_SHIPPED,
+            inside=INSIDE_VARIABLE,
         )
-        order = find
-        if join is not None:
-            order = replace(find, join=join, package=str(FOLDER), excludes=NOT_SHIPPED, inside=INSIDE_VARIABLE)
+        order = find if join is None else replace(find, join=join)
 
         def command() -> Command:
             return Command([python, "-u", str(_BOOT)], connector_environment(os.environ, config.resolve_token()))

@@ -31,13 +31,8 @@ class Gone(Exception):
 
 def connect(order: o.Order) -> None:
     """Raises Problem."""
-    env: dict[str, Any] = {}
-    if order.join is not None:
-        env = {
-            "py_modules": [order.package],
-            "excludes": list(order.excludes),
-            "env_vars": {order.inside: order.cluster},
-        }
+    # Also to find it: Ray makes a handle of an actor only where its class can be imported.
+    env = {"py_modules": [order.package], "excludes": list(order.excludes), "env_vars": {order.inside: order.cluster}}
     try:
         ray.init(
             f"ray://{order.head}",

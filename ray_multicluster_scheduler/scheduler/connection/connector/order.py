@@ -31,8 +31,8 @@ MISMATCH, NO_RAY, BROKEN = "RAY_MISMATCH", "CONNECTOR_NO_RAY", "CONNECTOR_FAILED
 class Order:
     """Reach the agent ``agent`` of ``cluster`` at ``head``, and connect it with our port ``listener``.
 
-    With ``join`` its actor is made: that is what the agent is told, and ``package`` is the folder of our package, which
-    is shipped there. Without, it has to be there. A call to it that is not answered for ``patience_s`` is given up.
+    With ``join`` its actor is made: that is what the agent is told. Without, it has to be there. ``package`` is the
+    folder of our package, which is shipped there. A call to it that is not answered for ``patience_s`` is given up.
     """
 
     cluster: str
