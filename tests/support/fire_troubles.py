@@ -56,8 +56,11 @@ Deed = Callable[[Stage, float], str]
 
 @dataclass(frozen=True)
 class Trouble:
-    """``seen_by``: the kind of work that shows when the cluster is usable again. ``once``: the work is handed in without
-    retries. An agent that is killed can no longer tell what was done, so that work which may be repeated is repeated."""
+    """``seen_by``: the kind of work that shows when the cluster is usable again.
+
+    ``once``: the work is handed in without retries. An agent that is killed can no longer tell what was done, so that
+    work which may be repeated is repeated.
+    """
 
     name: str
     seconds: float
