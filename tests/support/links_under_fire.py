@@ -218,11 +218,13 @@ class LinksUnderFire:
 
     def _notice(self, watch: Watch, ordeal: Ordeal) -> None:
         until = ordeal.usable or time.time()
+        told: dict[str, float] = {}
         for event in watch.all():
             of_it = event["type"] == "cluster" and event["cluster"] == self._cluster
             if of_it and ordeal.began <= event["at"] <= until and event["state"] != "UP":
-                ordeal.noticed, ordeal.told = event["at"], event["state"]
-                return
+                told.setdefault(event["state"], event["at"])
+        if told:
+            ordeal.noticed, ordeal.told = min(told.values()), ", ".join(told)
 
     def _collect(self, load: Load, watch: Watch, ordeal: Ordeal) -> None:
         """Wait until all is over; what its program is told is what counts."""
