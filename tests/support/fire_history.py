@@ -31,8 +31,8 @@ class Item:
 class Ordeal:
     """One trouble from its first to its last moment. Times are those of one machine's clock.
 
-    ``noticed`` is when the troubled cluster was first told to be anything but UP, and ``told`` as what; ``usable`` when
-    the first item ended well that was accepted after ``ended``.
+    ``noticed`` is when the troubled cluster was first told to be anything but UP, and ``told`` as what, in turn;
+    ``usable`` when the first item ended well that was accepted after ``ended``.
     """
 
     trouble: str

@@ -56,16 +56,21 @@ Deed = Callable[[Stage, float], str]
 
 @dataclass(frozen=True)
 class Trouble:
-    """``seen_by``: the kind of work that shows when the cluster is usable again."""
+    """``seen_by``: the kind of work that shows when the cluster is usable again.
+
+    ``once``: the work is handed in without retries. An agent that is killed can no longer tell what was done, so that
+    work which may be repeated is repeated.
+    """
 
     name: str
     seconds: float
     deed: Deed
     may_fail_with: frozenset[str] = frozenset()
     seen_by: Literal["task", "job"] = "task"
+    once: bool = False
 
 
-def latency(seconds: float = 30.0, delay_s: float = 0.2) -> Trouble:
+def latency(seconds: float = 15.0, delay_s: float = 0.2) -> Trouble:
     def deed(stage: Stage, lasting: float) -> str:
         stage.fleet.delay(stage.cluster, delay_s)
         time.sleep(lasting)
@@ -105,7 +110,7 @@ def dead_network(seconds: float = 30.0) -> Trouble:
     return Trouble("no byte passes, connections stand", seconds, deed)
 
 
-def narrow(bytes_per_s: float = 65536.0, seconds: float = 30.0) -> Trouble:
+def narrow(bytes_per_s: float = 65536.0, seconds: float = 15.0) -> Trouble:
     def deed(stage: Stage, lasting: float) -> str:
         stage.fleet.throttle(stage.cluster, bytes_per_s)
         time.sleep(lasting)
@@ -131,7 +136,9 @@ def restart(*order: Literal["service", "agent"]) -> Trouble:
             stage.service.start()
         return ""
 
-    return Trouble(f"killed and started again: {', then '.join(order)}", 0.0, deed, LOST_OR_CRASHED)
+    once = "agent" in order
+    fails = LOST_OR_CRASHED if once else frozenset()
+    return Trouble(f"killed and started again: {', then '.join(order)}", 0.0, deed, fails, once=once)
 
 
 def stopped(what: str, seconds: float = 25.0) -> Trouble:
@@ -165,7 +172,7 @@ def all_troubles() -> Sequence[Trouble]:
     return (
         latency(),
         cuts(0.01),
-        cuts(0.2),
+        cuts(0.2, 20.0),
         half_open(),
         dead_network(),
         narrow(),

@@ -76,6 +76,7 @@ class Load:
     notes: Path
     job: str
     job_every_s: float | None
+    once: bool = False
     handles: list[tuple[Handle, Item]] = field(default_factory=list)
     pinned: dict[str, set[str]] = field(default_factory=lambda: {"task": set(), "job": set()})
     """The ids of those for the troubled cluster, by kind; they only grow."""
@@ -111,7 +112,9 @@ class Load:
 
     def _task(self, *, pinned: bool) -> None:
         at = time.time()
-        where = {"preferred_cluster": self.cluster, "fallback": "wait"} if pinned else {}
+        where: dict[str, Any] = {"preferred_cluster": self.cluster, "fallback": "wait"} if pinned else {}
+        if self.once:
+            where |= {"lost_retries": 0, "crash_retries": 0}
         arguments = (str(self.notes), WORK_S, os.urandom(BALLAST))
         self._took(self.client.submit_task_async(noted, arguments, **where), at, pinned=pinned, kind="task")
 
@@ -155,6 +158,8 @@ class LinksUnderFire:
             )
             stage = Stage(self._fleet, service, self._cluster, board.port)
             with service, UnifiedScheduler(address=service.address, token=service.token) as client:
+                for one in self._fleet.clusters:  # the first item of each has to wait for an agent
+                    client.submit_task(len, ("warm",), preferred_cluster=one.name, fallback="wait")
                 watch = Watch(client)
                 for trouble in troubles:
                     self.ordeals.append(self._ordeal(stage, client, watch, trouble))
@@ -165,7 +170,7 @@ class LinksUnderFire:
         return [(ordeal, broken(ordeal, history)) for ordeal in self.ordeals]
 
     def _ordeal(self, stage: Stage, client: UnifiedScheduler, watch: Watch, trouble: Trouble) -> Ordeal:
-        load = Load(client, self._cluster, self._notes, self._job, self._job_every_s)
+        load = Load(client, self._cluster, self._notes, self._job, self._job_every_s, trouble.once)
         try:
             self._baseline(watch, load, trouble)
             began = time.time()
@@ -213,11 +218,13 @@ class LinksUnderFire:
 
     def _notice(self, watch: Watch, ordeal: Ordeal) -> None:
         until = ordeal.usable or time.time()
+        told: dict[str, float] = {}
         for event in watch.all():
             of_it = event["type"] == "cluster" and event["cluster"] == self._cluster
             if of_it and ordeal.began <= event["at"] <= until and event["state"] != "UP":
-                ordeal.noticed, ordeal.told = event["at"], event["state"]
-                return
+                told.setdefault(event["state"], event["at"])
+        if told:
+            ordeal.noticed, ordeal.told = min(told.values()), ", ".join(told)
 
     def _collect(self, load: Load, watch: Watch, ordeal: Ordeal) -> None:
         """Wait until all is over; what its program is told is what counts."""

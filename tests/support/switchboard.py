@@ -45,13 +45,16 @@ class Switchboard:
 
     def _run(self) -> None:
         self._loop.run_forever()
+        self._loop.run_until_complete(self._close())
+        self._loop.close()
+
+    async def _close(self) -> None:
         self._server.close()
         calls = list(self._calls)
         for call in calls:
             call.cancel()
-        self._loop.run_until_complete(asyncio.gather(*calls, return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         call = asyncio.current_task()
