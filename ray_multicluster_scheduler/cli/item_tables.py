@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-_ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK")
-_JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "TOOK", "ENTRYPOINT")
+_ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "RAN")
+_JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "RAN", "ENTRYPOINT")
 _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
 _WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
 _END = "\n"
@@ -34,11 +34,11 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
             row["cluster"] or UNKNOWN,
             row["attempt"],
             ago(row["submitted_at"], now),
-            _took(row["submitted_at"], row["finished_at"]),
+            _ran(row["state"], row.get("started_at"), row["finished_at"], now),
         )
         for row in rows
     ]
-    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("TRY", "OWNER", "KIND", "TOOK", "NAME"))
+    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("TRY", "OWNER", "KIND", "RAN", "NAME"))
 
 
 def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -50,12 +50,12 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
             row.get("cluster") or UNKNOWN,
             row.get("attempt", 0),
             ago(row.get("submitted_at"), now),
-            _took(row.get("started_at"), row.get("finished_at")),
+            _ran(row["status"], row.get("started_at"), row.get("finished_at"), now),
             row.get("entrypoint") or UNKNOWN,
         )
         for row in rows
     ]
-    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("TRY", "TOOK", "SUBMITTED"))
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("TRY", "RAN", "SUBMITTED"))
 
 
 def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
@@ -147,5 +147,7 @@ def _below(*texts: str) -> Iterator[Text | str]:
         yield from ("", Text(escaped_lines(text.rstrip()), no_wrap=True, overflow="ignore"))
 
 
-def _took(began: float | None, ended: float | None) -> str:
-    return UNKNOWN if began is None or ended is None else length(ended - began)
+def _ran(state: str, began: float | None, ended: float | None, now: float) -> str:
+    """How long its last attempt ran, or has run so far; what it waited before is no part of that."""
+    until = now if state == "RUNNING" else ended
+    return UNKNOWN if began is None or until is None else length(until - began)

@@ -125,6 +125,12 @@ def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
     )
 
 
+def when_started(now: ItemNow) -> float | None:
+    """When its last attempt was seen to start; None if it was not."""
+    known: float | None = json.loads(now.rest).get("started_at")
+    return known
+
+
 def step_of(transition: Transition) -> Step:
     step = Step(*transition)
     return step if step.sentence.isascii() else step._replace(sentence=readable(step.sentence))

@@ -33,7 +33,8 @@ def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **v
         "cluster": "mac",
         "priority": 0,
         "submitted_at": began,
-        "finished_at": None if took_s is None else began + took_s,
+        "started_at": None if state == "QUEUED" else began + 10,
+        "finished_at": None if took_s is None else began + 10 + took_s,
         **values,
     }
 
@@ -41,7 +42,7 @@ def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **v
 def waiting(item_id: str, ago_s: float, sentence: str, position: int | None = None, **values: Any) -> dict[str, Any]:
     said = {"code": "NO_CAPACITY", "sentence": sentence, "held": False, "waiting_since": NOW - ago_s, **values}
     told = row(item_id, "QUEUED", ago_s, position=position, **said)
-    return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "finished_at")}
+    return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "started_at", "finished_at")}
 
 
 def cluster(name: str, state: str, **values: Any) -> dict[str, Any]:
@@ -66,6 +67,16 @@ STATUS = {
         ),
         cluster("mac", "UP", nodes=1, total={"CPU": 8.0, "memory": 16 * GIB}, free=None, cordoned=True, items=1),
         cluster("lab", "CLUSTER_UNREACHABLE", sentence="lab does not answer: connection refused"),
+        cluster(
+            "attic",
+            "CLUSTER_LOST",
+            sentence="its link has been silent for 75 s: it is lost",
+            current=False,
+            nodes=1,
+            total={"CPU": 4.0},
+            free={"CPU": 1.0},
+            items=3,
+        ),
     ],
     "queue": {
         "depth": 7,

@@ -55,10 +55,18 @@ class TestList:
         done = rmcs("task", "list")
         assert done.code == 0
         title, second, first = done.out.splitlines()
-        assert title.split() == ["ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "TOOK"]
+        assert title.split() == ["ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "RAN"]
         assert second.split()[:3] == ["alpha-2", "task", "second"]
         assert "RUNNING" in first
         assert "ago" in first
+        assert (second.split()[-1], first.split()[-1][-1]) == ("–", "s"), (
+            "one has not run, the other has for some seconds"
+        )
+
+    def test_when_it_started_is_told(self, two: HttpService, rmcs: Rmcs) -> None:
+        second, first = two.get("/api/v1/items")["items"]
+        assert (second["started_at"], first["finished_at"]) == (None, None)
+        assert first["submitted_at"] <= first["started_at"]
 
     def test_json_is_as_the_document_says_with_iso_times(self, two: HttpService, rmcs: Rmcs) -> None:
         rows = json.loads(rmcs("task", "list", "-o", "json").out)

@@ -57,6 +57,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import when_started
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
@@ -263,6 +264,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
         "cluster": now.cluster,
         "priority": now.priority,
         "submitted_at": new.submitted_at,
+        "started_at": when_started(now),
         "finished_at": now.finished_at,
     }
 

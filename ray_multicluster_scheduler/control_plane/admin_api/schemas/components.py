@@ -107,6 +107,7 @@ ROW = thing(
     cluster=or_null(text()),
     priority=whole(),
     submitted_at=number(),
+    started_at=or_null(number("When its last attempt was seen to start.")),
     finished_at=or_null(number()),
 )
 

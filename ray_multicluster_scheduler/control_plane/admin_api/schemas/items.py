@@ -135,6 +135,7 @@ LIST = Described(
                     "cluster": "mac",
                     "priority": 0,
                     "submitted_at": 1794700790.0,
+                    "started_at": 1794700800.0,
                     "finished_at": None,
                 }
             ],
