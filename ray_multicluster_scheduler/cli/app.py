@@ -49,10 +49,19 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Log to stderr; twice: in detail.")] = 0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines (implies -v).")] = False,
+    _: Annotated[
+        bool, typer.Option("-V", "--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
 ) -> None:
     if verbose or log_json:
         from ray_multicluster_scheduler.common.logging import configure

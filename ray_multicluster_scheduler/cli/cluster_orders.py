@@ -10,8 +10,11 @@ from ray_multicluster_scheduler.cli.output import show
 MOST_NAMED = 10
 
 
-def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str]) -> None:
-    """Ask all, and print what each did: ``done`` says what, and ``told`` what that means for its items there.
+def order(
+    cluster: str, question: Mapping[str, Any], done: Callable[[bool], str], told: Callable[[Sequence[str]], str]
+) -> None:
+    """Ask all, and print what each did: ``done`` says what, if it was not so before, and ``told`` what that means for
+    its items there.
 
     Raises SchedulerError if one refused or did not answer, NotThereError if no program has such a cluster,
     ConfigurationError if there is no program.
@@ -23,7 +26,8 @@ def order(cluster: str, question: Mapping[str, Any], done: str, told: Callable[[
     for pid, answer in ask_all(question):
         if "items" in answer:
             obeyed += 1
-            show(f"process {pid} ({answer['program']['command']}): {cluster} {done}; {told(answer['items'])}")
+            what = f"{cluster} {done(answer.get('changed', True))}; {told(answer['items'])}"
+            show(f"process {pid} ({answer['program']['command']}): {what}")
         elif answer.get("error") == "ConfigurationError":
             strangers.append(f"process {pid}: {answer.get('message')}")
         else:

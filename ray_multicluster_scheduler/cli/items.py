@@ -30,10 +30,18 @@ def _without_value(outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "result": kept or None, "origin": _without_value(origin) if origin else None}
 
 
-def each(ids: Sequence[str], order: Callable[[str], dict[str, Any]], output: Format, done: str) -> None:
+def each(
+    ids: Sequence[str],
+    order: Callable[[str], dict[str, Any]],
+    output: Format,
+    done: Callable[[dict[str, Any]], str],
+    none: str = "there is none to which that could be done",
+    count: Callable[[int], str] | None = None,
+) -> None:
     """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1.
 
-    The ids are data; what happened to them is said beside it. Raises SchedulerError if it is the only one."""
+    The ids are data; what happened to them is said beside it: ``done`` says that of an answer, ``count`` of how many it
+    was done to, and ``none`` where there was nothing to do. Raises SchedulerError if it is the only one."""
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
     answers, refused = [], 0
@@ -47,12 +55,18 @@ def each(ids: Sequence[str], order: Callable[[str], dict[str, Any]], output: For
             say(f"{one}: {error}")
             continue
         if output is Format.table:
-            new = answers[-1]["id"]
-            say(f"{one} {done}" if new == one else f"{one} {done} as {new}")
-            typer.echo(new)
+            say(f"{one} {done(answers[-1])}")
+            typer.echo(answers[-1]["id"])
     if output is not Format.table:
         typer.echo(as_text(answers, output))
-    elif not ids:
-        say("there is none to which that could be done")
+    if not ids:
+        say(none)
+    elif count is not None:
+        say(count(len(answers)))
     if refused:
         raise typer.Exit(exit_codes.NOT_DONE)
+
+
+def asked_to_end(answer: dict[str, Any]) -> str:
+    """What `cancel` has done."""
+    return "was asked to end" if answer.get("changed", True) else f"is over already: {answer['state']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ NEED_A_SERVICE = [
     "task retry x",
     "task hold x",
     "task release x",
+    "task priority x 1",
     "job submit -- true",
     "job status x",
     "job logs x",
@@ -44,7 +46,7 @@ NEED_A_SERVICE = [
     "clusters show x",
     "clusters check x",
     "events",
-    "config show",
+    "config log-level",
     "token list",
     "trace x.csv",
 ]
@@ -87,6 +89,12 @@ class TestCommands:
         assert done.code == 2
         assert f"'{meant}'" in done.err.partition("Did you mean")[2]
 
+    @pytest.mark.parametrize("words", ["plan --num-cpus 1", "job submit --num-cpus 1 -- true", "plan --num_gpus=1"])
+    def test_words_of_ray_are_answered_with_ours(self, rmcs: Rmcs, words: str) -> None:
+        done = rmcs(*words.split())
+        assert done.code == 2
+        assert "--cpus" in done.err.partition("Possible options")[2]
+
 
 class TestNoService:
     @pytest.mark.parametrize("words", NEED_A_SERVICE)
@@ -121,6 +129,43 @@ class TestNoService:
 
 def _connect(address: str) -> service.Service:
     return service.connect(address)
+
+
+class TestPipes:
+    """Whoever reads only the first line has what it wants: `rmcs events | head -1` ends, and says nothing of that."""
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "events",
+            "events -f --since 0",
+            "events -o json",
+            "task list",
+            "task logs t1",
+            "task cancel t1",
+            "status",
+            "status --watch -o json",
+            "queue",
+            "clusters list",
+            "config show",
+            "token list",
+            "explain NO_CAPACITY",
+            "version",
+            "--help",
+        ],
+    )
+    def test_nobody_reads(self, service: HttpService, words: str) -> None:
+        service.submit("t1")
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+        runtime = service.plane.runtime
+        runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
+        ours, theirs = os.pipe()
+        os.close(ours)
+        command = [sys.executable, "-m", "ray_multicluster_scheduler", *words.split()]
+        done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(theirs)
+        assert done.returncode == exit_codes.NOT_DONE
+        assert [line for line in done.stderr.splitlines() if not line.startswith("rmcs: ")] == []
 
 
 class TestTimes:
@@ -182,8 +227,6 @@ def _raise(error: Exception) -> completion.Offered:
 
 
 def _environ() -> dict[str, str]:
-    import os
-
     return dict(os.environ)
 
 

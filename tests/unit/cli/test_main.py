@@ -73,8 +73,9 @@ def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
         main(["boom"])
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("word", ["version", "--version", "-V"])
+def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
     assert capsys.readouterr().out.strip() == ray_multicluster_scheduler.__version__
 
 
