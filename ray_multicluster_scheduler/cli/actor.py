@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli import completion, item_tables
-from ray_multicluster_scheduler.cli.items import each, how_it_ends
+from ray_multicluster_scheduler.cli.items import each
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_several
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
@@ -41,4 +41,8 @@ def kill(
     names = {row["name"]: row["id"] for row in service.get(path_of("actors"))["actors"] if row["state"] in UNFINISHED}
     found = find_several(service, [names.get(one, one) for one in actor_ids], "actor")
     said = {"reason": reason, "force": True}
-    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, how_it_ends)
+    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, _killed)
+
+
+def _killed(answer: dict[str, Any]) -> str:
+    return "was killed" if answer.get("changed", True) else f"is over already: {answer['state']}"

@@ -70,7 +70,7 @@ def options(
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Log to stderr; twice: in detail.")] = 0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines (implies -v).")] = False,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("-V", "--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if verbose or log_json:

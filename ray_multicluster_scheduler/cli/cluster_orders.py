@@ -11,9 +11,14 @@ MOST_NAMED = 10
 
 
 def order(
-    cluster: str, question: Mapping[str, Any], done: str, told: Callable[[Sequence[str]], str], output: Format
+    cluster: str,
+    question: Mapping[str, Any],
+    done: Callable[[bool], str],
+    told: Callable[[Sequence[str]], str],
+    output: Format,
 ) -> None:
-    """Ask all, and print what each did: ``done`` says what, and ``told`` what that means for its items there.
+    """Ask all, and print what each did: ``done`` says what, if it was not so before, and ``told`` what that means for
+    its items there.
 
     Raises SchedulerError if one refused or did not answer, NotThereError if no program has such a cluster,
     ConfigurationError if there is no program.
@@ -25,7 +30,8 @@ def order(
     strangers, refused, steps = [], [], []
     for pid, answer in ask_all(question):
         if "items" in answer:
-            obeyed.append({"process": pid, "command": answer["program"]["command"], "items": list(answer["items"])})
+            one = {"process": pid, "command": answer["program"]["command"], "items": list(answer["items"])}
+            obeyed.append({**one, "changed": bool(answer.get("changed", True))})
         elif answer.get("error") == "ConfigurationError":
             strangers.append(f"process {pid}: {answer.get('message')}")
         else:
@@ -33,7 +39,8 @@ def order(
             steps.append(str(answer.get("next_step") or ""))
     if obeyed:
         lines = [
-            f"process {one['process']} ({one['command']}): {cluster} {done}; {told(one['items'])}" for one in obeyed
+            f"process {one['process']} ({one['command']}): {cluster} {done(one['changed'])}; {told(one['items'])}"
+            for one in obeyed
         ]
         emit({"programs": obeyed}, output, lambda: "\n".join(lines))
     if refused:

@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The cluster.", autoco
 
 def cordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
     """Let nothing new be sent there; what is there goes on."""
-    _order(name, "cordon", "takes no new work", _still_there, output, address)
+    _order(name, "cordon", _closed, _still_there, output, address)
 
 
 def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, address: Address = None) -> None:
@@ -31,7 +31,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
     stays cordoned. Without a service, your programs that run now are told; do it again to see what is still there.
     """
     if find(address) is None:
-        _order(name, "drain", "takes no new work", _still_there, output, address)
+        _order(name, "drain", _closed, _still_there, output, address)
         return
     service = connect(address)
     answer = service.post(path_of("clusters", name, "drain"), {"timeout": 0})
@@ -48,7 +48,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
 
 def uncordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
     """The end of cordon and drain."""
-    _order(name, "uncordon", "is not cordoned any more", _there, output, address)
+    _order(name, "uncordon", _open, _there, output, address)
 
 
 def declare_dead(
@@ -66,22 +66,23 @@ def declare_dead(
     programs that run now are told.
     """
     said = {"reason": reason, "force": force}
-    _order(name, "declare-dead", "is taken for dead", _was_there, output, address, said)
+    _order(name, "declare-dead", lambda _: "is taken for dead", _was_there, output, address, said)
 
 
 def _order(
     name: str,
     verb: str,
-    done: str,
+    done: Callable[[bool], str],
     told: Callable[[Sequence[str]], str],
     output: Format,
     address: str | None,
     said: dict[str, Any] | None = None,
 ) -> None:
-    """``done`` says what became of the cluster, and ``told`` what that means for the items there."""
+    """``done`` says what became of the cluster, if it was not so before, and ``told`` what that means for the items
+    there."""
     if find(address) is not None:
         answer = connect(address).post(path_of("clusters", name, verb), said)
-        emit(answer, output, lambda: f"{name} {done}; {told(answer['items'])}")
+        emit(answer, output, lambda: f"{name} {done(answer.get('changed', True))}; {told(answer['items'])}")
         return
     from ray_multicluster_scheduler.cli.cluster_orders import order
 
@@ -117,6 +118,14 @@ def _items_on(service: Service, name: str) -> list[str]:
 
     rows = patiently(lambda: service.rows(path_of("items"), "items", 1000, cluster=name, state=",".join(UNFINISHED)))
     return [str(row["id"]) for row in rows]
+
+
+def _closed(changed: bool) -> str:
+    return "takes no new work" if changed else "is cordoned already"
+
+
+def _open(changed: bool) -> str:
+    return "is not cordoned any more" if changed else "was not cordoned"
 
 
 def _still_there(items: Sequence[str]) -> str:

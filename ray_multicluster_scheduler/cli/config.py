@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion
-from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit
-from ray_multicluster_scheduler.cli.service import Address, connect, path_of
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
+from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import FleetConfig
     from ray_multicluster_scheduler.control_plane.config.doubts import Doubt
 
+_VARIABLE = "RMCS_CONFIG"
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and show the configuration.")
 
 
@@ -34,6 +36,7 @@ def check(
     from ray_multicluster_scheduler.control_plane.config.doubts import doubts
 
     found = load_config(file)
+    _say_source(found.source, named=file is not None)
     odd = doubts(found.clusters)
     said = sorted(found.settings.model_fields_set)
     told = {
@@ -62,9 +65,33 @@ def show(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show the settings and clusters that are in force, without secrets."""
-    told = connect(address).get(path_of("settings")) if config is None else _of_file(config)
+    """Show the settings and clusters that are in force, without secrets.
+
+    Of a service; without one, what would hold: of --config, RMCS_CONFIG, or a file that is found as the library does.
+    Which that was is said on stderr.
+    """
+    if config is None and find(address) is not None:
+        service = connect(address)
+        told = service.get(path_of("settings"))
+        say(f"the service {service.address} goes by {told['source']}{_another(str(told['source']))}")
+    else:
+        told = _of_file(config)
+        _say_source(str(told["source"]), named=config is not None)
     emit(told, output, lambda: as_text(told, Format.yaml))
+
+
+def _say_source(source: str, *, named: bool) -> None:
+    """Whoever has several files wants to know which of them it is about."""
+    why = "" if named or not os.environ.get(_VARIABLE) else f", which {_VARIABLE} names"
+    say(f"read {source}{why}")
+
+
+def _another(source: str) -> str:
+    """A service is asked although RMCS_CONFIG names another file: that has to be seen."""
+    said = os.environ.get(_VARIABLE)
+    if not said or Path(said).expanduser().resolve() == Path(source).resolve():
+        return ""
+    return f"; {_VARIABLE} names {said}, which is shown with --config {said}"
 
 
 @app.command("log-level")
@@ -86,7 +113,7 @@ def log_level(
     emit(told, output, lambda: str(told["level"]))
 
 
-def _of_file(config: Path) -> dict[str, Any]:
+def _of_file(config: Path | None) -> dict[str, Any]:
     from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
     from ray_multicluster_scheduler.control_plane.config import load_config
 

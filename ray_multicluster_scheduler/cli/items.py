@@ -33,20 +33,23 @@ def _without_value(outcome: dict[str, Any]) -> dict[str, Any]:
 def how_it_ends(answer: dict[str, Any]) -> str:
     """After a cancel: what waited is over at once, what runs a little later, and some were over before."""
     state = str(answer["state"])
-    if state == "CANCELLED":
-        return "is cancelled"
-    return f"was over already: {state}" if exit_codes.is_over(state) else "was asked to end"
+    if not answer.get("changed", True):
+        return f"is over already: {state}"
+    return "is cancelled" if state == "CANCELLED" else "was asked to end"
 
 
 def each(
     ids: Sequence[str],
     order: Callable[[str], dict[str, Any]],
     output: Format,
-    done: str | Callable[[dict[str, Any]], str],
+    done: Callable[[dict[str, Any]], str],
+    none: str = "there is none to which that could be done",
+    count: Callable[[int], str] | None = None,
 ) -> None:
     """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1.
 
-    The ids are data; what happened to them is said beside it. Raises SchedulerError if it is the only one."""
+    The ids are data; what happened to them is said beside it: ``done`` says that of an answer, ``count`` of how many it
+    was done to, and ``none`` where there was nothing to do. Raises SchedulerError if it is the only one."""
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
     answers, refused = [], 0
@@ -60,13 +63,13 @@ def each(
             say(f"{one}: {error}")
             continue
         if output is Format.table:
-            new = answers[-1]["id"]
-            words = done if isinstance(done, str) else done(answers[-1])
-            say(f"{one} {words}" if new == one else f"{one} {words} as {new}")
-            typer.echo(new)
+            say(f"{one} {done(answers[-1])}")
+            typer.echo(answers[-1]["id"])
     if output is not Format.table:
         typer.echo(as_text(answers, output))
-    elif not ids:
-        say("there is none to which that could be done")
+    if not ids:
+        say(none)
+    elif count is not None:
+        say(count(len(answers)))
     if refused:
         raise typer.Exit(exit_codes.NOT_DONE)

@@ -12,9 +12,10 @@ from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
 from ray_multicluster_scheduler.cli.job_submit import submit
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.printed import last_lines
 from ray_multicluster_scheduler.cli.selectors import find_one
 from ray_multicluster_scheduler.cli.service import Address, path_of
-from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout, wait_until
+from ray_multicluster_scheduler.cli.waiting import Tail, follow, interrupted_well, to_stdout, wait_until
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
@@ -62,6 +63,7 @@ def status(
 def logs(
     job_id: _Job,
     follow_it: Annotated[bool, typer.Option("-f", "--follow", help="As it comes, until it is over.")] = False,
+    tail: Tail = None,
     address: Address = None,
     verify: as_ray.Verify = "true",
     headers: as_ray.Headers = None,
@@ -73,10 +75,10 @@ def logs(
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     if not follow_it:
-        to_stdout(service.fetch(path_of("items", found, "logs")).decode(errors="replace"))
+        to_stdout(last_lines(service.fetch(path_of("items", found, "logs")).decode(errors="replace"), tail))
         return
     with interrupted_well(service, found, cancel=False):
-        item = follow(service, found, to_stdout)
+        item = follow(service, found, to_stdout, tail=tail)
     raise typer.Exit(exit_codes.code_of(item["state"]))
 
 
@@ -101,14 +103,17 @@ def stop(
     """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
-    service.post(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
+    asked = service.post(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
     patience_s = STOPS_WITHIN_S if timeout is None else timeout
     if not no_wait:
         wait_until(service, found, exit_codes.is_over, patience_s)
     info = service.get(path_of("jobs", found))
     over = exit_codes.is_over(info["status"])
     waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
-    say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}{waited}")
+    if not asked.get("changed", True):
+        say(f"{found} is over already: {info['status']}")
+    else:
+        say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}{waited}")
     emit(info, output, lambda: found)
     raise typer.Exit(exit_codes.OK if over or no_wait else exit_codes.NOT_FINISHED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 
 _KEPT = 2_000_000
@@ -80,7 +81,9 @@ class Printed:
             self._pieces, self._size, self._dropped = [whole[gone:]], _KEPT, self._dropped + gone
 
 
-def last_lines(text: str, lines: int) -> str:
-    """So many of them, from the end."""
-    parts = text.splitlines(keepends=True)
+def last_lines(text: str, lines: int | None) -> str:
+    """So many of them, from the end; None: all."""
+    if lines is None:
+        return text
+    parts = re.findall(r"[^\n]*\n|[^\n]+", text)
     return "".join(parts[max(0, len(parts) - lines) :])

@@ -46,7 +46,7 @@ def pause(
 ) -> None:
     """Start nothing new on a cluster, or of an owner; what runs goes on."""
     what, name = _one_of(cluster, owner)
-    _order(address, output, (what, name, "pause"), {"reason": reason}, f"the queue of {what} {name} is paused")
+    _order(address, output, (what, name, "pause"), {"reason": reason}, "is paused", "is paused already")
 
 
 @app.command()
@@ -55,7 +55,7 @@ def resume(
 ) -> None:
     """The end of pause."""
     what, name = _one_of(cluster, owner)
-    _order(address, output, (what, name, "resume"), {}, f"the queue of {what} {name} goes on")
+    _order(address, output, (what, name, "resume"), {}, "goes on", "was not paused")
 
 
 def queue_picture(waiting: dict[str, Any], now: float) -> Group | str:
@@ -80,8 +80,11 @@ def _one_of(cluster: str | None, owner: str | None) -> tuple[str, str]:
     raise typer.BadParameter("give either --cluster or --owner.")
 
 
-def _order(address: str | None, output: Format, words: tuple[str, ...], said: dict[str, Any], done: str) -> None:
+def _order(
+    address: str | None, output: Format, words: tuple[str, str, str], said: dict[str, Any], done: str, already: str
+) -> None:
+    what, name, _ = words
     answer = connect(address).post(path_of("queue", *words), said)
-    say(done)
+    say(f"the queue of {what} {name} {done if answer.get('changed', True) else already}")
     if output is not Format.table:
         emit(answer, output, str)

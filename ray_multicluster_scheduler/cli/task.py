@@ -10,15 +10,26 @@ import typer
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli.items import each, how_it_ends, told_of
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.selectors import KINDS, STATES, UNFINISHED, doubt_cluster, find_one, find_several
+from ray_multicluster_scheduler.cli.printed import last_lines
+from ray_multicluster_scheduler.cli.repetitions import repeated_already, repetitions
+from ray_multicluster_scheduler.cli.selectors import (
+    ALL,
+    KINDS,
+    STATES,
+    UNFINISHED,
+    doubt_cluster,
+    find_one,
+    find_several,
+)
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 from ray_multicluster_scheduler.cli.times import seconds_of
-from ray_multicluster_scheduler.cli.waiting import follow, interrupted_well, to_stdout
+from ray_multicluster_scheduler.cli.waiting import Tail, follow, interrupted_well, to_stdout
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at and steer tasks, and all else that was submitted."
 )
 _OVER_BADLY = ("FAILED", "CANCELLED")
+_NOT_STARTED = ("PENDING", "QUEUED", "RETRYING")
 _One = Annotated[
     str,
     typer.Argument(metavar="ID", help="An id, the beginning of one, or `last`.", autocompletion=completion.ids()),
@@ -95,20 +106,20 @@ def logs(
     follow_it: Annotated[bool, typer.Option("-f", "--follow", help="As it comes, until it is over.")] = False,
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Of this one; default: the newest.")] = None,
     stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
+    tail: Tail = None,
     address: Address = None,
 ) -> None:
     """Print what it printed. With -f, ends as it ends: 0, 100 or 103."""
     service = connect(address)
     found = find_one(service, item_id)
     if not follow_it:
-        to_stdout(
-            service.fetch(path_of("items", found, "logs"), attempt=attempt, stream=stream).decode(errors="replace")
-        )
+        told = service.fetch(path_of("items", found, "logs"), attempt=attempt, stream=stream)
+        to_stdout(last_lines(told.decode(errors="replace"), tail))
         return
     if attempt is not None or stream is not None:
         raise typer.BadParameter("what comes is of the newest attempt and of both streams: leave -f out.")
     with interrupted_well(service, found, cancel=False):
-        item = follow(service, found, to_stdout)
+        item = follow(service, found, to_stdout, tail=tail)
     raise typer.Exit(exit_codes.code_of(item["state"]))
 
 
@@ -130,28 +141,78 @@ def cancel(
 @app.command()
 def retry(
     item_ids: _Failed,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also what succeeded.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also what succeeded, or was repeated already.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Submit what failed or was cancelled once more, as another item."""
+    """Submit what failed or was cancelled once more, as another item.
+
+    What is not over, and without --anyway what succeeded or was repeated already, is refused; `all` leaves that out.
+    """
     service = connect(address)
     found = find_several(service, item_ids, states=("FAILED",))
-    said = {"anyway": anyway}
-    each(found, lambda one: service.post(path_of("items", one, "retry"), said), output, "is repeated")
+    repeated = {} if anyway else repetitions(service, found)
+    everything = list(item_ids) == [ALL]
+    left = [one for one in found if one not in repeated] if everything else found
+
+    def once_more(one: str) -> dict[str, Any]:
+        if one in repeated:
+            raise repeated_already(service, one, repeated[one])
+        answer: dict[str, Any] = service.post(path_of("items", one, "retry"), {"anyway": anyway})
+        return answer
+
+    def count(done: int) -> str:
+        before = len(found) - len(left)
+        also = f"; {before} of those that failed {'was' if before == 1 else 'were'} before" if before else ""
+        return f"{done} {'is' if done == 1 else 'are'} repeated{also}"
+
+    told = count if everything else None
+    each(left, once_more, output, lambda answer: f"is repeated as {answer['id']}", _none(len(found)), told)
+
+
+def _none(failed: int) -> str:
+    """Why `retry all` repeats nothing."""
+    if not failed:
+        return "nothing is repeated: nothing has failed"
+    return f"nothing is repeated: what failed ({failed}) was repeated before; --anyway does it once more"
 
 
 @app.command()
 def hold(item_ids: _Waiting, reason: _Reason = "", output: Output = Format.table, address: Address = None) -> None:
     """Let them not start before they are released; what runs goes on."""
     service = connect(address)
-    found = find_several(service, item_ids, states=("PENDING", "QUEUED", "RETRYING"))
-    each(found, lambda one: service.post(path_of("items", one, "hold"), {"reason": reason}), output, "is held")
+    found = find_several(service, item_ids, states=_NOT_STARTED)
+
+    def held(answer: dict[str, Any]) -> str:
+        return "is held" if answer.get("changed", True) else "is held already"
+
+    each(found, lambda one: service.post(path_of("items", one, "hold"), {"reason": reason}), output, held)
 
 
 @app.command()
 def release(item_ids: _Waiting, output: Output = Format.table, address: Address = None) -> None:
     """The end of hold."""
     service = connect(address)
-    found = find_several(service, item_ids, states=("PENDING", "QUEUED", "RETRYING"))
-    each(found, lambda one: service.post(path_of("items", one, "release")), output, "may start")
+    found = find_several(service, item_ids, states=_NOT_STARTED)
+
+    def released(answer: dict[str, Any]) -> str:
+        return "may start" if answer.get("changed", True) else "was not held"
+
+    each(found, lambda one: service.post(path_of("items", one, "release")), output, released)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # -3 is a number here
+def priority(
+    item_id: _One,
+    number: Annotated[int, typer.Argument(metavar="N", help="Higher numbers go first; 0 is the usual one.")],
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Let it wait with another priority from now on; what runs goes on, and its next attempt waits with it."""
+    service = connect(address)
+
+    def now(answer: dict[str, Any]) -> str:
+        return f"has priority {number} now" if answer.get("changed", True) else f"has priority {number} already"
+
+    found = find_one(service, item_id)
+    each([found], lambda one: service.post(path_of("items", one, "priority"), {"priority": number}), output, now)

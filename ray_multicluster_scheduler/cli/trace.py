@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,12 @@ import typer
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
+_NEXT = "rmcs simulate --trace {} --nodes 'NAME=4x{{CPU:16}}'"
+
 
 def trace(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The CSV file to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
@@ -22,6 +26,8 @@ def trace(
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
 
+    if out.exists() and not force:
+        raise ConfigurationError(f"{out} is there already.", next_step="give another name, or --force")
     data = connect(address, answer_s=600.0).fetch(path_of("trace"))
     try:
         out.write_bytes(data)
@@ -29,6 +35,10 @@ def trace(
         raise ConfigurationError(
             f"{out} cannot be written: {error.strerror}.", next_step="give another file"
         ) from error
-    items = len(data.splitlines()) - 1
-    say(f"{items} items in {out}; try: rmcs simulate --trace {out}")
+    items = max(0, len(data.splitlines()) - 1)
+    if items:
+        many = f"{items} item{'' if items == 1 else 's'}"
+        say(f"{many} in {out}; what would another fleet do with that? {_NEXT.format(shlex.quote(str(out)))}")
+    else:
+        say(f"{out} has no item in it: nothing has run yet, or all of it was forgotten")
     emit({"file": str(out), "items": items}, output, lambda: str(out))

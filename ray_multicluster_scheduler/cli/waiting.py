@@ -27,6 +27,9 @@ CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait so many seconds at the most.")]
+Tail = Annotated[
+    int | None, typer.Option("--tail", min=0, help="Of what it had printed, only so many lines of the end.")
+]
 _NUMBERS = re.compile(r"[\d.]+")
 _BEFORE_ITS_START = frozenset({"PENDING", "QUEUED", "DISPATCHING", "RETRYING", "LOST"})
 
@@ -53,8 +56,9 @@ def interrupted_well(service: Service, item_id: str, *, cancel: bool) -> Iterato
         yield
     except KeyboardInterrupt:
         if cancel:
-            service.post(path_of("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
-            say(f"{item_id} is cancelled")
+            answer = service.post(path_of("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
+            was_over = not answer.get("changed", True)
+            say(f"{item_id} is over already: {answer['state']}" if was_over else f"{item_id} is cancelled")
         else:
             say(f"{item_id} goes on; follow it with `rmcs task logs -f {item_id}`, end it with `rmcs task cancel`")
         raise typer.Exit(exit_codes.INTERRUPTED) from None

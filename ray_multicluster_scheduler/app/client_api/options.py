@@ -29,6 +29,13 @@ _FIRST_EPOCH = 1e9
 """A ``start_after`` from here on is a moment (2001 or later), below it is a number of seconds from now."""
 _MEANT = {"cluster": "preferred_cluster", "cluster_name": "preferred_cluster", "clusters": "allow_clusters"}
 """What people write, and what it is called: not always the most similar name."""
+_AMOUNTS = {
+    **dict.fromkeys(("num_cpus", "num_cpu", "cpus", "cpu", "entrypoint_num_cpus"), '{"CPU": 2}'),
+    **dict.fromkeys(("num_gpus", "num_gpu", "gpus", "gpu", "entrypoint_num_gpus"), '{"GPU": 1}'),
+    **dict.fromkeys(("memory", "mem", "entrypoint_memory"), '{"memory": "1GiB"}'),
+    "resources": '{"CPU": 2, "tpu": 1}',
+}
+"""What other verbs, Ray's own and the command line call what is an amount here."""
 _BESIDE = frozenset({"tags", "resource_requirements"})
 """Arguments of the verbs that are no options of theirs, but may be meant."""
 
@@ -206,6 +213,9 @@ def names_of(known: type) -> frozenset[str]:
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raises ConfigurationError with the name that was probably meant."""
     for key in options:
+        if key in _AMOUNTS and not names & _AMOUNTS.keys():
+            hint = f"amounts are named together: resource_requirements={_AMOUNTS[key]}"
+            raise ConfigurationError(f"There is no option {key!r}.", next_step=hint)
         if key not in names:
             near = difflib.get_close_matches(key, (names | _BESIDE) - {key}, 1)
             close = [_MEANT[key]] if _MEANT.get(key) in names else near

@@ -44,6 +44,8 @@ def test_killed_by_id_or_name(service: ActorService, rmcs: Rmcs, said: str) -> N
     assert (done.code, done.out) == (0, "actor-1\n")
     until(lambda: state(service, "actor-1") == "CANCELLED")
     assert state(service, "actor-2") == "RUNNING"
+    again = rmcs("actor", "kill", "actor-1")
+    assert (done.err, again.err) == ("rmcs: actor-1 was killed\n", "rmcs: actor-1 is over already: CANCELLED\n")
 
 
 def test_all_and_none(service: ActorService, rmcs: Rmcs) -> None:

@@ -141,7 +141,7 @@ class TestSteering:
         assert (done.code, done.out) == (0, "mac takes no new work; t1 is still there\n")
         assert cordoned(busy)
         done = rmcs("clusters", "uncordon", "mac", "-o", "json")
-        assert json.loads(done.out) == {"items": ["t1"]}
+        assert json.loads(done.out) == {"items": ["t1"], "changed": True}
         assert complaints(busy, f"{ONE}/uncordon", json.loads(done.out), method="post") == []
         assert not cordoned(busy)
 
@@ -151,6 +151,19 @@ class TestSteering:
         assert "was not declared dead" in refused.err
         done = rmcs("clusters", "declare-dead", "mac", "--force", "--reason", "sold")
         assert (done.code, done.out) == (0, "mac is taken for dead; t1 was there (see `rmcs explain ID`)\n")
+
+    def test_what_is_so_already_is_said_so(self, busy: HttpService, rmcs: Rmcs) -> None:
+        for verb, told in (
+            ("uncordon", "mac was not cordoned; t1 is there\n"),
+            ("cordon", "mac takes no new work; t1 is still there\n"),
+            ("cordon", "mac is cordoned already; t1 is still there\n"),
+            ("uncordon", "mac is not cordoned any more; t1 is there\n"),
+        ):
+            done = rmcs("clusters", verb, "mac")
+            assert (done.code, done.out) == (0, told)
+        answer = json.loads(rmcs("clusters", "cordon", "mac", "-o", "json").out)
+        assert complaints(busy, f"{ONE}/cordon", answer, method="post") == []
+        assert answer == {"items": ["t1"], "changed": True}
 
     @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "declare-dead"])
     def test_an_unknown_name(self, service: HttpService, rmcs: Rmcs, verb: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ray_multicluster_scheduler.cli import config
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.service.http_service import HttpService
@@ -78,6 +79,55 @@ def test_what_a_file_would_mean_has_no_secrets(file: str, rmcs: Rmcs) -> None:
     done = rmcs("config", "show", "--config", file, "-o", "yaml")
     assert yaml.safe_load(done.out)["settings"]["retries"] == 2
     assert "hush" not in done.out
+
+
+class TestWhichFile:
+    """It is said on stderr, where no program reads it by mistake."""
+
+    @pytest.fixture(autouse=True)
+    def _no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+
+    @pytest.mark.parametrize("command", ["check", "show"])
+    def test_the_one_that_is_named_by_the_environment(
+        self, rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        other = tmp_path / "other.yaml"
+        other.write_text(GOOD.replace("mac", "lab"))
+        monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
+        done = rmcs("config", command)
+        assert done.code == 0
+        assert "lab" in done.out
+        assert done.err == f"rmcs: read {other}, which RMCS_CONFIG names\n"
+
+    @pytest.mark.parametrize("command", ["check", "show"])
+    def test_the_one_that_is_found(self, file: str, rmcs: Rmcs, command: str) -> None:
+        assert rmcs("config", command).err == f"rmcs: read {file}\n"
+
+    @pytest.mark.parametrize("words", [["check"], ["show", "--config"]])
+    def test_the_one_that_was_given(
+        self, file: str, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    ) -> None:
+        monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
+        assert rmcs("config", *words, file).err == f"rmcs: read {file}\n"
+
+    def test_there_is_none(self, rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert "No clusters are configured" in rmcs("config", "show").err
+        monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
+        done = rmcs("config", "show")
+        assert (done.code, done.out) == (2, "")
+        assert f"{tmp_path / 'other.yaml'} (named by RMCS_CONFIG) cannot be read" in done.err
+
+    def test_a_service_that_goes_by_another(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        source = service.get("/api/v1/settings")["source"]
+        assert rmcs("config", "show").err == f"rmcs: the service {service.address} goes by {source}\n"
+        monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
+        said = rmcs("config", "show").err
+        assert said.endswith("; RMCS_CONFIG names other.yaml, which is shown with --config other.yaml\n")
+        assert config._another(str(tmp_path / "other.yaml")) == "", "it is the same one"
 
 
 def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
+from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +31,7 @@ NEED_A_SERVICE = [
     "task retry x",
     "task hold x",
     "task release x",
+    "task priority x 1",
     "job submit -- true",
     "job status x",
     "job logs x",
@@ -41,12 +46,12 @@ NEED_A_SERVICE = [
     "clusters show x",
     "clusters check x",
     "events",
-    "config show",
     "config log-level",
     "owner list",
     "owner show x",
     "owner set x --max-running 1",
     "token create x --role viewer",
+    "config log-level",
     "token list",
     "token revoke x",
     "trace x.csv",
@@ -107,6 +112,12 @@ class TestCommands:
             assert "there is no cluster 'macc' now; did you mean 'mac'?" in rmcs(*words.split()).err
         assert rmcs("task", "list", "--cluster", "mac").err == ""
 
+    @pytest.mark.parametrize("words", ["plan --num-cpus 1", "job submit --num-cpus 1 -- true", "plan --num_gpus=1"])
+    def test_words_of_ray_are_answered_with_ours(self, rmcs: Rmcs, words: str) -> None:
+        done = rmcs(*words.split())
+        assert done.code == 2
+        assert "--cpus" in done.err.partition("Possible options")[2]
+
 
 class TestNoService:
     @pytest.mark.parametrize("words", NEED_A_SERVICE)
@@ -143,6 +154,43 @@ def _connect(address: str) -> service.Service:
     return service.connect(address)
 
 
+class TestPipes:
+    """Whoever reads only the first line has what it wants: `rmcs events | head -1` ends, and says nothing of that."""
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "events",
+            "events -f --since 0",
+            "events -o json",
+            "task list",
+            "task logs t1",
+            "task cancel t1",
+            "status",
+            "status --watch -o json",
+            "queue",
+            "clusters list",
+            "config show",
+            "token list",
+            "explain NO_CAPACITY",
+            "version",
+            "--help",
+        ],
+    )
+    def test_nobody_reads(self, service: HttpService, words: str) -> None:
+        service.submit("t1")
+        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
+        runtime = service.plane.runtime
+        runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
+        ours, theirs = os.pipe()
+        os.close(ours)
+        command = [sys.executable, "-m", "ray_multicluster_scheduler", *words.split()]
+        done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(theirs)
+        assert done.returncode == exit_codes.NOT_DONE
+        assert [line for line in done.stderr.splitlines() if not line.startswith("rmcs: ")] == []
+
+
 class TestTimes:
     @pytest.mark.parametrize(
         ("seconds", "text"),
@@ -176,8 +224,6 @@ def test_exit_codes_by_state() -> None:
 
 
 def _environ() -> dict[str, str]:
-    import os
-
     return dict(os.environ)
 
 

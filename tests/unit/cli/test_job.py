@@ -268,6 +268,14 @@ class TestOthers:
         ending.join()
         assert (done.code, done.out) == (100, "a line\n")
 
+    def test_the_end_of_its_logs(self, service: HttpService, rmcs: Rmcs) -> None:
+        running(service, "j1")
+        assert rmcs("job", "logs", "j1", "--tail", "0").out == ""
+        ending = end_when_it_runs(service, "j1")
+        done = rmcs("job", "logs", "--follow", "--tail", "0", "j1")
+        ending.join()
+        assert (done.code, done.out) == (0, "")
+
     @pytest.mark.parametrize("words", [[], ["--no-wait"]])
     def test_stop(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
         running(service, "j1")
@@ -275,7 +283,9 @@ class TestOthers:
         assert (done.code, done.out) == (0, "j1\n")
         until(lambda: state(service, "j1") == "CANCELLED")
         assert rmcs("job", "status", "j1").code == 103
-        told = json.loads(rmcs("job", "stop", "j1", "-o", "json").out)
+        again = rmcs("job", "stop", "j1", "-o", "json")
+        assert (again.code, again.err) == (0, "rmcs: j1 is over already: STOPPED\n")
+        told = json.loads(again.out)
         assert complaints(service, "/api/v1/jobs/{job_id}", told) == []
 
     @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(failing: None) -> None:
         main(["boom"])
 
 
-@pytest.mark.parametrize("word", ["version", "--version"])
+@pytest.mark.parametrize("word", ["version", "--version", "-V"])
 def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
     assert capsys.readouterr().out.strip() == ray_multicluster_scheduler.__version__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,34 @@ def test_plan(service: HttpService, rmcs: Rmcs) -> None:
     assert rmcs("plan", "--cpus", "9").code == 100
 
 
-def test_trace(service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
-    done = rmcs("trace", str(tmp_path / "out.csv"))
-    assert (done.code, done.out) == (0, f"{tmp_path / 'out.csv'}\n")
-    assert "items in" in done.err
-    assert rmcs("trace", str(tmp_path / "none" / "out.csv")).code == 2
+class TestTrace:
+    def test_it_says_what_to_do_with_it(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+        out = tmp_path / "what ran.csv"
+        empty = rmcs("trace", str(out))
+        assert (empty.code, empty.out) == (0, f"{out}\n")
+        assert f"{out} has no item in it: nothing has run yet" in empty.err
+        service.plane.finish(service.plane.runtime.item("alpha-1"))  # type: ignore[arg-type]  # it is there
+        until(lambda: service.get("/api/v1/items/alpha-1")["state"] == "SUCCEEDED")
+        done = rmcs("trace", str(out), "--force")
+        assert (done.code, done.out) == (0, f"{out}\n")
+        assert f"1 item in {out}; " in done.err
+        command = done.err.strip().partition("rmcs simulate ")[2]
+        assert command == f"--trace '{out}' --nodes 'NAME=4x{{CPU:16}}'"
+        assert rmcs("simulate", *shlex.split(command)).code == 0, "and that can be done"
+
+    def test_a_file_that_is_there_is_kept(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+        out = tmp_path / "out.csv"
+        out.write_text("mine")
+        done = rmcs("trace", str(out))
+        assert (done.code, done.out) == (2, "")
+        assert f"{out} is there already." in done.err
+        assert "--force" in done.err
+        assert out.read_text() == "mine"
+        assert rmcs("trace", str(out), "--force").code == 0
+        assert out.read_text() != "mine"
+
+    def test_a_folder_that_is_not_there(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+        assert rmcs("trace", str(tmp_path / "none" / "out.csv")).code == 2
 
 
 def test_tokens(service: HttpService, rmcs: Rmcs) -> None:

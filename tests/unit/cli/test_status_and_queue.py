@@ -157,6 +157,19 @@ class TestQueue:
         assert rmcs("queue", "resume", f"--{what}", name).code == 0
         until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
 
+    @pytest.mark.parametrize(("what", "name"), [("cluster", "mac"), ("owner", "ann")])
+    def test_what_is_so_already_is_said_so(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
+        def said(*words: str) -> str:
+            done = rmcs("queue", *words, f"--{what}", name)
+            assert done.code == 0
+            return done.err
+
+        assert said("resume") == f"rmcs: the queue of {what} {name} was not paused\n"
+        assert said("pause") == f"rmcs: the queue of {what} {name} is paused\n"
+        assert said("pause") == f"rmcs: the queue of {what} {name} is paused already\n"
+        assert said("pause", "--reason", "until Monday") == f"rmcs: the queue of {what} {name} is paused\n"
+        assert said("resume") == f"rmcs: the queue of {what} {name} goes on\n"
+
     @pytest.mark.parametrize(
         ("words", "code"), [([], 2), (["--cluster", "mac", "--owner", "ann"], 2), (["--cluster", "nowhere"], 102)]
     )

@@ -1,4 +1,4 @@
-"""`rmcs task`: list, show, logs, cancel, retry, hold, release, with a service behind it."""
+"""`rmcs task`: list, show, logs, cancel, retry, hold, release, priority, with a service behind it."""
 
 from __future__ import annotations
 
@@ -186,13 +186,14 @@ class TestSelectors:
         assert "does not take the token" in done.err
         assert "More: rmcs explain NOT_ALLOWED" in done.err
 
-    @pytest.mark.parametrize("command", ["show", "logs", "cancel", "hold", "release", "retry"])
+    @pytest.mark.parametrize("command", ["show", "logs", "cancel", "hold", "release", "retry", "priority"])
     def test_none_is_102(self, service: HttpService, rmcs: Rmcs, command: str) -> None:
-        done = rmcs("task", command, "nothing")
+        more = ["5"] if command == "priority" else []
+        done = rmcs("task", command, "nothing", *more)
         assert (done.code, done.out) == (102, "")
         assert "There is no item 'nothing'" in done.err
         assert "What to do" in done.err
-        assert rmcs("task", command, "last").code == 102
+        assert rmcs("task", command, "last", *more).code == 102
 
     def test_all_is_what_is_not_over(self, two: HttpService, rmcs: Rmcs) -> None:
         end(two, "alpha-1")
@@ -205,38 +206,123 @@ class TestSelectors:
         again = rmcs("task", "cancel", "all")
         assert (again.code, again.out) == (0, "")
         assert "there is none" in again.err
+        assert "there is none" in rmcs("task", "cancel", "all", "-o", "json").err
 
 
 class TestOrders:
     def test_a_cancel_says_what_became_of_it(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n", "it waited"
-        assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n"
         end(two, "alpha-1")
-        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 was over already: SUCCEEDED\n"
+        assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 is over already: SUCCEEDED\n"
         released = rmcs("task", "release", "alpha-1")
         assert (released.code, "What to do: `rmcs task retry alpha-1`" in released.err) == (1, True)
 
     def test_hold_and_release(self, two: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("task", "hold", "alpha-2", "--reason", "later", "-o", "json")
         assert done.code == 0
-        assert json.loads(done.out) == [{"id": "alpha-2", "state": "QUEUED", "held": True}]
+        assert json.loads(done.out) == [{"id": "alpha-2", "state": "QUEUED", "held": True, "changed": True}]
         assert "later" in two.get("/api/v1/items/alpha-2/explain")["sentence"]
         end(two, "alpha-1")
         assert state(two, "alpha-2") == "QUEUED"
         assert rmcs("task", "release", "alpha-2").out == "alpha-2\n"
         until(lambda: state(two, "alpha-2") == "RUNNING")
 
-    def test_retry_is_another_item(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_what_is_so_already_is_said_so(self, two: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("task", "release", "alpha-2").err == "rmcs: alpha-2 was not held\n"
+        assert rmcs("task", "hold", "alpha-2").err == "rmcs: alpha-2 is held\n"
+        assert rmcs("task", "hold", "alpha-2").err == "rmcs: alpha-2 is held already\n"
+        assert rmcs("task", "hold", "alpha-2", "--reason", "later").err == "rmcs: alpha-2 is held\n", (
+            "for another reason"
+        )
+        assert rmcs("task", "release", "alpha-2").err == "rmcs: alpha-2 may start\n"
+        assert rmcs("task", "cancel", "alpha-2").err == "rmcs: alpha-2 is cancelled\n"
+        end(two, "alpha-1")
+        for item_id, how in (("alpha-2", "CANCELLED"), ("alpha-1", "SUCCEEDED")):
+            done = rmcs("task", "cancel", item_id)
+            assert (done.code, done.out, done.err) == (0, f"{item_id}\n", f"rmcs: {item_id} is over already: {how}\n")
+        for verb in ("hold", "release"):
+            done = rmcs("task", verb, "alpha-1")
+            assert (done.code, done.out) == (1, "")
+            assert "alpha-1 is over: SUCCEEDED." in done.err
+            assert "rmcs task retry" in done.err
+
+    def test_priority(self, two: HttpService, rmcs: Rmcs) -> None:
+        two.submit("beta-1", 8)
+        done = rmcs("task", "priority", "beta", "5")
+        assert (done.code, done.out, done.err) == (0, "beta-1\n", "rmcs: beta-1 has priority 5 now\n")
+        assert rmcs("task", "priority", "beta-1", "5").err == "rmcs: beta-1 has priority 5 already\n"
+        told = json.loads(rmcs("task", "priority", "alpha-2", "-3", "-o", "json").out)
+        assert (told[0]["priority"], told[0]["changed"]) == (-3, True)
+        assert complaints(two, f"{ITEM}/priority", told[0], method="post") == []
+        end(two, "alpha-1")
+        until(lambda: state(two, "beta-1") == "RUNNING")
+        assert state(two, "alpha-2") == "QUEUED", "it was there before"
+        over = rmcs("task", "priority", "alpha-1", "1")
+        assert (over.code, over.out) == (1, "")
+        assert "alpha-1 is over" in over.err
+        assert rmcs("task", "priority", "beta-1", "high").code == 2
+
+
+class TestRetry:
+    def failed(self, service: HttpService, *ids: str) -> None:
+        for item_id in ids:
+            service.submit(item_id)
+            until(lambda item_id=item_id: state(service, item_id) == "RUNNING")  # type: ignore[misc]  # bound at once
+            end(service, item_id, "failed")
+
+    def test_it_is_another_item(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")
         until(lambda: state(service, "t1") == "RUNNING")
         done = rmcs("task", "retry", "t1")
         assert (done.code, done.out) == (1, "")
-        assert "is not over" in done.err
+        assert "t1 is not over: RUNNING." in done.err
         end(service, "t1", "failed")
-        again = rmcs("task", "retry", "all")
+        again = rmcs("task", "retry", "t1")
         assert again.code == 0
         assert state(service, again.out.strip()) in ("PENDING", "QUEUED", "DISPATCHING", "RUNNING")
-        assert f"t1 is repeated as {again.out.strip()}" in again.err
+        assert again.err == f"rmcs: t1 is repeated as {again.out.strip()}\n"
+
+    def test_not_twice_by_mistake(self, service: HttpService, rmcs: Rmcs) -> None:
+        self.failed(service, "t1")
+        second = rmcs("task", "retry", "t1").out.strip()
+        until(lambda: state(service, second) == "RUNNING")
+        done = rmcs("task", "retry", "t1")
+        assert (done.code, done.out) == (1, "")
+        assert f"t1 was repeated already, as {second}, which is RUNNING." in done.err
+        assert f"rmcs task show {second}" in done.err
+        end(service, second, "failed")
+        done = rmcs("task", "retry", "t1")
+        assert f"which is FAILED.\nWhat to do: repeat that one: rmcs task retry {second}" in done.err
+        third = rmcs("task", "retry", "t1", "--anyway")
+        assert third.code == 0
+        until(lambda: state(service, third.out.strip()) == "RUNNING")
+        assert f"as {third.out.strip()}, which is RUNNING" in rmcs("task", "retry", "t1").err, "the newest one"
+
+    def test_what_succeeded(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        end(service, "t1")
+        done = rmcs("task", "retry", "t1")
+        assert (done.code, done.out) == (1, "")
+        assert "t1 succeeded." in done.err
+        assert "--anyway" in done.err
+        assert rmcs("task", "retry", "t1", "--anyway").code == 0
+
+    def test_all(self, service: HttpService, rmcs: Rmcs) -> None:
+        none = rmcs("task", "retry", "all")
+        assert (none.code, none.out, none.err) == (0, "", "rmcs: nothing is repeated: nothing has failed\n")
+        self.failed(service, "t1", "t2")
+        done = rmcs("task", "retry", "all")
+        assert (done.code, len(done.out.splitlines())) == (0, 2)
+        assert done.err.splitlines()[-1] == "rmcs: 2 are repeated"
+        again = rmcs("task", "retry", "all", "-o", "json")
+        assert (again.code, json.loads(again.out)) == (0, [])
+        assert "nothing is repeated: what failed (2) was repeated before; --anyway" in again.err
+        self.failed(service, "t3")
+        assert rmcs("task", "retry", "all").err.splitlines()[-1] == (
+            "rmcs: 1 is repeated; 2 of those that failed were before"
+        )
+        assert rmcs("task", "retry", "all", "--anyway").err.splitlines()[-1] == "rmcs: 3 are repeated"
 
     def test_one_that_is_refused_does_not_stop_the_others(self, two: HttpService, rmcs: Rmcs) -> None:
         two.submit("t3")
@@ -289,6 +375,24 @@ class TestLogs:
         later.join()
         assert done.code == 0
         assert "alpha-2 is QUEUED: mac" in done.err
+
+    def test_the_end_of_it(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.submit("t1")
+        until(lambda: state(service, "t1") == "RUNNING")
+        self.printed(service, "one\ntwo\r2\nthree\n")
+        assert rmcs("task", "logs", "t1", "--tail", "2").out == "two\r2\nthree\n"
+        assert rmcs("task", "logs", "t1", "--tail", "0").out == ""
+        assert rmcs("task", "logs", "t1", "--tail", "9").out == "one\ntwo\r2\nthree\n"
+
+        def rest() -> None:
+            self.printed(service, "four\n")
+            end(service, "t1")
+
+        later = threading.Timer(0.5, rest)
+        later.start()
+        done = rmcs("task", "logs", "-f", "--tail", "1", "t1")
+        later.join()
+        assert (done.code, done.out) == (0, "three\nfour\n")
 
     def test_usage(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "logs", "-f", "--attempt", "1", "alpha-1").code == 2

@@ -54,6 +54,9 @@ def test_made_listed_and_revoked(service: HttpService, capsys: pytest.CaptureFix
     rows = json.loads(text)
     assert [row["user"] for row in rows] == ["root-of-tests", "alice"]
     assert main(["token", "revoke", rows[1]["id"]]) == 0
+    capsys.readouterr()
+    assert main(["token", "revoke", rows[1]["id"]]) == 102
+    assert "it was revoked already, or never was" in capsys.readouterr().err
     assert service.ask("GET", "/api/v1/fleet", token=token)[0] == 401
 
 

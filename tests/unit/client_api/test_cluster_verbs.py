@@ -193,9 +193,11 @@ class TestCommand:
         assert (told["process"], told["items"]) == (os.getpid(), ["t1"])
         plane.finish(handle)
         assert main(["clusters", "drain", "mac"]) == 0
-        assert "): mac takes no new work; nothing is there any more" in capsys.readouterr().out
+        assert "): mac is cordoned already; nothing is there any more" in capsys.readouterr().out
         assert main(["clusters", "uncordon", "mac"]) == 0
         assert "): mac is not cordoned any more; nothing is there" in capsys.readouterr().out
+        assert main(["clusters", "uncordon", "mac"]) == 0
+        assert "): mac was not cordoned; nothing is there" in capsys.readouterr().out
         assert plane.task("t2").state is TaskState.RUNNING
 
     def test_every_program_is_told(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:

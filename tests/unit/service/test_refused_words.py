@@ -117,15 +117,16 @@ def test_nothing_is_done_to_what_is_over(service: HttpService, verb: str) -> Non
 
 
 def test_the_end_of_what_is_over_is_told(service: HttpService) -> None:
-    assert service.post("/api/v1/items/over/cancel") == {"id": "over", "state": "SUCCEEDED"}
+    assert service.post("/api/v1/items/over/cancel") == {"id": "over", "state": "SUCCEEDED", "changed": False}
 
 
 def test_what_is_done_is_told(service: HttpService) -> None:
     service.post("/api/v1/items", body(a_task("later", 0, start_after=5e9)))
-    assert service.post("/api/v1/items/later/hold") == {"id": "later", "state": "PENDING", "held": True}
-    assert service.post("/api/v1/items/later/release") == {"id": "later", "state": "PENDING", "held": False}
+    now = {"id": "later", "state": "PENDING", "changed": True}
+    assert service.post("/api/v1/items/later/hold") == {**now, "held": True}
+    assert service.post("/api/v1/items/later/release") == {**now, "held": False}
     told = service.post("/api/v1/items/later/priority", {"priority": 5})
-    assert told == {"id": "later", "state": "PENDING", "held": False, "priority": 5}
+    assert told == {**now, "held": False, "priority": 5}
 
 
 def test_a_program_does_nothing_to_what_is_over(service: HttpService) -> None:

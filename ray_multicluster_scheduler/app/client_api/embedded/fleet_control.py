@@ -44,9 +44,14 @@ def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
     return items
 
 
+def is_cordoned(runtime: Runtime, cluster: str) -> bool:
+    """Is it closed for new work? Raises ConfigurationError."""
+    return runtime.machine.registry.state(cluster).cordoned
+
+
 def is_drained(runtime: Runtime, cluster: str) -> bool | None:
     """Is nothing of ours there any more? None if it is open for new work. Raises ConfigurationError."""
-    return not items_on(runtime, cluster) if runtime.machine.registry.state(cluster).cordoned else None
+    return not items_on(runtime, cluster) if is_cordoned(runtime, cluster) else None
 
 
 def items_on(runtime: Runtime, cluster: str) -> list[str]:

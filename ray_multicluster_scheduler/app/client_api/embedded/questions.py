@@ -38,15 +38,19 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             items = await fleet_control.declare_dead(runtime, cluster, reason, force=force)
             return {"program": _program(runtime), "cluster": cluster, "items": items}
         case {"drain": str(cluster)}:
-            items = fleet_control.cordon(runtime, cluster, cordoned=True)
-            return {"program": _program(runtime), "cluster": cluster, "items": items}
+            return _cordoned(runtime, cluster, cordoned=True)
         case {"uncordon": str(cluster)}:
-            items = fleet_control.cordon(runtime, cluster, cordoned=False)
-            return {"program": _program(runtime), "cluster": cluster, "items": items}
+            return _cordoned(runtime, cluster, cordoned=False)
     raise ConfigurationError(
         f"{dict(question)!r} is no question that is known here.",
         next_step='ask {"explain": "<id>"} or {"list": true}, or tell {"drain": "<cluster>"}',
     )
+
+
+def _cordoned(runtime: Runtime, cluster: str, *, cordoned: bool) -> dict[str, Any]:
+    changed = fleet_control.is_cordoned(runtime, cluster) != cordoned
+    items = fleet_control.cordon(runtime, cluster, cordoned=cordoned)
+    return {"program": _program(runtime), "cluster": cluster, "items": items, "changed": changed}
 
 
 def _program(runtime: Runtime) -> dict[str, Any]:

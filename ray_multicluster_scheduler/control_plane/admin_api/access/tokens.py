@@ -207,7 +207,10 @@ class TokenBook:
     def _there(self, token_id: str) -> Token:
         token = self._tokens.get(token_id)
         if token is None:
-            raise UnknownItemError(f"There is no token {token_id!r}.", next_step="see rmcs token list")
+            raise UnknownItemError(
+                f"There is no token {token_id!r}: it was revoked already, or never was.",
+                next_step="see `rmcs token list`",
+            )
         return token
 
     def _erase(self, token: Token) -> Future[int]:

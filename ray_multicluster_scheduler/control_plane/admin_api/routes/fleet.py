@@ -95,10 +95,11 @@ async def uncordon(request: Request, name: str) -> dict[str, Any]:
 async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str, Any]:
     runtime = runtime_of(request)
     check_cluster(request, name)
+    changed = fleet_control.is_cordoned(runtime, name) != cordoned
     items = fleet_control.cordon(runtime, name, cordoned=cordoned)
     await runtime.durable()
     await record_action(request, "cordon" if cordoned else "uncordon", name)
-    return {"items": items}
+    return {"items": items, "changed": changed}
 
 
 @router.post("/clusters/{name}/declare-dead", **described(Rule.OPERATE, docs.DECLARE_DEAD))
@@ -118,34 +119,33 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
     reason = explained_by(said.get("reason", ""))
-    match what:
-        case "cluster":
-            check_cluster(request, name)
-            runtime.tell(QueuePaused("cluster", name, reason))
-        case "owner":
-            runtime.tell(QueuePaused("owner", name, reason))
-        case _:
-            raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
+    before = _paused(request, what, name)
+    runtime.tell(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
     await runtime.durable()
     await record_action(request, "pause", f"{what} {name}", {"reason": reason})
-    return {what: name}
+    return {what: name, "changed": before != reason}
 
 
 @router.post("/queue/{what}/{name}/resume", **described(Rule.OPERATE, docs.RESUME))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """The end of pause."""
-    runtime = runtime_of(request)
+    runtime, before = runtime_of(request), _paused(request, what, name)
+    runtime.tell(QueueResumed("cluster" if what == "cluster" else "owner", name))
+    await runtime.durable()
+    await record_action(request, "resume", f"{what} {name}")
+    return {what: name, "changed": before is not None}
+
+
+def _paused(request: Request, what: str, name: str) -> str | None:
+    """Why the queue of a cluster or an owner is paused; None: it is not. Raises ConfigurationError, NoSuchCluster."""
+    machine = runtime_of(request).machine
     match what:
         case "cluster":
             check_cluster(request, name)
-            runtime.tell(QueueResumed("cluster", name))
+            return machine.registry.state(name).paused
         case "owner":
-            runtime.tell(QueueResumed("owner", name))
-        case _:
-            raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
-    await runtime.durable()
-    await record_action(request, "resume", f"{what} {name}")
-    return {what: name}
+            return next((one.paused for one in machine.owner_rows() if one.name == name), None)
+    raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
 
 
 @router.post("/plan", **described(Rule.KNOWN, docs.PLAN))

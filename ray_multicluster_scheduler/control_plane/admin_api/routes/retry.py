@@ -39,7 +39,9 @@ async def retry(request: Request, item_id: str) -> Response:
     before, objects, state = await _over(runtime, item_id)
     if state is TaskState.SUCCEEDED and said.get("anyway") is not True:
         raise SchedulerError(
-            f"{item_id} succeeded.", task_id=item_id, next_step='send {"anyway": true} to run it once more all the same'
+            f"{item_id} succeeded.",
+            task_id=item_id,
+            next_step='say that it is to run once more all the same: --anyway, {"anyway": true}',
         )
     if made == item_id:
         raise ConfigurationError(

@@ -26,12 +26,13 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     """Ask for its end: ``{"reason": "…", "force": false}``. Nothing happens to what is over, whose state is told."""
     said, runtime = await json_of(request), runtime_of(request)
     item = await there(request, item_id)
-    if item is not None and not item.done():
+    changed = item is not None and not item.done()
+    if item is not None and changed:
         reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
         runtime.kill(item, reason, force=said.get("force") is True)
         await runtime.durable()
         await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
-    return {"id": item_id, "state": EXPIRED if item is None else str(item.state)}
+    return {"id": item_id, "state": EXPIRED if item is None else str(item.state), "changed": changed}
 
 
 @router.post("/hold", **described(Rule.STEER, docs.HOLD))
@@ -39,11 +40,11 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released. What was sent to a cluster already goes on; its next attempt is held."""
     said, runtime = await json_of(request), runtime_of(request)
     item = await _waiting(request, item_id)
-    reason = explained_by(said.get("reason", ""))
+    reason, before = explained_by(said.get("reason", "")), _held(request, item)
     runtime.tell(HoldRequested(item_id, reason))
     await runtime.durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})
-    return _now(request, item)
+    return {**_now(request, item), "changed": before != reason}
 
 
 @router.post("/release", **described(Rule.STEER, docs.RELEASE))
@@ -51,10 +52,11 @@ async def release(request: Request, item_id: str) -> dict[str, Any]:
     """The end of hold."""
     runtime = runtime_of(request)
     item = await _waiting(request, item_id)
+    before = _held(request, item)
     runtime.tell(ReleaseRequested(item_id))
     await runtime.durable()
     await record_if_others(request, item.task.owner, "release", item_id)
-    return _now(request, item)
+    return {**_now(request, item), "changed": before is not None}
 
 
 @router.post("/priority", **described(Rule.STEER, docs.PRIORITY))
@@ -66,10 +68,12 @@ async def set_priority(request: Request, item_id: str) -> dict[str, Any]:
     if not caller_of(request).steers_all:
         limits = runtime.machine.limits_of(item.task.owner)
         own_work.check_priority(limits, item.task.owner, priority, item_id)
+    record = runtime.record(item_id)
+    before = None if record is None else record.wanted.priority
     runtime.tell(PriorityChanged(item_id, priority))
     await runtime.durable()
     await record_if_others(request, item.task.owner, "priority", item_id, {"priority": priority})
-    return {**_now(request, item), "priority": priority}
+    return {**_now(request, item), "priority": priority, "changed": before != priority}
 
 
 async def there(request: Request, item_id: str) -> Item | None:
@@ -94,5 +98,10 @@ async def _waiting(request: Request, item_id: str) -> Item:
 
 
 def _now(request: Request, item: Item) -> dict[str, Any]:
+    return {"id": item.id, "state": str(item.state), "held": _held(request, item) is not None}
+
+
+def _held(request: Request, item: Item) -> str | None:
+    """Why it is kept from starting; None: it is not."""
     record = runtime_of(request).record(item.id)
-    return {"id": item.id, "state": str(item.state), "held": record is not None and record.held is not None}
+    return None if record is None else record.held

@@ -51,6 +51,9 @@ _JOB = {
     "finished_at": None,
 }
 _ITEMS = one(thing(items=many(text(), "Ids of what is there.")), {"items": [ID]})
+_CHANGED = flag("false: so it was already.")
+_CORDONED = one(thing(items=many(text(), "Ids of what is there."), changed=_CHANGED), {"items": [ID], "changed": True})
+_PAUSED = one(thing(changed=_CHANGED, maybe={"cluster": text(), "owner": text()}), {"cluster": "mac", "changed": True})
 _REASON = {"reason": text("Why, for whoever asks.")}
 
 FLEET = Described(
@@ -72,8 +75,8 @@ DRAINED = Described(
     summary="Is nothing of ours there any more?",
     answer=one(thing(drained=or_null(flag("null: it is open for new work."))), {"drained": None}),
 )
-CORDON = Described(summary="Close a cluster for new work", answer=_ITEMS)
-UNCORDON = Described(summary="Open a cluster for new work", answer=_ITEMS)
+CORDON = Described(summary="Close a cluster for new work", answer=_CORDONED)
+UNCORDON = Described(summary="Open a cluster for new work", answer=_CORDONED)
 DECLARE_DEAD = Described(
     summary="Settle what was on a cluster that is dead",
     body=one(thing(maybe={**_REASON, "force": flag("Although it answers.")}), {"reason": "its rack burnt down"}),
@@ -82,11 +85,9 @@ DECLARE_DEAD = Described(
 PAUSE = Described(
     summary="Start nothing new on a cluster, or of an owner",
     body=one(thing(maybe=_REASON), {"reason": "until Monday"}),
-    answer=one(thing(maybe={"cluster": text(), "owner": text()}), {"cluster": "mac"}),
+    answer=_PAUSED,
 )
-RESUME = Described(
-    summary="The end of pause", answer=one(thing(maybe={"cluster": text(), "owner": text()}), {"cluster": "mac"})
-)
+RESUME = Described(summary="The end of pause", answer=_PAUSED)
 PLAN = Described(
     summary="Where an item would go now, and why",
     body=one(thing(task=named("Task")), {"task": {"kind": "job", "name": "nightly", "job": {"entrypoint": "ls"}}}),

@@ -175,20 +175,26 @@ WAIT = Described(
 CANCEL = Described(
     summary="Ask for its end",
     body=one(thing(maybe={"reason": _REASON, "force": flag("Without the polite interrupt.")}), {"reason": "too late"}),
-    answer=one(thing(id=text(), state=text()), {"id": ID, "state": "CANCELLED"}),
+    answer=one(
+        thing(id=text(), state=text(), changed=flag("false: it was over already.")),
+        {"id": ID, "state": "CANCELLED", "changed": True},
+    ),
 )
 _NOW = thing(
     "Of what is over nothing is changed: that is answered 409.",
     id=text(),
     state=text("In which it is now."),
     held=flag("Somebody keeps it, or its next attempt, from starting."),
+    changed=flag("false: so it was already."),
 )
 HOLD = Described(
     summary="Let it not start",
     body=one(thing(maybe={"reason": _REASON}), {"reason": "the disk is full"}),
-    answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": True}),
+    answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": True, "changed": True}),
 )
-RELEASE = Described(summary="Let it start again", answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": False}))
+RELEASE = Described(
+    summary="Let it start again", answer=one(_NOW, {"id": ID, "state": "QUEUED", "held": False, "changed": True})
+)
 PRIORITY = Described(
     summary="Change its priority",
     body=one(
@@ -197,7 +203,7 @@ PRIORITY = Described(
     ),
     answer=one(
         {**_NOW, "properties": {**_NOW["properties"], "priority": whole()}},
-        {"id": ID, "state": "QUEUED", "held": False, "priority": 5},
+        {"id": ID, "state": "QUEUED", "held": False, "changed": True, "priority": 5},
     ),
 )
 

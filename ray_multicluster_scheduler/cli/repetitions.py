@@ -1,0 +1,33 @@
+"""What was repeated already: the same failure is not run twice by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.service import path_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.service import Service
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+
+def repetitions(service: Service, ids: Sequence[str]) -> dict[str, str]:
+    """Of those that were repeated: as what, lately."""
+    found = {one: service.get(path_of("items", one)).get("repeated_by") for one in ids}
+    return {one: str(again[-1]) for one, again in found.items() if again}
+
+
+def repeated_already(service: Service, item_id: str, again: str) -> SchedulerError:
+    """Why it is not repeated once more, and what became of the repetition."""
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+    state = str(service.get(path_of("items", again))["state"])
+    badly = exit_codes.code_of(state) in (exit_codes.FAILED, exit_codes.CANCELLED)
+    step = f"repeat that one: rmcs task retry {again}" if badly else f"look at that one: rmcs task show {again}"
+    return SchedulerError(
+        f"{item_id} was repeated already, as {again}, which is {state}.",
+        task_id=item_id,
+        next_step=f"{step}; or repeat this one once more all the same: --anyway",
+    )
