@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
@@ -15,12 +16,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and s
 
 @app.command()
 def check(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=WHICH_CONFIG)] = None,
     output: Output = Format.table,
 ) -> None:
-    """Check a clusters.yaml; nothing is contacted. Ends with 2, and what is wrong, if it cannot be used."""
+    """Check a clusters.yaml; nothing is contacted.
+
+    Exit code 2, and what is wrong, if it cannot be used.
+    """
     from ray_multicluster_scheduler.control_plane.config import load_config
 
     found = load_config(file)
@@ -37,12 +39,13 @@ def check(
 @app.command()
 def show(
     config: Annotated[
-        Path | None, typer.Option("--config", help="What would hold with this file, instead of asking a service.")
+        Path | None,
+        typer.Option("--config", help="Show what would hold with this clusters.yaml, instead of asking a service."),
     ] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show the settings and clusters that are in force, without secrets."""
+    """Show the settings and clusters in force, without secrets."""
     told = connect(address).get(path_of("settings")) if config is None else _of_file(config)
     emit(told, output, lambda: as_text(told, Format.yaml))
 
@@ -50,12 +53,15 @@ def show(
 @app.command("log-level")
 def log_level(
     level: Annotated[
-        str | None, typer.Argument(metavar="[LEVEL]", help="From now on: debug, info, warning or error.")
+        str | None, typer.Argument(metavar="LEVEL", help="From now on: debug, info, warning or error.")
     ] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show how much a service says in its log, or change it until its next start."""
+    """Show how much a service logs, or change it.
+
+    A change holds until its next start.
+    """
     service, path = connect(address), path_of("log-level")
     told = service.get(path) if level is None else service.put(path, {"level": level.upper()})
     emit(told, output, lambda: str(told["level"]))

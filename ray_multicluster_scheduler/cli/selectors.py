@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
 
 LAST, ALL = "last", "all"
+WAITING = ("PENDING", "QUEUED", "RETRYING")
 UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "RETRYING", "LOST")
 MOST = 10_000
 _MOST_NAMED = 5

@@ -23,7 +23,7 @@ _BACK_AGAIN_S = 30.0
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
-Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait so many seconds at the most.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait at most so many seconds.")]
 _BEFORE_ITS_START = frozenset({"PENDING", "QUEUED", "DISPATCHING", "RETRYING", "LOST"})
 
 
