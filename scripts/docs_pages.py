@@ -8,6 +8,7 @@ reads it.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 import ray_multicluster_scheduler as package
 from ray_multicluster_scheduler.cli.app import app as commands
+from ray_multicluster_scheduler.cli.examples import TITLE as EXAMPLES
 from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import ROUTERS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
@@ -74,7 +76,20 @@ def commands_page() -> str:
     assert isinstance(group, LateGroup)
     root = loaded(group)
     context = typer.Context(root, info_name="rmcs")
-    return typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")
+    _say_all(root)
+    text = typer.cli.get_docs_for_click(obj=root, ctx=context, name="rmcs", title="Commands")
+    return re.sub(rf"\x08\n{EXAMPLES}\n((?:  .*\n)+)", _as_code, text)
+
+
+def _say_all(command: Any) -> None:
+    """The first sentence of each command in full, also where they are listed."""
+    command.short_help = command.get_short_help_str(1000)
+    for below in getattr(command, "commands", {}).values():
+        _say_all(below)
+
+
+def _as_code(found: re.Match[str]) -> str:
+    return f"**Examples**:\n\n```sh\n{textwrap.dedent(found[1])}```\n"
 
 
 # ---- configuration

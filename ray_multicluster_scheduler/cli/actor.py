@@ -8,11 +8,12 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion, item_tables
 from ray_multicluster_scheduler.cli.items import each
+from ray_multicluster_scheduler.cli.options import Reason
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_several
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and end actors.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and kill actors.")
 
 
 @app.command("list")
@@ -32,11 +33,11 @@ def kill(
             autocompletion=completion.ids("actor", states=",".join(UNFINISHED), words=("last", "all")),
         ),
     ],
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")] = "",
+    reason: Reason = "",
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """End actors, also detached ones."""
+    """Kill actors, also detached ones."""
     service = connect(address)
     names = {row["name"]: row["id"] for row in service.get(path_of("actors"))["actors"] if row["state"] in UNFINISHED}
     found = find_several(service, [names.get(one, one) for one in actor_ids], "actor")

@@ -23,35 +23,52 @@ class Root(LateGroup):
             raise
 
     late = {  # noqa: RUF012 - it is declared as a ClassVar where it comes from
-        "up": Late("up", "up", "Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`)."),
+        "up": Late("up", "up", "Run a service until it is stopped."),
         "down": Late("up", "down", "Stop the service of a state folder."),
         "status": Late("status", "status", "Show clusters and queue at a glance."),
-        "top": Late("top", "top", "Watch clusters, nodes, queue and running work on a whole screen."),
+        "top": Late("top", "top", "Watch clusters, nodes, queue and running items live."),
         "job": Late("job", "app", "Submit and steer Ray jobs, with the flags of `ray job`."),
-        "task": Late("task", "app", "Look at and steer tasks, and all else that was submitted."),
-        "actor": Late("actor", "app", "List and end actors."),
+        "task": Late("task", "app", "Look at and steer items: tasks, actors, jobs and gangs."),
+        "actor": Late("actor", "app", "List and kill actors."),
         "queue": Late("queue", "app", "Show what waits, and why; pause and resume."),
-        "clusters": Late("clusters", "app", "Show the fleet: state, carrier, load, tags and versions of each cluster."),
-        "explain": Late("explain", "explain", "Explain why an item is where it is."),
-        "plan": Late("plan", "plan", "Ask where something would go now, without submitting it."),
-        "events": Late("events", "events", "Tell what happened lately and, with --follow, what happens."),
-        "doctor": Late("doctor", "doctor", "Look for what commonly goes wrong, and say how to mend each."),
+        "clusters": Late("clusters", "app", "Show the clusters, and take them in and out of service."),
+        "explain": Late("explain", "explain", "Explain why an item is where it is, or what a code means."),
+        "plan": Late("plan", "plan", "Ask where an item would go now, without submitting it."),
+        "events": Late("events", "events", "Tell what happened lately, and what happens."),
+        "doctor": Late("doctor", "doctor", "Look for what commonly goes wrong, and say how to mend it."),
         "config": Late("config", "app", "Check and show the configuration."),
-        "owner": Late("owner", "app", "List owners of a service, and set their limits."),
+        "owner": Late("owner", "app", "List the owners of items, and set their limits."),
         "token": Late("token", "app", "Make, list and revoke tokens of a service."),
         "debug-dump": Late("debug_dump", "debug_dump", "Write an archive for a bug report, without secrets."),
-        "trace": Late("trace", "trace", "Write what a service has run as a trace."),
+        "trace": Late("trace", "trace", "Write what a service has run as a trace, a CSV file."),
         "simulate": Late("simulate", "simulate", "Run a workload on a simulated fleet."),
         "replay": Late("replay", "replay", "Feed a recorded run to the scheduler's brain."),
-        "fleet": Late("fleet", "app", "Local Ray clusters on this machine: up, down, status."),
-        "demo": Late("demo", "demo", "The whole story on two real Ray clusters here."),
+        "fleet": Late("fleet", "app", "Start and stop local Ray clusters on this machine."),
+        "demo": Late("demo", "demo", "Show the whole story on two real Ray clusters here."),
     }
 
 
+EPILOG = """\
+\b
+Most commands ask a service: that of --address or RMCS_ADDRESS, else the one
+that runs here. New here? `rmcs demo`. Something is wrong? `rmcs doctor`.
+
+\b
+Exit codes:
+    0  done; the work succeeded
+    1  it could not be done: nobody answers, or it was refused
+    2  the command line or the configuration is wrong, or there is no service
+  100  the work failed
+  101  it is not over
+  102  there is no such thing
+  103  it was cancelled
+  130  Ctrl+C
+"""
 app = typer.Typer(
     name="rmcs",
     cls=Root,
     help="One control plane above many Ray clusters.",
+    epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: half the time, and good to grep
     pretty_exceptions_enable=False,
@@ -67,7 +84,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Log to stderr; twice: in detail.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Log to stderr; twice: in detail.")
+    ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines (implies -v).")] = False,
     _: Annotated[
         bool, typer.Option("-V", "--version", is_eager=True, callback=_version, help="Print the version and exit.")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A clusters.yaml.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be; nothing is changed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Let a service that runs have the clusters of a file: all of them, and no others.
+    """Give a service that runs the clusters of a file.
 
-    A cluster that goes, or moves to another address, must be empty. It holds until the next start of the service, which
-    reads its own file.
+    It has all of them then, and no others. A cluster that goes, or moves to another address, must be empty. It holds
+    until the next start of the service, which reads its own file.
     """
     said = _document(file)
     answer = connect(address).post(with_query(path_of("clusters", "apply"), {"dry_run": dry_run}), said)

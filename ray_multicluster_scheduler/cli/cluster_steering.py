@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes
+from ray_multicluster_scheduler.cli.options import Reason
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
-from ray_multicluster_scheduler.cli.waiting import LOOK_AGAIN_S, Deadline, Reason, Timeout, patiently
+from ray_multicluster_scheduler.cli.waiting import LOOK_AGAIN_S, Deadline, Timeout, patiently
+from ray_multicluster_scheduler.cli.waiting import Reason as ShownReason
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The cluster.", autocompletion=completion.clusters)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a cluster.", autocompletion=completion.clusters)]
 
 
 def cordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
-    """Let nothing new be sent there; what is there goes on."""
+    """Let nothing new go to a cluster; what is there goes on."""
     _order(name, "cordon", _closed, _still_there, output, address)
 
 
 def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, address: Address = None) -> None:
-    """Let nothing new be sent there, and wait until nothing is there any more.
+    """Cordon a cluster, and wait until nothing is there.
 
     What is still there is shown meanwhile. Ctrl+C ends the wait, and so does --timeout (exit code 101); the cluster
     stays cordoned. Without a service, your programs that run now are told; do it again to see what is still there.
@@ -47,22 +49,22 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
 
 
 def uncordon(name: Name, output: Output = Format.table, address: Address = None) -> None:
-    """The end of cordon and drain."""
+    """Let new work go to a cluster again."""
     _order(name, "uncordon", _open, _there, output, address)
 
 
 def declare_dead(
     name: Name,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")] = "",
+    reason: Reason = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Although it seems to be alive. Drain it too, or it is used again at once.")
+        bool, typer.Option("--force", help="Even if it answers. Drain it too, or it is used again at once.")
     ] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Say that a cluster is dead.
+    """Say that a cluster is dead, so that nobody waits for it.
 
-    What may be repeated goes elsewhere, the rest fails. A cluster that answers is refused. Without a service, your
+    What may be tried again goes elsewhere, the rest fails. A cluster that answers is refused. Without a service, your
     programs that run now are told.
     """
     said = {"reason": reason, "force": force}
@@ -95,7 +97,7 @@ def _drained(service: Service, name: str, answer: dict[str, Any], timeout: float
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
     deadline = Deadline(timeout)
-    with Reason() as reason:
+    with ShownReason() as reason:
         while not deadline.over:
             reason.show(f"{name} takes no new work; {_still_there(answer['items'])}")
             left = deadline.left()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,12 +15,15 @@ from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
 from ray_multicluster_scheduler.cli.cluster_load import GIB, load, load_with_its_age, nodes
 from ray_multicluster_scheduler.cli.cluster_steering import Name
+from ray_multicluster_scheduler.cli.options import Config
 from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state, emit, facts_table, plain_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago
 from ray_multicluster_scheduler.common.line_text import escaped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Group
     from rich.table import Table
 
@@ -41,14 +43,16 @@ app.command("declare-dead")(cluster_steering.declare_dead)
 @app.callback()
 def show(
     context: typer.Context,
+    config: Config = None,
     output: Output = Format.table,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
+    address: Address = None,
 ) -> None:
-    """Show the fleet: state, carrier, load, tags and versions of each cluster."""
+    """Show the clusters, and take them in and out of service.
+
+    State, carrier, load, tags and versions of each, asked now.
+    """
     if context.invoked_subcommand is not None:
-        if config is not None or output is not Format.table:
+        if (config, output, address) != (None, Format.table, None):
             raise typer.BadParameter(
                 f"write options of {context.invoked_subcommand} behind it; --config is not for it."
             )
@@ -63,7 +67,7 @@ def _rows(address: str | None, config: Path | None, *, refresh: bool) -> list[Ma
         return list(connect(address).get(path_of("clusters"), refresh=refresh)["clusters"])
     from ray_multicluster_scheduler import UnifiedScheduler
 
-    with UnifiedScheduler(config=config) as scheduler:
+    with UnifiedScheduler(config=config, address=address) as scheduler:
         return list(scheduler.list_clusters(refresh=refresh))
 
 
@@ -75,7 +79,10 @@ def list_clusters(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """List the clusters of a service; without one, as `rmcs clusters` does."""
+    """List the clusters of a service.
+
+    Without a service, as `rmcs clusters` does.
+    """
     rows = _rows(address, None, refresh=refresh)
     emit(rows, output, lambda: _picture(rows))
 
@@ -96,7 +103,10 @@ def show_one(
 
 @app.command()
 def check(name: Name, output: Output = Format.table, address: Address = None) -> None:
-    """Ask a cluster now. Ends with 0 if it takes work, with 100 and the reason if not."""
+    """Ask a cluster now whether it takes work.
+
+    Exit code 0 if it does, 100 if not.
+    """
     answer = connect(address).post(path_of("clusters", name, "check"))
     why = why_not(answer)
     emit(answer, output, lambda: "\n".join(_said_of(name, answer["cluster"], why)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 
@@ -23,14 +24,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check and s
 
 @app.command()
 def check(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=WHICH_CONFIG)] = None,
     output: Output = Format.table,
 ) -> None:
-    """Check a clusters.yaml; nothing is contacted. Ends with 2, and what is wrong, if it cannot be used.
+    """Check a clusters.yaml; nothing is contacted.
 
-    What can be used and is hardly meant is told, too: two names for one address, a cluster that nothing can be sent to.
+    Exit code 2, and what is wrong, if it cannot be used. What can be used and is hardly meant is told, too: two names
+    for one address, a cluster that takes no jobs.
     """
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.doubts import doubts
@@ -60,12 +60,13 @@ def _verdict(found: FleetConfig, said: list[str], odd: list[Doubt]) -> Iterator[
 @app.command()
 def show(
     config: Annotated[
-        Path | None, typer.Option("--config", help="What would hold with this file, instead of asking a service.")
+        Path | None,
+        typer.Option("--config", help="Show what would hold with this clusters.yaml, instead of asking a service."),
     ] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show the settings and clusters that are in force, without secrets.
+    """Show the settings and clusters in force, without secrets.
 
     Of a service; without one, what would hold: of --config, RMCS_CONFIG, or a file that is found as the library does.
     Which that was is said on stderr.
@@ -99,7 +100,7 @@ def log_level(
     level: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LEVEL]",
+            metavar="LEVEL",
             help="From now on: debug, info, warning or error.",
             autocompletion=completion.words("debug", "info", "warning", "error"),
         ),
@@ -107,7 +108,10 @@ def log_level(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show how much a service says in its log, or change it until its next start."""
+    """Show how much a service logs, or change it.
+
+    A change holds until its next start.
+    """
     service, path = connect(address), path_of("log-level")
     told = service.get(path) if level is None else service.put(path, {"level": level.upper()})
     emit(told, output, lambda: str(told["level"]))

@@ -34,7 +34,8 @@ paths, entrypoints of jobs, messages of errors, and the log. Look through it bef
 
 def debug_dump(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.tar.gz]", help="Default: rmcs-debug-TIME.tar.gz in this folder.")
+        Path | None,
+        typer.Argument(metavar="FILE.tar.gz", help="What to write; default: rmcs-debug-TIME.tar.gz in this folder."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     output: Output = Format.table,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def demo() -> None:
-    """The whole story on two real Ray clusters here.
+    """Show the whole story on two real Ray clusters here.
 
     Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did.
     """

@@ -10,6 +10,7 @@ import typer
 
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, Verdict, well, wrong
 from ray_multicluster_scheduler.cli.exit_codes import FAILED
+from ray_multicluster_scheduler.cli.options import Config
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.service import Address, find
 from ray_multicluster_scheduler.common.line_text import escaped_lines
@@ -24,18 +25,16 @@ _DEEP_S = 90.0
 
 
 def doctor(
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
+    config: Config = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also run a tiny task on each cluster: can its agent dial back?")
     ] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Look for what commonly goes wrong, and say how to mend each.
+    """Look for what commonly goes wrong, and say how to mend it.
 
-    Nothing is changed and, without --deep, nothing is started anywhere. Ends with 100 if something is wrong.
+    Nothing is changed and, without --deep, nothing is started anywhere. Exit code 100 if something is wrong.
     """
     found = list(_examine(config, address, deep=deep))
     emit([one.to_dict() for one in found], output, lambda: _picture(found))

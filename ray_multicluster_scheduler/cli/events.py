@@ -12,8 +12,9 @@ import typer
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service
 from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.options import ByOwner, OfKind
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
-from ray_multicluster_scheduler.cli.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
+from ray_multicluster_scheduler.cli.selectors import LAST, STATES, doubt_cluster, find_one
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 
 _PATH = path_of("events")
@@ -29,35 +30,35 @@ def events(
         str | None,
         typer.Option(
             "--types",
-            help="transition, decision, cluster, action, telemetry; with commas.",
+            help="Only these, with commas: transition, decision, cluster, action, telemetry.",
             autocompletion=completion.words("transition", "decision", "cluster", "action", "telemetry"),
         ),
     ] = None,
     item_id: Annotated[
         str | None, typer.Option("--id", help="Only of this item.", autocompletion=completion.ids(words=()))
     ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
+    owner: ByOwner = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only of this one.", autocompletion=completion.clusters)
+        str | None, typer.Option("--cluster", help="Only of this cluster.", autocompletion=completion.clusters)
     ] = None,
     state: Annotated[
         str | None,
         typer.Option("--state", help="Only into this state.", autocompletion=completion.words(*STATES)),
     ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", help="Only task, actor, job or gang.", autocompletion=completion.words(*KINDS)),
+    kind: OfKind = None,
+    since: Annotated[
+        int | None, typer.Option("--since", min=0, help="Only what came after the event of this number.")
     ] = None,
-    since: Annotated[int | None, typer.Option("--since", min=0, help="What came after the event of this number.")] = (
-        None
-    ),
     last: Annotated[
-        int, typer.Option("--last", min=0, help="Begin so many numbers ago, if --since says nothing.")
+        int, typer.Option("--last", min=0, help="Of the last so many events, unless --since is given.")
     ] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Tell what happened lately and, with --follow, what happens. As json, one line each."""
+    """Tell what happened lately, and what happens.
+
+    With -o json, one line for each event.
+    """
     service = connect(address)
     newest = newest_number(service)
     begin = max(0, newest - last) if since is None else since

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit,
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
 from ray_multicluster_scheduler.cli.troubleshooting import codes, said_of
 
-_LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "REASON")
+_LISTED = ("ID", "KIND", "NAME", "STATE", "CLUSTER", "CODE")
 
 
 def explain(
@@ -21,18 +21,20 @@ def explain(
         str | None,
         typer.Argument(
             metavar="ID|CODE",
-            help="The id of an item (of a service also its beginning, or `last`), or the code of a reason.",
+            help="An id (of a service also the beginning of one, or `last`), or a code.",
             autocompletion=completion.ids_and_codes,
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--list", help="List the items of all programs instead.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--list", help="List the items of your programs that run now instead.")
+    ] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Explain why an item is where it is.
+    """Explain why an item is where it is, or what a code means.
 
-    Its state, why, its position in the queue, the candidates, its attempts. The service is asked, if there is one, then
-    your programs that run now. With a code such as NO_CAPACITY, it says what that means and what to do.
+    Its state, why, its position in the queue, what each cluster says, its attempts. The service is asked, if there is
+    one, then your programs that run now. Of a code it tells what that means, and what to do.
     """
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")

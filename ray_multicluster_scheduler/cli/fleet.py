@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus, FleetHome
 
 app = typer.Typer(
-    help="Local Ray clusters on this machine: up, down, status.", no_args_is_help=True, rich_markup_mode=None
+    help="Start and stop local Ray clusters on this machine.", no_args_is_help=True, rich_markup_mode=None
 )
 
 _KNOWN = {"linux": ["linux", "x86_64"], "mac": ["macos", "arm64"]}
@@ -32,14 +32,15 @@ TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
 
 @app.command()
 def up(
-    clusters: Annotated[int, typer.Option("--clusters", "-n", min=1, max=16, help="How many clusters.")] = 2,
+    clusters: Annotated[int, typer.Option("--clusters", "-n", min=1, max=16, help="So many clusters.")] = 2,
     cpus: Annotated[int, typer.Option("--cpus", min=1, help="CPUs that each cluster offers.")] = 2,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until Ctrl+C, then stop them.")] = False,
     output: Output = Format.table,
 ) -> None:
-    """Start local clusters; they stay up in the background until `rmcs fleet down`.
+    """Start local clusters in the background.
 
-    If they are up already, those that died are started again, under the same addresses; the others are left alone.
+    They stay up until `rmcs fleet down`. If they are up already, those that died are started again, under the
+    same addresses; the others are left alone.
     """
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.daemon import hold
@@ -64,7 +65,10 @@ def up(
 
 @app.command()
 def down(output: Output = Format.table) -> None:
-    """Stop the local fleet and remove everything of it, also what a killed one left."""
+    """Stop the local fleet, and remove all of it.
+
+    Also what a killed one left.
+    """
     from ray_multicluster_scheduler.local_fleet import background
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
@@ -76,7 +80,7 @@ def down(output: Output = Format.table) -> None:
 
 @app.command()
 def status(output: Output = Format.table) -> None:
-    """Show each local cluster: state, published addresses, process ids."""
+    """Show each local cluster: state, addresses, processes."""
     from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome
 
     _print_status(FleetHome(), output)

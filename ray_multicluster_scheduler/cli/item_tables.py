@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-_ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "RAN")
-_JOBS = ("JOB ID", "STATUS", "CLUSTER", "TRY", "SUBMITTED", "RAN", "ENTRYPOINT")
-_ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "TRY", "LIFETIME", "WHY")
+_ITEMS = ("ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "ATTEMPT", "SUBMITTED", "RAN")
+_JOBS = ("JOB ID", "STATUS", "CLUSTER", "ATTEMPT", "SUBMITTED", "RAN", "ENTRYPOINT")
+_ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "ATTEMPT", "LIFETIME", "WHY")
 _WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
 _END = "\n"
 _WHY_IS_SEEN = {"WHY": 36}
@@ -38,7 +38,7 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("TRY", "OWNER", "KIND", "RAN", "NAME"))
+    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("ATTEMPT", "OWNER", "KIND", "RAN", "NAME"))
 
 
 def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -55,7 +55,7 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("TRY", "RAN", "SUBMITTED"))
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("ATTEMPT", "RAN", "SUBMITTED"))
 
 
 def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
@@ -73,7 +73,7 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_ACTORS, cells, cut=("CLASS", "WHY"), drop=("LIFETIME", "TRY", "CLASS"))
+    return FittingTable(_ACTORS, cells, cut=("CLASS", "WHY"), drop=("LIFETIME", "ATTEMPT", "CLASS"))
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:

@@ -11,6 +11,7 @@ import typer
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
 from ray_multicluster_scheduler.cli.job_submit import submit
+from ray_multicluster_scheduler.cli.options import AT_MOST
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.printed import last_lines
 from ray_multicluster_scheduler.cli.selectors import find_one
@@ -49,7 +50,11 @@ def status(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Say how a job stands. Ends with 0 if it succeeded, 100 failed, 101 not over, 103 stopped."""
+    """Say how a job stands.
+
+    Of one that failed, also the end of what it printed. Exit code 0 if it succeeded, 100 if it failed, 101 if it is
+    not over, 103 if it was stopped.
+    """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     info = service.get(path_of("jobs", found))
@@ -62,7 +67,7 @@ def status(
 @app.command()
 def logs(
     job_id: _Job,
-    follow_it: Annotated[bool, typer.Option("-f", "--follow", help="As it comes, until it is over.")] = False,
+    follow_it: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until it is over.")] = False,
     tail: Tail = None,
     address: Address = None,
     verify: as_ray.Verify = "true",
@@ -71,7 +76,10 @@ def logs(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Print what a job printed. With -f, ends as it ends: 0, 100 or 103."""
+    """Print what a job printed.
+
+    With --follow, the exit code is as of `rmcs job status`.
+    """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     if not follow_it:
@@ -97,9 +105,10 @@ def stop(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Stop a job, queued or running. Ends with 0 when it is over, 101 if it is not.
+    """Stop a job, queued or running.
 
-    The stop is asked for at once and stays asked for. A job that Ray has not started yet ends only once it has.
+    Exit code 0 when it is over, 101 if it is not. The stop is asked for at once and stays asked for. A job that Ray has
+    not started yet ends only once it has.
     """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
@@ -129,7 +138,10 @@ def delete(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Forget a job that is over, and its history. What Ray keeps of it in its cluster is not touched."""
+    """Forget a job that is over, and its history.
+
+    What Ray keeps of it in its cluster is not touched.
+    """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     answer = service.delete(path_of("items", found))
@@ -139,7 +151,7 @@ def delete(
 
 @app.command("list")
 def list_jobs(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many at the most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, help=AT_MOST)] = 50,
     output: Output = Format.table,
     address: Address = None,
     verify: as_ray.Verify = "true",

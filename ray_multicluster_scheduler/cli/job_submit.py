@@ -10,6 +10,7 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
+from ray_multicluster_scheduler.cli.options import Cpus, Gpus, Memory, RequiredTags, Resources, Tags
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.plan import amounts_of
 from ray_multicluster_scheduler.cli.service import Address, Service, check_there, path_of
@@ -24,14 +25,14 @@ from ray_multicluster_scheduler.cli.waiting import (
 
 
 def submit(
-    entrypoint: Annotated[list[str], typer.Argument(metavar="ENTRYPOINT", help="What to run: -- python train.py")],
+    entrypoint: Annotated[list[str], typer.Argument(metavar="ENTRYPOINT", help="What to run, behind --.")],
     submission_id: Annotated[
         str | None, typer.Option("--submission-id", help="Its id; the same again is the same job.")
     ] = None,
     job_id: Annotated[str | None, typer.Option("--job-id", hidden=True, help="Use --submission-id.")] = None,
     runtime_env: Annotated[Path | None, typer.Option("--runtime-env", help="A YAML file with a runtime_env.")] = None,
-    runtime_env_json: Annotated[str | None, typer.Option("--runtime-env-json", help="Or that, as JSON.")] = None,
-    working_dir: Annotated[str | None, typer.Option("--working-dir", help="A folder that travels with it.")] = None,
+    runtime_env_json: Annotated[str | None, typer.Option("--runtime-env-json", help="The same, as JSON.")] = None,
+    working_dir: Annotated[str | None, typer.Option("--working-dir", help="A folder that is sent along.")] = None,
     metadata_json: Annotated[str | None, typer.Option("--metadata-json", help="Its metadata, as JSON.")] = None,
     entrypoint_num_cpus: Annotated[
         float | None, typer.Option("--entrypoint-num-cpus", min=0, help="CPUs that Ray holds for the entrypoint.")
@@ -50,20 +51,18 @@ def submit(
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Print its id, and do not wait for it.")] = False,
     name: Annotated[str | None, typer.Option("--name", help="What it is called.")] = None,
-    cpus: Annotated[float | None, typer.Option("--cpus", min=0, help="CPUs that the whole job needs.")] = None,
-    gpus: Annotated[float | None, typer.Option("--gpus", min=0, help="GPUs that the whole job needs.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help='Memory that it needs, such as "8GiB".')] = None,
-    resource: Annotated[list[str] | None, typer.Option("--resource", help="name=amount; may be repeated.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Prefer clusters with it; may be repeated.")] = None,
-    require_tag: Annotated[
-        list[str] | None, typer.Option("--require-tag", help="Only clusters with it; may be repeated.")
-    ] = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    resource: Resources = None,
+    tag: Tags = None,
+    require_tag: RequiredTags = None,
     preferred_cluster: Annotated[
         str | None,
         typer.Option("--preferred-cluster", help="Where it should go.", autocompletion=completion.clusters),
     ] = None,
     priority: Annotated[int, typer.Option("--priority", help="Higher numbers go first.")] = 0,
-    retries: Annotated[int | None, typer.Option("--retries", min=0, help="How often, if it fails.")] = None,
+    retries: Annotated[int | None, typer.Option("--retries", min=0, help="Try it again so often if it fails.")] = None,
     timeout: Timeout = None,
     cancel_on_interrupt: CancelOnInterrupt = False,
     output: Output = Format.table,
@@ -74,9 +73,10 @@ def submit(
     log_color: as_ray.Color = as_ray.LogColor.auto,
     verbose: as_ray.Verbose = False,
 ) -> None:
-    """Submit a job; print what it prints, until it is over. Ends with 0, 100 or 103.
+    """Submit a job; print what it prints, until it is over.
 
     Its output is on stdout; with -o json that is on stderr, and how it ended on stdout. Ctrl+C leaves it running.
+    Exit code 0 if it succeeded, 100 if it failed, 101 if it is not over, 103 if it was stopped.
     """
     if entrypoint_label_selector is not None:
         raise typer.BadParameter(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ray_multicluster_scheduler.cli.examples import with_examples
 from ray_multicluster_scheduler.cli.quick_options import quicken, quickened
 
 
@@ -38,7 +39,7 @@ class LateGroup(TyperGroup):
         if name is None:
             return name, command, rest
         late = self.late.get(name)
-        return name, quicken(command) if late is None else load(name, late), rest
+        return name, ready(command, name) if late is None else load(name, late), rest
 
 
 def loaded(group: LateGroup) -> TyperGroup:
@@ -54,7 +55,12 @@ def load(name: str, late: Late) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return quicken(group)
+        return ready(group, name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name)(found)
-    return quicken(typer.main.get_command(alone))
+    return ready(typer.main.get_command(alone), name)
+
+
+def ready(command: Any, name: str) -> Any:
+    """The same command, with what all of them have."""
+    return quicken(with_examples(command, name))

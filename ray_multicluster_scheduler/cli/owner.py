@@ -9,23 +9,23 @@ import typer
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List owners of a service, and set their limits.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List the owners of items, and set their limits.")
 NAMES = ("weight", "max_queued", "max_running", "max_gpus", "max_priority")
 TITLES = ("OWNER", "WAITING", "RUNNING", *(name.replace("_", " ").upper() for name in NAMES), "LIMITS FROM", "PAUSED")
 _WHOLE = ("max_queued", "max_running", "max_priority")
-_Name = Annotated[str, typer.Argument(metavar="OWNER", help="Whose.")]
+_Name = Annotated[str, typer.Argument(metavar="OWNER", help="The name of an owner.")]
 
 
 @app.command("list")
 def list_owners(output: Output = Format.table, address: Address = None) -> None:
-    """List everybody who has something that is not over, or limits."""
+    """List all who have items that are not over, or limits."""
     rows = connect(address).get(path_of("owners"))["owners"]
     _show(rows, rows, output)
 
 
 @app.command()
 def show(owner: _Name, output: Output = Format.table, address: Address = None) -> None:
-    """Show what one owner has, and may have."""
+    """Show what an owner has, and may have."""
     row = connect(address).get(path_of("owners", owner))
     _show([row], row, output)
 
@@ -34,17 +34,20 @@ def show(owner: _Name, output: Output = Format.table, address: Address = None) -
 def set_limits(
     owner: _Name,
     weight: Annotated[str | None, typer.Option("--weight", help="Its share at equal priority.")] = None,
-    max_queued: Annotated[str | None, typer.Option("--max-queued", help="So many may wait; or none: any.")] = None,
-    max_running: Annotated[str | None, typer.Option("--max-running", help="So many may be on clusters.")] = None,
-    max_gpus: Annotated[str | None, typer.Option("--max-gpus", help="So many it may hold there.")] = None,
-    max_priority: Annotated[str | None, typer.Option("--max-priority", help="What it may ask for.")] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Those in the settings again.")] = False,
+    max_queued: Annotated[str | None, typer.Option("--max-queued", help="So many items of it may wait.")] = None,
+    max_running: Annotated[
+        str | None, typer.Option("--max-running", help="So many items of it may be on clusters.")
+    ] = None,
+    max_gpus: Annotated[str | None, typer.Option("--max-gpus", help="So many GPUs it may hold there.")] = None,
+    max_priority: Annotated[str | None, typer.Option("--max-priority", help="The highest that it may ask for.")] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Go back to the limits in the settings.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Set limits of an owner; those that are not named stay as they are, and `none` lifts one.
+    """Set limits of an owner.
 
-    They hold at once, and over restarts of the service, instead of those in its settings. What runs goes on.
+    Those that are not named stay as they are, and `none` lifts one. They hold at once, and over restarts of the
+    service, instead of those in its settings. What runs goes on.
     """
     texts = dict(zip(NAMES, (weight, max_queued, max_running, max_gpus, max_priority), strict=True))
     given = {name: _limit(name, text) for name, text in texts.items() if text is not None}

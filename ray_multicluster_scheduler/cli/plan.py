@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli import completion, exit_codes
+from ray_multicluster_scheduler.cli.options import Config, Cpus, Gpus, Memory, RequiredTags, Resources, Tags
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.service import Address
 
 
 class Kind(StrEnum):
@@ -25,34 +26,36 @@ class Fallback(StrEnum):
 
 def plan(
     kind: Annotated[Kind, typer.Option("--kind", help="What it would be.")] = Kind.task,
-    cpus: Annotated[float | None, typer.Option("--cpus", min=0, help="CPUs that it needs.")] = None,
-    gpus: Annotated[float | None, typer.Option("--gpus", min=0, help="GPUs that it needs.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help='Memory that it needs, such as "8GiB".')] = None,
-    resource: Annotated[list[str] | None, typer.Option("--resource", help="name=amount; may be repeated.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Prefer clusters with it; may be repeated.")] = None,
-    require_tag: Annotated[
-        list[str] | None, typer.Option("--require-tag", help="Only clusters with it; may be repeated.")
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    resource: Resources = None,
+    tag: Tags = None,
+    require_tag: RequiredTags = None,
+    preferred_cluster: Annotated[
+        str | None,
+        typer.Option("--preferred-cluster", help="Where it should go.", autocompletion=completion.clusters),
     ] = None,
-    preferred_cluster: Annotated[str | None, typer.Option("--preferred-cluster", help="Where it should go.")] = None,
-    fallback: Annotated[Fallback, typer.Option("--fallback", help="If that one cannot take it.")] = Fallback.any,
+    fallback: Annotated[
+        Fallback, typer.Option("--fallback", help="If that one cannot take it now: any other one, or wait for it.")
+    ] = Fallback.any,
+    config: Config = None,
     output: Output = Format.table,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
+    address: Address = None,
 ) -> None:
-    """Ask where something would go now, without submitting it.
+    """Ask where an item would go now, without submitting it.
 
-    A task, an actor or a job; the clusters are asked. Ends with 100 if it would fail at once: no cluster can ever take
-    it, or too many wait already.
+    The clusters are asked. Exit code 100 if it would fail at once: no cluster can ever take it, or too many wait
+    already.
     """
     from ray_multicluster_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.cli.service import check_there, connect, find
     from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
 
     amounts = amounts_of(cpus, gpus, memory, resource)
-    if config is None and find() is not None:
-        check_there(connect())
-    with UnifiedScheduler(config=config) as scheduler:
+    if config is None and find(address) is not None:
+        check_there(connect(address))
+    with UnifiedScheduler(config=config, address=address) as scheduler:
         decision = scheduler.plan(
             amounts or None,
             kind=kind.value,
@@ -83,5 +86,5 @@ def _amounts(given: list[str]) -> dict[str, float]:
                 raise ValueError
             amounts[name] = float(amount)
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is not name=amount, such as tpu=2.", param_hint="--resource") from None
+            raise typer.BadParameter(f"{text!r} is not NAME=AMOUNT, such as tpu=2.", param_hint="--resource") from None
     return amounts

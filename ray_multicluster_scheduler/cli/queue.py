@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion, item_tables
+from ray_multicluster_scheduler.cli.options import AT_MOST, ByOwner, Reason
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
@@ -15,19 +16,24 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-_Cluster = Annotated[str | None, typer.Option("--cluster", help="Of this cluster.", autocompletion=completion.clusters)]
-_Owner = Annotated[str | None, typer.Option("--owner", help="Of this owner.")]
+_Cluster = Annotated[
+    str | None, typer.Option("--cluster", help="That of this cluster.", autocompletion=completion.clusters)
+]
+_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.")]
 
 
 @app.callback()
 def show(
     context: typer.Context,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only what is this owner's.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at the most.")] = 50,
+    owner: ByOwner = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help=AT_MOST)] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show what waits, and why; pause and resume."""
+    """Show what waits, and why; pause and resume.
+
+    Whoever has waited longest comes first. A reason that is cut is told in full by `rmcs explain ID`, or with -o json.
+    """
     if context.invoked_subcommand is not None:
         if (owner, limit, output, address) != (None, 50, Format.table, None):
             raise typer.BadParameter(f"write options of {context.invoked_subcommand} behind it.")
@@ -40,11 +46,14 @@ def show(
 def pause(
     cluster: _Cluster = None,
     owner: _Owner = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")] = "",
+    reason: Reason = "",
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Start nothing new on a cluster, or of an owner; what runs goes on."""
+    """Pause the queue of a cluster, or of an owner.
+
+    Nothing new of it starts; what runs goes on.
+    """
     what, name = _one_of(cluster, owner)
     _order(address, output, (what, name, "pause"), {"reason": reason}, "is paused", "is paused already")
 
@@ -53,7 +62,7 @@ def pause(
 def resume(
     cluster: _Cluster = None, owner: _Owner = None, output: Output = Format.table, address: Address = None
 ) -> None:
-    """The end of pause."""
+    """Let the paused queue of a cluster, or of an owner, go on."""
     what, name = _one_of(cluster, owner)
     _order(address, output, (what, name, "resume"), {}, "goes on", "was not paused")
 

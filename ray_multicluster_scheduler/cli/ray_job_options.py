@@ -27,11 +27,11 @@ class LogColor(StrEnum):
 
 
 Verify = Annotated[
-    str, typer.Option("--verify", help="As in `ray job`: a file with whom to trust (RMCS_TLS_CA). Never is no choice.")
+    str, typer.Option("--verify", help="As in `ray job`: a file with certificates to trust (RMCS_TLS_CA); not `false`.")
 ]
 Headers = Annotated[
     str | None,
-    typer.Option("--headers", help="As in `ray job`, as JSON; only Authorization is known here (RMCS_TOKEN)."),
+    typer.Option("--headers", help="As in `ray job`, as JSON; only Authorization is sent (RMCS_TOKEN)."),
 ]
 Style = Annotated[
     LogStyle, typer.Option("--log-style", hidden=True, help="As in `ray job`: record is without colours.")

@@ -18,14 +18,17 @@ _MOST = 240
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `make sim-test` wrote.", dir_okay=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="What `make sim-test` or `rmcs simulate --record` wrote.", dir_okay=False),
+    ],
     everything: Annotated[bool, typer.Option("--all", help="Also timers, questions and what is published.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what the judges say.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Feed a recorded run to the scheduler's brain.
 
-    Prints what it answers, and which guarantees do not hold. Ends with 1 if one of them does not.
+    Prints what it answers, and which guarantees do not hold. Exit code 1 if one of them does not.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.simulation.checker import judge

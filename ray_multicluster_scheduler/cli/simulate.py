@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ def simulate(
     clusters: Annotated[
         Path | None,
         typer.Option(
-            "--clusters",
-            help="A clusters.yaml; default: looked for as the library does. If none: --nodes and --fleet name them.",
+            "--config", "--clusters", help=f"{WHICH_CONFIG} If there is none, --nodes and --fleet name the clusters."
         ),
     ] = None,
     fleet: Annotated[
@@ -45,7 +45,7 @@ def simulate(
             "--compare", help='"NAME: policy:headroom=1 set:KEY=VALUE nodes:a=8x{CPU:4} fleet:PATH"; may be repeated.'
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same run.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed is the same run.")] = 0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write use and queue over time as an HTML file.")] = None,
     save_trace: Annotated[Path | None, typer.Option("--save-trace", help="Write the workload as a CSV file.")] = None,
     record: Annotated[
@@ -55,7 +55,7 @@ def simulate(
 ) -> None:
     """Run a workload on a simulated fleet.
 
-    It is scheduled by what schedules in production; what came of it is printed.
+    It is scheduled by what schedules in production; nothing is contacted, and what came of it is printed.
     """
     from ray_multicluster_scheduler.cli import simulate_variants as variants
 

@@ -29,12 +29,12 @@ from ray_multicluster_scheduler.common.line_text import escaped
 if TYPE_CHECKING:
     from rich.console import Group
 
-_TITLES = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHAT IS WRONG")
+_TITLES = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHY")
 _SHOWN = 5
 
 
 def status(
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Again and again, until Ctrl+C.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Look again and again, until Ctrl+C.")] = False,
     every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
     output: Output = Format.table,
     address: Address = None,
@@ -73,7 +73,7 @@ def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group
         FittingTable(
             _TITLES,
             [_cells(row) for row in clusters],
-            cut=("WHAT IS WRONG",),
+            cut=("WHY",),
             drop=("NODES", "GPU", "MEMORY GiB"),
         ),
         "",

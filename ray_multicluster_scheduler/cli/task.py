@@ -9,14 +9,15 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli.items import each, how_it_ends, told_of
+from ray_multicluster_scheduler.cli.options import AT_MOST, ByOwner, OfKind, Reason
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.printed import last_lines
 from ray_multicluster_scheduler.cli.repetitions import repeated_already, repetitions
 from ray_multicluster_scheduler.cli.selectors import (
     ALL,
-    KINDS,
     STATES,
     UNFINISHED,
+    WAITING,
     doubt_cluster,
     find_one,
     find_several,
@@ -26,20 +27,27 @@ from ray_multicluster_scheduler.cli.times import seconds_of
 from ray_multicluster_scheduler.cli.waiting import Tail, follow, interrupted_well, to_stdout
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at and steer tasks, and all else that was submitted."
+    no_args_is_help=True, rich_markup_mode=None, help="Look at and steer items: tasks, actors, jobs and gangs."
 )
 _OVER_BADLY = ("FAILED", "CANCELLED")
-_NOT_STARTED = ("PENDING", "QUEUED", "RETRYING")
 _One = Annotated[
     str,
     typer.Argument(metavar="ID", help="An id, the beginning of one, or `last`.", autocompletion=completion.ids()),
 ]
-_Waiting = Annotated[
+_Unfinished = Annotated[
     list[str],
     typer.Argument(
         metavar="ID",
         help="Ids, beginnings of ids, `last`, or `all` that are not over.",
         autocompletion=completion.ids(states=",".join(UNFINISHED), words=("last", "all")),
+    ),
+]
+_Waiting = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID",
+        help="Ids, beginnings of ids, `last`, or `all` that wait.",
+        autocompletion=completion.ids(states=",".join(WAITING), words=("last", "all")),
     ),
 ]
 _Failed = Annotated[
@@ -50,7 +58,6 @@ _Failed = Annotated[
         autocompletion=completion.ids(states=",".join(_OVER_BADLY), words=("last", "all")),
     ),
 ]
-_Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")]
 
 
 @app.command("list")
@@ -59,21 +66,18 @@ def list_items(
         list[str] | None,
         typer.Option("--state", help="Only in this state; may be repeated.", autocompletion=completion.words(*STATES)),
     ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", help="Only task, actor, job or gang.", autocompletion=completion.words(*KINDS)),
-    ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
+    kind: OfKind = None,
+    owner: ByOwner = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only on this one.", autocompletion=completion.clusters)
+        str | None, typer.Option("--cluster", help="Only on this cluster.", autocompletion=completion.clusters)
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Only with this name.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Only of the last 15m, 12h or 30d.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many at the most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, help=AT_MOST)] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """List what was submitted, newest first."""
+    """List items, newest first."""
     began = None
     if since is not None:
         lasts = seconds_of(since)
@@ -93,7 +97,11 @@ def list_items(
 
 @app.command()
 def show(item_id: _One, output: Output = Format.table, address: Address = None) -> None:
-    """Show one: state, place, attempts, how it ended. Ends with 0, 100, 101 or 103, as it stands."""
+    """Show an item: state, cluster, why, and how it ended.
+
+    Of one that failed, with the traceback of the cluster. Exit code 0 if it succeeded, 100 if it failed, 101 if it is
+    not over, 103 if it was cancelled.
+    """
     service = connect(address)
     item = told_of(service, find_one(service, item_id))
     emit(item, output, lambda: item_tables.item_picture(item, time.time()))
@@ -103,13 +111,18 @@ def show(item_id: _One, output: Output = Format.table, address: Address = None) 
 @app.command()
 def logs(
     item_id: _One,
-    follow_it: Annotated[bool, typer.Option("-f", "--follow", help="As it comes, until it is over.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Of this one; default: the newest.")] = None,
+    follow_it: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until it is over.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Of this attempt; default: the newest.")
+    ] = None,
     stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
     tail: Tail = None,
     address: Address = None,
 ) -> None:
-    """Print what it printed. With -f, ends as it ends: 0, 100 or 103."""
+    """Print what an item printed.
+
+    With --follow, the exit code is as of `rmcs task show`.
+    """
     service = connect(address)
     found = find_one(service, item_id)
     if not follow_it:
@@ -125,13 +138,16 @@ def logs(
 
 @app.command()
 def cancel(
-    item_ids: _Waiting,
-    reason: _Reason = "",
-    force: Annotated[bool, typer.Option("--force", help="Without the polite interrupt.")] = False,
+    item_ids: _Unfinished,
+    reason: Reason = "",
+    force: Annotated[bool, typer.Option("--force", help="At once, without a polite interrupt first.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Ask for their end. Nothing happens to what is over."""
+    """Cancel items.
+
+    Nothing happens to what is over.
+    """
     service = connect(address)
     found = find_several(service, item_ids)
     said = {"reason": reason, "force": force}
@@ -145,9 +161,10 @@ def retry(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Submit what failed or was cancelled once more, as another item.
+    """Submit items that failed or were cancelled once more.
 
-    What is not over, and without --anyway what succeeded or was repeated already, is refused; `all` leaves that out.
+    Each becomes another item, which repeats the old one. What is not over, and without --anyway what succeeded or was
+    repeated already, is refused; `all` leaves that out.
     """
     service = connect(address)
     found = find_several(service, item_ids, states=("FAILED",))
@@ -178,10 +195,13 @@ def _none(failed: int) -> str:
 
 
 @app.command()
-def hold(item_ids: _Waiting, reason: _Reason = "", output: Output = Format.table, address: Address = None) -> None:
-    """Let them not start before they are released; what runs goes on."""
+def hold(item_ids: _Waiting, reason: Reason = "", output: Output = Format.table, address: Address = None) -> None:
+    """Keep items from starting until they are released.
+
+    What runs goes on.
+    """
     service = connect(address)
-    found = find_several(service, item_ids, states=_NOT_STARTED)
+    found = find_several(service, item_ids, states=WAITING)
 
     def held(answer: dict[str, Any]) -> str:
         return "is held" if answer.get("changed", True) else "is held already"
@@ -191,9 +211,9 @@ def hold(item_ids: _Waiting, reason: _Reason = "", output: Output = Format.table
 
 @app.command()
 def release(item_ids: _Waiting, output: Output = Format.table, address: Address = None) -> None:
-    """The end of hold."""
+    """Let items that are held start."""
     service = connect(address)
-    found = find_several(service, item_ids, states=_NOT_STARTED)
+    found = find_several(service, item_ids, states=WAITING)
 
     def released(answer: dict[str, Any]) -> str:
         return "may start" if answer.get("changed", True) else "was not held"
@@ -208,7 +228,10 @@ def priority(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Let it wait with another priority from now on; what runs goes on, and its next attempt waits with it."""
+    """Give an item another priority.
+
+    What runs goes on, and its next attempt waits with it.
+    """
     service = connect(address)
 
     def now(answer: dict[str, Any]) -> str:

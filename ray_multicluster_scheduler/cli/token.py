@@ -18,15 +18,16 @@ TITLES = ("ID", "USER", "ROLES", "CREATED", "EXPIRES", "NOTE")
 @app.command()
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is: the owner of what is submitted with it.")],
-    role: Annotated[
-        list[str], typer.Option("--role", help="viewer, submitter, operator or admin; may be given again.")
-    ],
+    role: Annotated[list[str], typer.Option("--role", help="viewer, submitter, operator or admin; may be repeated.")],
     note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="How long it is good: 90m, 12h, 30d.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="Good for so long: 90m, 12h or 30d.")] = None,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Make a token. It is shown once, on stdout, and kept nowhere: the service has only its hash."""
+    """Make a token, and print it once.
+
+    It is kept nowhere: the service has only its hash.
+    """
     said = {"user": user, "roles": role, "note": note, "expires_at": _moment(expires)}
     made = connect(address).post(path_of("tokens"), said)
     until = "" if made["expires_at"] is None else f" until {iso(made['expires_at'])}"
@@ -36,19 +37,25 @@ def create(
 
 @app.command("list")
 def list_tokens(output: Output = Format.table, address: Address = None) -> None:
-    """List the tokens of a service, oldest first; never what one needs to use them."""
+    """List the tokens of a service, oldest first.
+
+    What one needs to use them is not shown.
+    """
     rows = connect(address).get(path_of("tokens"))["tokens"]
     emit(rows, output, lambda: plain_table(TITLES, [_cells(row) for row in rows]))
 
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rmcs token list` shows it.")],
-    force: Annotated[bool, typer.Option("--force", help="Although it is the last one of an admin.")] = False,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a token, as `rmcs token list` shows it.")],
+    force: Annotated[bool, typer.Option("--force", help="Even if it is the last one of an admin.")] = False,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Let nobody in with a token any more; who is in with it is put out."""
+    """Revoke a token: nobody gets in with it any more.
+
+    Who is in with it is put out.
+    """
     gone = connect(address).delete(path_of("tokens", token_id), force=force)
     say(f"{gone['id']} of {gone['user']} lets nobody in any more")
     emit(gone, output, lambda: str(gone["id"]))

@@ -36,9 +36,9 @@ def top(
     every: Annotated[float, typer.Option("--every", min=0.5, help="Seconds between two looks.")] = 2.0,
     address: Address = None,
 ) -> None:
-    """Watch clusters, nodes, queue and running work on a whole screen.
+    """Watch clusters, nodes, queue and running items live.
 
-    The keys are named in the last line; the same sort key again turns the order around. Ends with q.
+    On a whole screen. The keys are named in the last line; the same sort key again turns the order around. Ends with q.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
 

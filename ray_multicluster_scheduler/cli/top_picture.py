@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 AROUND = 4
 """Lines that are no rows: two above, the titles of the table, and the keys."""
-_CLUSTERS = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHAT IS WRONG")
+_CLUSTERS = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHY")
 _NODES = ("NODE", "CLUSTER", "CPU", "MEMORY GiB", "GPU", "OTHER")
 _HINTS = (
     ("q", "quit"),
@@ -146,9 +146,7 @@ def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(
-        _CLUSTERS, cells, cut=("WHAT IS WRONG",), drop=("NODES", "GPU", "MEMORY GiB", "WHAT IS WRONG", "CPU")
-    )
+    return FittingTable(_CLUSTERS, cells, cut=("WHY",), drop=("NODES", "GPU", "MEMORY GiB", "WHY", "CPU"))
 
 
 def _nodes_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:

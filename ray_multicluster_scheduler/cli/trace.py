@@ -20,7 +20,7 @@ def trace(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Write what a service has run as a trace.
+    """Write what a service has run as a trace, a CSV file.
 
     Would another fleet, or another policy, have done better? `rmcs simulate --trace` tells.
     """

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.options import Config, StateFolder
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 
 STOP_PATIENCE_S = 30.0
@@ -23,33 +24,33 @@ class Auth(StrEnum):
 
 
 def up(
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A clusters.yaml; default: looked for as the library does.")
-    ] = None,
-    state: Annotated[
-        Path | None, typer.Option("--state", help="The folder of its record; default: $RMCS_HOME.")
-    ] = None,
+    config: Config = None,
+    state: StateFolder = None,
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; elsewhere than on this machine only with TLS.")
+        str, typer.Option("--host", help="Where it listens; beyond this machine only with TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where it listens; 0 takes a free one.")] = 8000,
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=0, help="When it is stopped, first wait so many seconds for what is not over."),
+        typer.Option(
+            "--drain", min=0, help="When it is stopped, first wait at most so many seconds for what is not over."
+        ),
     ] = None,
     auth: Annotated[
-        Auth | None, typer.Option("--auth", help="none asks nobody for a token; on this machine only.")
+        Auth | None, typer.Option("--auth", help="`none` asks nobody for a token; on this machine only.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to be reached by.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key in PEM, without a password.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Its certificate, in PEM.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="The key of that, in PEM, without a password.")
+    ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="A name that it is asked by; may be given again.")
+        list[str] | None, typer.Option("--allow-host", help="A name by which it is reached; may be repeated.")
     ] = None,
 ) -> None:
-    """Run a service until it is stopped (Ctrl+C, SIGTERM, `rmcs down`).
+    """Run a service until it is stopped.
 
-    What was accepted is in the state folder before the caller has an answer. When the service is stopped or killed,
-    running work goes on, and the next start on the same folder takes it up.
+    That is by Ctrl+C, SIGTERM or `rmcs down`. What was accepted is in the state folder before the caller has an answer.
+    When the service is stopped or killed, running work goes on, and the next start on the same folder takes it up.
     """
     from ray_multicluster_scheduler.common.logging import configure, get_logger, is_configured, writes_json
     from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as, serve
@@ -75,15 +76,17 @@ def up(
 
 
 def down(
-    state: Annotated[
-        Path | None, typer.Option("--state", help="The folder of its record; default: $RMCS_HOME.")
-    ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds for its end.")] = (
+    state: StateFolder = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Wait at most so many seconds for its end.")] = (
         STOP_PATIENCE_S
     ),
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=0, help="Let it take nothing new, and wait so many seconds for what is not over."),
+        typer.Option(
+            "--drain",
+            min=0,
+            help="First let it take nothing new, and wait at most so many seconds for what is not over.",
+        ),
     ] = None,
     away: Annotated[
         float,

@@ -26,7 +26,7 @@ only looks on waits as long as it takes."""
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
-Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait so many seconds at the most.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Wait at most so many seconds.")]
 Tail = Annotated[
     int | None, typer.Option("--tail", min=0, help="Of what it had printed, only so many lines of the end.")
 ]

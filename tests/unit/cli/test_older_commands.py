@@ -65,6 +65,19 @@ def test_plan(service: HttpService, rmcs: Rmcs) -> None:
     assert rmcs("plan", "--cpus", "9").code == 100
 
 
+@pytest.mark.parametrize("words", ["clusters", "plan --cpus 1"])
+def test_the_service_may_be_named(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+) -> None:
+    monkeypatch.delenv("RMCS_ADDRESS")
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert rmcs(*words.split()).code == 2
+    done = rmcs(*words.split(), "--address", service.address)
+    assert done.code == 0, done.err
+    assert "mac" in done.out
+
+
 class TestTrace:
     def test_it_says_what_to_do_with_it(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         out = tmp_path / "what ran.csv"

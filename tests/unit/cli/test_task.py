@@ -55,7 +55,7 @@ class TestList:
         done = rmcs("task", "list")
         assert done.code == 0
         title, second, first = done.out.splitlines()
-        assert title.split() == ["ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "TRY", "SUBMITTED", "RAN"]
+        assert title.split() == ["ID", "KIND", "NAME", "OWNER", "STATE", "CLUSTER", "ATTEMPT", "SUBMITTED", "RAN"]
         assert second.split()[:3] == ["alpha-2", "task", "second"]
         assert "RUNNING" in first
         assert "ago" in first

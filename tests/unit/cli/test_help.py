@@ -1,0 +1,112 @@
+"""What `rmcs … --help` says: nothing is cut, everything has an example, and the same thing has one name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.app import app
+from ray_multicluster_scheduler.cli.examples import EXAMPLES
+from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
+from tests.support.typed_command import check_command
+from tests.unit.cli.commands import all_commands
+from tests.unit.cli.conftest import Rmcs
+
+ALL = all_commands()
+OTHER_NAMES = {
+    r"\btry\b|\btries\b": "attempt",
+    r"\bslots?\b": "place",
+    r"place in the queue": "position",
+    r"looked for as the library does": "where a clusters.yaml is looked for",
+    r"may be given again": "may be repeated",
+    r"at the most": "at most",
+    r"Ends with \d": "Exit code",
+    r"\breason code\b": "code",
+}
+"""What has another name with us."""
+
+
+def groups() -> Iterator[str]:
+    root = typer.main.get_group(app)
+    assert isinstance(root, LateGroup)
+    yield ""
+    yield from (name for name, one in loaded(root).commands.items() if hasattr(one, "commands"))
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("words", [*groups()])
+def test_no_line_of_a_list_is_cut(rmcs: Rmcs, words: str) -> None:
+    listed = rmcs(*words.split(), "--help").out.partition("\nCommands:\n")[2]
+    assert listed
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("words", ALL)
+class TestEach:
+    def test_it_has_an_example_that_works(self, rmcs: Rmcs, words: str) -> None:
+        shown = rmcs(*words.split(), "--help").out
+        assert EXAMPLES[words]
+        for one in EXAMPLES[words]:
+            assert one.startswith(f"rmcs {words}")
+            assert f"\n    {one}\n" in shown
+            check_command(shlex.split(one)[1:])
+
+    def test_it_fits(self, rmcs: Rmcs, words: str) -> None:
+        shown = rmcs(*words.split(), "--help").out
+        assert [line for line in shown.splitlines() if len(line) > 80] == []
+        assert "\b" not in shown
+
+    def test_one_name_for_one_thing(self, rmcs: Rmcs, words: str) -> None:
+        shown = " ".join(rmcs(*words.split(), "--help").out.split())
+        assert {found[0]: ours for pattern, ours in OTHER_NAMES.items() for found in re.finditer(pattern, shown)} == {}
+
+    def test_it_says_what_it_does_in_a_sentence(self, rmcs: Rmcs, words: str) -> None:
+        """A verb first, and a full stop."""
+        first = str(ALL[words].help).partition("\n")[0]
+        assert re.fullmatch(r"[A-Z][a-z]+ .*\.", first), first
+
+    def test_every_option_says_what_it_is(self, words: str) -> None:
+        silent = [one.name for one in ALL[words].params if not said_of(one)]
+        assert silent == []
+        assert [said_of(one) for one in ALL[words].params if not re.match(r"[A-Z`0-9\"]", said_of(one))] == []
+
+
+def said_of(option: Any) -> str:
+    """An example, such as NAME=4x{CPU:16}, is said first where it says more than words."""
+    said = str(option.help or "")
+    return said[:1].upper() + said[1:] if said.startswith(("none", "viewer")) else said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--address", "--output", "--reason", "--gpus", "--memory", "--resource", "--tag", "--require-tag", "--every"),
+        *("--preferred-cluster", "--verify", "--headers", "--verbose", "--follow", "--kind", "--state"),
+    ],
+)
+def test_the_same_option_is_said_in_the_same_words(option: str) -> None:
+    """As far as it is the same for all commands that have it."""
+    having = {words: one for words, command in ALL.items() for one in command.params if option in one.opts}
+    known = {("--kind", "plan"), ("--state", "task list"), ("--state", "events"), ("--follow", "events")}
+    said = {one.help for words, one in having.items() if (option, words) not in known}
+    assert len(said) == 1, having
+
+
+def test_all_examples_are_of_commands_that_there_are() -> None:
+    assert sorted(EXAMPLES) == sorted(ALL)
+
+
+def test_exit_codes_are_told(rmcs: Rmcs) -> None:
+    shown = rmcs("--help").out
+    known = [value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)]
+    assert [int(found) for found in re.findall(r"^ +(\d+)  ", shown, re.MULTILINE)] == sorted(known)
