@@ -57,7 +57,7 @@ def show(
                 f"write options of {context.invoked_subcommand} behind it; --config is not for it."
             )
         return
-    rows = _rows(None, config, refresh=True)
+    rows = _rows(address, config, refresh=True)
     emit(rows, output, lambda: _picture(rows))
 
 

@@ -26,6 +26,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "task retry": ("rmcs task retry task-9f3c", "rmcs task retry all"),
     "task hold": ('rmcs task hold task-9f3c --reason "the disk is full"',),
     "task release": ("rmcs task release task-9f3c",),
+    "task priority": ("rmcs task priority task-9f3c 10",),
     "actor list": ("rmcs actor list",),
     "actor kill": ("rmcs actor kill counter",),
     "queue": ("rmcs queue", "rmcs queue --owner ann --limit 10"),

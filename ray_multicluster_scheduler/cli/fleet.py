@@ -132,7 +132,7 @@ def _print_status(home: FleetHome, output: Format) -> bool:
         "clusters": [status_as_json(each) for each in found],
     }
     emit(told, output, lambda: plain_table(TITLES, [_cells(each) for each in found]) if found else _NONE)
-    for each in found:
+    for each in found if output is Format.table else ():
         if each.state in _TO_DO:
             say(f"{each.name} is {each.state}: {_TO_DO[each.state]}")
     return bool(found) and all(each.state == "up" for each in found)

@@ -13,6 +13,7 @@ import yaml
 from ray_multicluster_scheduler import NoHealthyClusterError, TaskState, UnifiedScheduler, get
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.mac_alone import agents_of_mac, config_of_mac, until
+from tests.support.running_service import RunningService
 
 NOWHERE = "127.0.0.1:1"
 LEASE = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16}
@@ -117,4 +118,28 @@ def test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_sec
     ):
         scheduler.submit_task(len, ("warm",))
     assert time.monotonic() - began < 90
+    until(lambda: not agents_of_mac(fleet))
+
+
+def test_a_service_that_was_killed_dials_its_agent_again(fleet: LocalFleet, tmp_path: Path) -> None:
+    def note(path: str) -> str:
+        import time
+
+        with open(path, "a") as file:
+            file.write("ran ")
+        time.sleep(8)
+        return "done"
+
+    path = tmp_path / "runs"
+    config = _config(fleet, tmp_path, {"carrier": "dial_in"}, lease_s=30, lost_after_s=45)
+    with RunningService(config, tmp_path / "state") as service:
+        with UnifiedScheduler(address=service.address, token=service.token) as program:
+            handle = program.submit_task_async(note, (str(path),))
+            until(lambda: handle.state is TaskState.RUNNING, 60)
+            service.kill()
+            service.start()
+            assert handle.result(90) == "done"
+            assert (handle.attempt, path.read_text()) == (1, "ran ")
+            assert program.submit_task(len, ("again",)) == 5
+        assert service.stop() == 0
     until(lambda: not agents_of_mac(fleet))

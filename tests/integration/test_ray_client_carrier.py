@@ -201,11 +201,11 @@ def test_each_mistake_has_its_sentence_within_seconds(
     assert connectors() == []
 
 
-def test_an_agent_that_cannot_dial_back_is_followed_by_ray_client(
+def test_an_agent_that_can_neither_dial_nor_be_dialled_is_followed_by_ray_client(
     fleet: LocalFleet, ray_python: Path, tmp_path: Path
 ) -> None:
     whole = yaml.safe_load(Path(fleet.config_path).read_text())
-    entry = next(one for one in whole["clusters"] if one["name"] == "mac")
+    entry = next(one for one in whole["clusters"] if one["name"] == "mac") | {"agent_address": "127.0.0.1:1"}
     settings = {**whole["settings"], **LEASE, "connector_python": str(ray_python), "agent_advertise": "127.0.0.1:1"}
     path = tmp_path / "clusters.yaml"
     path.write_text(yaml.safe_dump({"settings": settings, "clusters": [entry]}))
@@ -214,6 +214,7 @@ def test_an_agent_that_cannot_dial_back_is_followed_by_ray_client(
         (row,) = scheduler.list_clusters()
     assert row["carrier"] == "ray_client"
     assert "cannot dial back to 127.0.0.1:1" in row["tasks_by"]
+    assert "cannot be reached from here: 127.0.0.1:1" in row["tasks_by"]
 
 
 def test_a_cluster_that_was_started_again_is_noticed_and_used(

@@ -148,6 +148,9 @@ CASES: dict[str, Case] = {
     "task cancel": ORDERS["cancel"],
     "task hold": ORDERS["hold"],
     "task release": ORDERS["release"],
+    "task priority": Case(
+        lambda stage: [stage.waiting(), "3"], of("items/{item_id}/priority", method="post", each=True)
+    ),
     "task retry": Case(lambda stage: [stage.failed()], of("items/{item_id}/retry", method="post", each=True)),
     "actor list": Case(lambda stage: [stage.actor()][1:], of("actors", "actors")),
     "actor kill": Case(lambda stage: [stage.actor()], of("items/{item_id}/cancel", method="post", each=True)),
@@ -179,7 +182,8 @@ CASES: dict[str, Case] = {
         code=100,
     ),
     "config check": Case(
-        lambda stage: [stage.clusters()], shape=thing(source="string", clusters="array", settings="array")
+        lambda stage: [stage.clusters()],
+        shape=thing(source="string", clusters="array", settings="array", warnings="array"),
     ),
     "config show": Case(nothing, of("settings")),
     "config log-level": Case(lambda _: ["info"], of("log-level", method="put")),
@@ -196,7 +200,9 @@ CASES: dict[str, Case] = {
         lambda stage: [str(stage.folder / stage.new("dump"))],
         shape=thing(file="string", bytes="integer", parts="array", left_out="object"),
     ),
-    "trace": Case(lambda stage: [str(stage.folder / "trace.csv")], shape=thing(file="string", items="integer")),
+    "trace": Case(
+        lambda stage: [str(stage.folder / "trace.csv"), "--force"], shape=thing(file="string", items="integer")
+    ),
     "simulate": Case(
         lambda _: ["--nodes", "a={CPU:4}", "--synthetic", "items=3 over=1min run=constant:9"],
         of("simulate", method="post"),

@@ -39,17 +39,17 @@ def loaded_by(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "most", "ours"),
     [
-        ("--help", 150, 12),
-        ("version", 150, 12),
-        ("task --help", 220, 38),
-        ("status", 280, 38),
-        ("status -o json", 220, 38),
-        ("task list", 280, 38),
-        ("task list -o json --limit 5", 310, 38),  # a number that is typed is converted by pydantic
-        ("task show t1", 280, 38),
-        ("queue", 280, 38),
-        ("job list", 280, 40),
-        ("clusters list", 280, 38),
+        ("--help", 150, 14),
+        ("version", 150, 14),
+        ("task --help", 220, 43),
+        ("status", 290, 50),
+        ("status -o json", 230, 50),
+        ("task list", 280, 43),
+        ("task list -o json --limit 5", 310, 43),  # a number that is typed is converted by pydantic
+        ("task show t1", 280, 43),
+        ("queue", 280, 43),
+        ("job list", 280, 44),
+        ("clusters list", 290, 46),
     ],
 )
 def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: int) -> None:

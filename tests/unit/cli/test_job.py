@@ -159,7 +159,7 @@ class TestSubmit:
             (["--entrypoint-label-selector", "{}"], "--require-tag"),
             (["--verify", "false"], "certificate"),
             (["--headers", '{"Cookie": "x"}'], "only header"),
-            (["--resource", "tpu"], "name=amount"),
+            (["--resource", "tpu"], "NAME=AMOUNT"),
             ([], "Missing argument"),
         ],
     )

@@ -204,7 +204,10 @@ def test_a_proxy_before_a_service_that_is_away_is_asked_again() -> None:
     assert isinstance(error, ServiceUnavailableError)
     assert "does not reach the service behind it" in error.message
     not_ready = refusal("http://x", Credentials(), 503, b'{"status": "not ready", "reason": "its disk is full"}')
-    assert (type(not_ready), not_ready.message) == (ServiceUnavailableError, "its disk is full")
+    assert (type(not_ready), not_ready.message) == (
+        ServiceUnavailableError,
+        "The service http://x is not ready: its disk is full.",
+    )
 
 
 def test_a_token_that_is_refused_by_a_service_is_told_as_such(service: HttpService) -> None:

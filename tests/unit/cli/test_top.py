@@ -122,13 +122,13 @@ class TestRows:
         return [str(one.get("id") or one.get("name") or one["NodeID"]) for one in found]
 
     def test_by_cluster_state_and_age(self) -> None:
-        assert self.ids("") == ["centos", "lab", "mac"]
-        assert self.ids("c") == ["mac", "lab", "centos"]
-        assert self.ids("s") == ["lab", "centos", "mac"]
+        assert self.ids("") == ["attic", "centos", "lab", "mac"]
+        assert self.ids("c") == ["mac", "lab", "centos", "attic"]
+        assert self.ids("s") == ["attic", "lab", "centos", "mac"]
         assert self.ids("4a") == ["old-1", "task-2a11"]
         assert self.ids("4aa") == ["task-2a11", "old-1"]
         assert self.ids("3a")[0] == "nightly-2026-11-15"
-        assert self.ids("a") == ["centos", "mac", "lab"], "what has no age stays as it comes"
+        assert self.ids("a") == ["centos", "mac", "lab", "attic"], "what has no age stays as it comes"
 
     def test_filtered(self) -> None:
         assert self.ids("3/MONDAY") == ["nightly-2026-11-15"]

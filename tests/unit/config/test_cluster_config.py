@@ -54,7 +54,7 @@ def test_metadata_carries_every_key_that_is_no_secret() -> None:
 
 
 def test_metadata_has_a_place_for_every_key_but_the_secrets_and_what_is_of_this_machine() -> None:
-    secrets = {"auth_token", "auth_token_path", "tls", "connector_python"}
+    secrets = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
     assert set(ClusterConfig.model_fields) - secrets == set(cluster().metadata().to_dict())
 
 
@@ -115,7 +115,7 @@ def test_needs_an_address() -> None:
         ({"auth_token": "a", "auth_token_path": "b"}, "keep one of them"),
         ({"max_running_jobs": 0}, "greater than or equal to 1"),
         ({"max_in_flight": 0}, "greater than or equal to 1"),
-        ({"carrier": "pigeon"}, "'auto', 'agent' or 'ray_client'"),
+        ({"carrier": "pigeon"}, "'auto', 'agent', 'dial_in' or 'ray_client'"),
         ({"tls": {"verify": "perhaps"}}, "boolean"),
         ({"python": ""}, "at least 1 character"),
     ],

@@ -134,10 +134,13 @@ CLUSTERS = {
     "max_running_jobs": ("unit/policy/test_filters.py", "test_max_running_jobs"),
     "max_in_flight": ("unit/policy/test_filters.py", "test_max_in_flight"),
     "carrier": ("unit/connection/test_carrier.py", "test_which_way_and_why"),
-    "agent_port": ("integration/test_dial_in.py", "test_tasks_and_actors_go_by_an_agent_that_is_dialled"),
+    "agent_port": (
+        "integration/test_dial_in.py",
+        "test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_seconds",
+    ),
     "agent_address": (
         "integration/test_dial_in.py",
-        "test_a_line_that_is_cut_is_dialled_again_and_nothing_is_lost_or_repeated",
+        "test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_seconds",
     ),
     "connector_python": (
         "unit/connection/test_connector_python.py",

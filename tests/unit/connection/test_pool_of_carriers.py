@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.scheduler.connection import agent_launcher
 from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
@@ -46,7 +47,10 @@ class ByClient:
         self.dashboard.agents.append(agent)
         await link.joined
 
-    def take_back(self, agent: RememberedAgent, port: int) -> None:
+    def remembers(self, agent: str) -> dict[str, Any]:
+        return {}
+
+    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
         self.taken_back.append((agent, port))
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
@@ -94,21 +98,24 @@ async def test_ray_client_where_it_is_asked_for_or_the_only_way(cluster: dict[st
     await shut(fleet)
 
 
-async def test_an_agent_that_cannot_dial_back_is_followed_by_ray_client_and_it_is_said_why() -> None:
+async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_client_and_it_is_said_why() -> None:
     fleet, client = both_ways()
     fleet.dashboard.joins = False
     fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
     starting = asyncio.create_task(fleet.pool.link("a"))
-    await eventually(lambda: fleet.dashboard.jobs)
+    for tries, log in enumerate([fleet.dashboard.log, f"{m.LISTEN_FAILED} 127.0.0.1:7 (in use)"], 1):
+        await eventually(lambda tries=tries: len(fleet.dashboard.jobs) == tries)
+        fleet.dashboard.log = log
+        for job in fleet.dashboard.jobs.values():
+            job["status"] = "FAILED"
     fleet.dashboard.joins = True  # what follows does join
-    for job in fleet.dashboard.jobs.values():
-        job["status"] = "FAILED"
     link = await asyncio.wait_for(starting, 10)
     assert link.connected
     choice = fleet.pool.carrier("a")
     assert choice is not None
     assert choice.carrier == "ray_client"
     assert "cannot dial back to" in choice.why
+    assert "cannot listen at 127.0.0.1:7" in choice.why
     assert [one.carrier for one in fleet.agents.values()] == ["ray_client"], "the first one is forgotten"
     await shut(fleet)
     assert client.closed

@@ -134,8 +134,8 @@ def _keeps_empty(drop: Callable[..., None]) -> Callable[..., None]:
 
 
 def _blames_the_cluster(judge: Callable[..., None]) -> Callable[..., None]:
-    def wrong(self: Attempts, record: Any, failure: FailureClass | None, now: float) -> None:
-        judge(self, record, FailureClass.CLUSTER if failure is FailureClass.USER else failure, now)
+    def wrong(self: Attempts, record: Any, failure: FailureClass | None, *more: Any) -> None:
+        judge(self, record, FailureClass.CLUSTER if failure is FailureClass.USER else failure, *more)
 
     return wrong
 

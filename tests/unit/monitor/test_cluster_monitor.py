@@ -56,6 +56,9 @@ class World:
     def existing(self, _: str) -> Cluster | None:
         return self._link
 
+    def has_dashboard(self, _: str) -> bool:
+        return True
+
     def client(self, _: str) -> Cluster:
         return self._dashboard
 

@@ -82,9 +82,9 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path, capsys: py
         assert item is not None
         service.plane.finish(item, b"v")
         assert main(["trace", str(path), "--address", service.address]) == 0
-        assert "1 items" in capsys.readouterr().err
+        assert "1 item in" in capsys.readouterr().err
         assert len(read_trace(path)) == 1
         assert main(["trace", str(tmp_path / "no" / "such"), "--address", service.address]) == 2
         assert "cannot be written" in capsys.readouterr().err
-    assert main(["trace", str(path), "--address", service.address]) == 1
+    assert main(["trace", str(path), "--force", "--address", service.address]) == 1
     assert "does not answer" in capsys.readouterr().err
