@@ -13,6 +13,7 @@ from tests.support.links_under_fire import LinksUnderFire
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_line_in_trouble_costs_time_and_no_promise(fleet: LocalFleet, tmp_path: Path) -> None:
     troubles = some_troubles()
     judged = LinksUnderFire(fleet, tmp_path, job_every_s=None, heartbeat_s=1).run(troubles)
