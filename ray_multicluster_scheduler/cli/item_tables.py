@@ -81,8 +81,8 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable
     cells = [
         (
             row["id"],
-            UNKNOWN if row["position"] is None else row["position"],
-            length(now - row["waiting_since"]),
+            UNKNOWN if row.get("position") is None else row["position"],
+            length(now - row.get("waiting_since", row["submitted_at"])),
             row["kind"],
             row["name"],
             row["owner"] or UNKNOWN,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.local_fleet.fleet import LocalFleet, Progress
 
 _NAME = "desk.sock"
@@ -53,19 +53,27 @@ class Desk:
             caller.settimeout(_PATIENCE_S)
             self._voice.now = lambda name, text: _tell(caller, {"event": "progress", "name": name, "text": text})
             try:
-                with caller.makefile(encoding="utf-8") as lines:
-                    names = json.loads(lines.readline())["start"]
-                for name in names:
+                for name in _asked_for(caller):
                     self._fleet.start(name)
             except SchedulerError as error:
                 said = {"error": error.message, "cluster": error.cluster, "next_step": error.next_step}
                 _tell(caller, {"event": "failed", **said})
-            except (OSError, ValueError, KeyError, TypeError):  # it said nothing, or nothing that is a question
-                _tell(caller, {"event": "failed", "error": "That is no question.", "cluster": None, "next_step": None})
+            except Exception as error:  # noqa: BLE001 - whoever asked is told, and the clusters that run go on
+                said = {"error": f"It failed: {error!r}.", "cluster": None, "next_step": None}
+                _tell(caller, {"event": "failed", **said})
             else:
                 _tell(caller, {"event": "done"})
             finally:
                 self._voice.now = self._voice.first
+
+
+def _asked_for(caller: socket.socket) -> list[str]:
+    """Raises ConfigurationError for what is no question, or nothing at all."""
+    try:
+        with caller.makefile(encoding="utf-8") as lines:
+            return [str(name) for name in json.loads(lines.readline())["start"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError("That is no question.") from error
 
 
 def start_again(root: Path, names: Sequence[str], progress: Progress) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
+from ray_multicluster_scheduler.app.client_api.embedded.reasons_now import ReasonsNow
 from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.current_item import member_id
@@ -130,14 +131,15 @@ class ServiceKnown(Runtime):
         found = await asyncio.to_thread(self.store.repetitions, item_id, _MOST_REPETITIONS)
         return {"repeated_by": found} if found else {}
 
-    async def job(self, job_id: str, check: Check | None = None) -> dict[str, Any]:
-        """A job's face. Raises UnknownItemError, and as ``check`` does."""
+    async def job(self, job_id: str, check: Check | None = None, reasons: ReasonsNow | None = None) -> dict[str, Any]:
+        """A job's face. ``reasons`` are those of the answer that it is a part of. Raises UnknownItemError, and as
+        ``check`` does."""
         known = self.item(job_id) or self.record(job_id)
         stored = None if known is not None else await asyncio.to_thread(self.store.item, job_id)
         if check is not None and (known is not None or stored is not None):
             check(known.task.owner if known is not None else stored.new.owner if stored is not None else "", job_id)
         if known is not None:
-            return explanation.job_row(self, job_id)
+            return explanation.job_row(self, job_id, reasons)
         if stored is None:
             if await asyncio.to_thread(self.store.expired, job_id):
                 return {"job_id": job_id, "status": EXPIRED, "message": _FORGOTTEN}

@@ -33,8 +33,9 @@ def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | N
 
 
 def waiting_rows(page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: ReasonsNow) -> list[dict[str, Any]]:
-    """On the loop: those that wait, how long, at which position, and why."""
-    page = list(page)
+    """On the loop: those that wait, how long, at which position, and why. A page tells what was written; some of those
+    may have begun since."""
+    page = [one for one in page if (record := runtime.record(one.new.id)) is None or record.state in WAITING]
     positions = runtime.machine.queue_positions((one.new.id for one in page), runtime.clock.now())
     return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]
 

@@ -376,7 +376,8 @@ class ClusterState:
 
     def is_current(self, now: float) -> bool:
         """Does what is known of its nodes hold now? Else it is as of the last snapshot, if there was one."""
-        return self.dead is None and self.link != "down" and self._snapshot_age(now) is None
+        silent = self.dead is not None or self.link == "down" or self.head_silent_since is not None
+        return not silent and self._snapshot_age(now) is None
 
     def pushed(self) -> bool:
         """Does its link keep us informed of every change, and has it begun to?"""

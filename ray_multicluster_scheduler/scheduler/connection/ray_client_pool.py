@@ -256,16 +256,16 @@ class RayClientPool:
             self._known[one.agent] = one
             port.expect_back(one.cluster, one.agent, link, one.secret)
             self._keep(link, port, carrier)
-            expected.append((one, port))
+            expected.append((one, place, port))
             if one.away_s:
                 self._beside(self._is_back(link, one))
-        for one, port in expected:
+        for one, place, port in expected:
             carrier = self._carriers[one.carrier]
             try:
                 carrier.take_back(one, await port.start(), port.admit)
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
-                self._ports.pop((one.host, one.port), None)  # others are not to wait for it
+                self._ports.pop(place, None)  # others are not to wait for it
                 self._beside(carrier.end(one.cluster, one.agent))
 
     async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:

@@ -185,8 +185,8 @@ class TaskQueue:
         return self.refusal_of(group.shape.owner, group.need.get("GPU", 0.0))
 
     def refusal_of(self, owner: str, gpus: float) -> tuple[str, str] | None:
-        """The same of anything of this owner's that needs so many GPUs."""
-        account = self.account(owner)
+        """The same of anything of this owner's that needs so many GPUs. Who only asks leaves no account behind."""
+        account = self._accounts.get(owner) or self._new_account(owner)
         if account.paused is not None:
             why = f": {account.paused}" if account.paused else ""
             return reasons.OWNER_PAUSED, f"the queue of {owner or 'this owner'} is paused{why}"

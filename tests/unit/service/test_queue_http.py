@@ -164,3 +164,41 @@ def test_rows_are_cut_at_the_cursor() -> None:
     assert page_of(rows, None, 2) == (rows[:2], "1")
     assert page_of(rows, "1", 2) == (rows[2:4], "3")
     assert page_of(rows, "3", 2) == (rows[4:], None)
+
+
+def test_what_began_since_the_page_was_read_does_not_wait_any_more(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store tells what was written; the brain may be further."""
+    full(service)
+    store = service.plane.runtime.store
+    page = store.items
+
+    def late(query: Any) -> Any:
+        found = page(query)
+        one = service.plane.runtime.item("all")
+        if one is not None and not one.done():
+            service.plane.finish(one, b"v")
+            until(lambda: any(record.state == "RUNNING" for record in waiting(service)))
+        return found
+
+    monkeypatch.setattr(store, "items", late)
+    told = service.get("/api/v1/queue")["waiting"]
+    assert {row["state"] for row in told} <= {"PENDING", "QUEUED", "RETRYING"}
+    assert len(told) < 4
+
+
+def test_reasons_of_many_jobs_are_found_once_for_each_shape(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full(service)
+    for number in range(5):
+        service.post("/api/v1/items", {"task": a_job(f"j{number}", owner="ann", requirements={"CPU": 1.0}).to_dict()})
+    until(lambda: len(service.get("/api/v1/queue")["waiting"]) == 9)
+    asked: list[Any] = []
+    machine = service.plane.runtime.machine
+    why = machine.why
+    monkeypatch.setattr(machine, "why", lambda *words: (asked.append(words), why(*words))[1])
+    rows = service.get("/api/v1/jobs")["jobs"]
+    assert len(rows) == 5
+    assert len(asked) <= 1

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.policy.reasons import DASHBOARD_SILENT, LINK_FAILED
+from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -187,8 +187,10 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
     if trouble is None:
         return ""
-    after = runtime.config.settings.lost_after_s
-    return f", but of {record.cluster} this is known: {trouble.sentence} (it is given up after {after:g} s)"
+    known = f", but of {record.cluster} this is known: {trouble.sentence}"
+    if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # nothing is given up for these
+        return known
+    return f"{known} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
 
 
 def _being_started(cluster: str, seconds: float) -> str:

@@ -18,7 +18,7 @@ class ReasonsNow:
 
     def __init__(self, machine: SchedulerMachine, now: float) -> None:
         self._machine, self._now = machine, now
-        self._known: dict[ShapeGroup, Reason] = {}
+        self._known: dict[ShapeGroup, Reason | None] = {}
 
     def of(self, record: TaskRecord) -> Reason:
         """Code and sentence of its state; of one that does not wait, as they were told when it came to be so."""
@@ -31,13 +31,14 @@ class ReasonsNow:
             return record.code, record.sentence
         if group not in self._known:
             self._known[group] = self._asked(record)
-        return self._known[group]
+        return self._known[group] or (record.code, record.sentence)
 
-    def _asked(self, record: TaskRecord) -> Reason:
+    def _asked(self, record: TaskRecord) -> Reason | None:
+        """None: it is about to go, and what was told last holds, of each its own."""
         try:
             decision = self._machine.why(record.task.id, self._now)
         except PolicyEvaluationError:
             decision = None  # the pass hears of it, and ends the item with it
-        if decision is None or decision.cluster is not None:  # it is about to go
-            return record.code, record.sentence
+        if decision is None or decision.cluster is not None:
+            return None
         return decision.code, decision.sentence

@@ -121,7 +121,7 @@ class Agent:
         self._calls.collect()  # what ended meanwhile is among the unacknowledged
         self._values.resume()
         self._results.resume(self._calls.moves(), self._calls.unacknowledged.values())
-        if self._snapshot is not None:
+        if self._snapshot is not None and not self._head_is_silent(probe):  # else it tells of what was
             self.send(m.SNAPSHOT, self._snapshot)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -169,12 +169,15 @@ class Agent:
     async def _beat(self, probe: Probe) -> None:
         while True:
             self.send(m.PING, {"t": time.monotonic()}, urgent=True)
-            if probe.silent_s() > max(3 * self._heartbeat_s, _SHORTEST_SILENCE_S):
+            if self._head_is_silent(probe):
                 self.send(m.HEAD, {"silent_s": probe.silent_s()})
             await asyncio.sleep(self._heartbeat_s)
             self._check_lease()
             if time.monotonic() - self._last_contact > max(3 * self._heartbeat_s, 1.0):
                 raise TimeoutError("three heartbeats were missed")
+
+    def _head_is_silent(self, probe: Probe) -> bool:
+        return probe.silent_s() > max(3 * self._heartbeat_s, _SHORTEST_SILENCE_S)
 
     def _hear_all(self, messages: list[Message], probe: Probe) -> None:
         """What cannot be handled costs this connection, never the process and all that it runs."""
