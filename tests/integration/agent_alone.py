@@ -92,8 +92,15 @@ def call(function_at: int | None, arguments_at: int, key: tuple[str, int] = KEY)
     }
 
 
+class NoProbe:
+    """Nobody looks; the head owes no answer."""
+
+    def silent_s(self) -> float:
+        return 0.0
+
+
 def serve(agent: Agent, wire: Wire) -> asyncio.Task[None]:
-    return asyncio.create_task(agent._serve(wire.connection(), None))
+    return asyncio.create_task(agent._serve(wire.connection(), NoProbe()))
 
 
 async def a_call_without_its_function_is_asked_for_again() -> None:

@@ -126,10 +126,10 @@ CASES = [
         cluster=lambda world: {"dashboard": f"http://127.0.0.1:{world.closed_port}"},
     ),
     Case(
-        "only a head address that is down",
-        NoFeasibleClusterError,
-        "dashboard",
-        "dashboard",
+        "only a head address, and no Ray here",
+        NoHealthyClusterError,
+        "has no ray",
+        "connector_python",
         cluster=lambda world: {"dashboard": None, "head_address": f"127.0.0.1:{world.closed_port}"},
     ),
     Case(

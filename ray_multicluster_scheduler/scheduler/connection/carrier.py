@@ -95,16 +95,26 @@ class Choices:
             return left[0]
         return replace(left[0], why=" ".join(problem.message for problem in closed.values()))
 
-    def other_way(self, config: ClusterConfig, by: CarrierName, problem: LinkProblem) -> CarrierChoice | None:
-        """After this problem: the way to try now. If there is none any more, the next time begins with the first."""
-        if problem.code not in NO_WAY:
-            return None
-        closed = {**self._of(config), by: problem}
-        self._closed[config.name] = (config, closed)
-        if all(way.carrier in closed for way in ways(config)):
-            del self._closed[config.name]
-            return None
-        return self.choose(config)
+    def other_way(self, config: ClusterConfig, by: CarrierName, problem: LinkProblem) -> CarrierChoice:
+        """After this problem: the way to try now. If there is none any more, the next time begins with the first.
+
+        Raises LinkProblem: this one, behind those of the ways that were tried before.
+        """
+        before = self._of(config)
+        closed = {**before, by: problem}
+        if problem.code in NO_WAY and any(way.carrier not in closed for way in ways(config)):
+            self._closed[config.name] = (config, closed)
+            return self.choose(config)
+        self._closed.pop(config.name, None)
+        if not before:
+            raise problem
+        raise LinkProblem(
+            " ".join([one.message for one in closed.values()]),
+            code=problem.code,
+            permanent=problem.permanent,
+            cluster=config.name,
+            next_step=problem.next_step,
+        )
 
     def _left(self, config: ClusterConfig) -> list[CarrierChoice]:
         closed = self._of(config)

@@ -193,11 +193,8 @@ class RayClientPool:
             try:
                 return await self._launch(config, way.carrier)
             except LinkProblem as problem:
-                other = self._choices.other_way(config, way.carrier, problem)
-                if other is None:
-                    raise
-                _log.warning("%s Trying %s instead", problem.message, other.carrier)
-                way = other
+                way = self._choices.other_way(config, way.carrier, problem)
+                _log.warning("%s Trying %s instead", problem.message, way.carrier)
 
     async def _launch(self, config: ClusterConfig, by: CarrierName) -> AgentLink:
         cluster, carrier = config.name, self._carriers[by]

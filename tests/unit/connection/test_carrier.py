@@ -60,11 +60,9 @@ def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -
     choices, both = Choices(), config(**BOTH)
     assert CANNOT.code == "AGENT_CANNOT_DIAL"
     second = choices.other_way(both, "agent", CANNOT)
-    assert second is not None
     assert second.carrier == "dial_in"
     assert "cannot dial back to 10.0.0.1:4000" in second.why
     third = choices.other_way(both, "dial_in", UNREACHABLE)
-    assert third is not None
     assert third.carrier == "ray_client"
     assert "10.0.0.1:4000" in third.why
     assert "no route" in third.why
@@ -72,22 +70,37 @@ def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -
     assert choices.choose(config(**BOTH, weight=2)).carrier == "agent", "somebody may have mended it"
 
 
-def test_when_every_way_is_closed_the_next_try_begins_with_the_first() -> None:
+def test_when_every_way_is_closed_the_next_try_begins_with_the_first_and_all_is_told() -> None:
     choices, one = Choices(), config(dashboard="http://h:8265")
-    assert choices.other_way(one, "agent", CANNOT) is not None
-    assert choices.other_way(one, "dial_in", UNREACHABLE) is None
+    assert choices.other_way(one, "agent", CANNOT).carrier == "dial_in"
+    with pytest.raises(LinkProblem, match="cannot dial back to .* no route") as told:
+        choices.other_way(one, "dial_in", UNREACHABLE)
+    assert told.value.code == "AGENT_UNREACHABLE"
     assert choices.choose(one).carrier == "agent"
+
+
+def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_fails() -> None:
+    choices, both = Choices(), config(**BOTH)
+    choices.other_way(both, "agent", CANNOT)
+    choices.other_way(both, "dial_in", UNREACHABLE)
+    no_ray = LinkProblem("has no ray", code="CONNECTOR_NO_RAY", permanent=True, cluster="a")
+    with pytest.raises(LinkProblem, match="cannot dial back to .* no route has no ray"):
+        choices.other_way(both, "ray_client", no_ray)
+    assert choices.choose(both).carrier == "agent"
 
 
 @pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
 def test_there_is_no_other_way_where_one_was_asked_for(carrier: Any) -> None:
-    assert Choices().other_way(config(**BOTH, carrier=carrier), carrier, CANNOT) is None
+    with pytest.raises(LinkProblem) as told:
+        Choices().other_way(config(**BOTH, carrier=carrier), carrier, CANNOT)
+    assert told.value is CANNOT
 
 
 def test_other_problems_are_no_reason_to_go_another_way() -> None:
     choices, both = Choices(), config(**BOTH)
     slow = LinkProblem("it took long", code="AGENT_SLOW", permanent=False, cluster="a")
-    assert choices.other_way(both, "agent", slow) is None
+    with pytest.raises(LinkProblem, match="it took long"):
+        choices.other_way(both, "agent", slow)
     assert choices.choose(both).carrier == "agent"
 
 
