@@ -33,6 +33,14 @@ def _free_port() -> int:
         return port
 
 
+@pytest.fixture(autouse=True)
+def _nothing_stays(fleet: LocalFleet) -> Iterator[None]:
+    """Other tests' agents may be there, too."""
+    before = {process.pid for process in agents_of_mac(fleet)}
+    yield
+    until(lambda: {process.pid for process in agents_of_mac(fleet)} <= before)
+
+
 @pytest.fixture
 def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
     """Its agent is dialled through the cluster's forwarder, so that the line can be cut."""
@@ -41,7 +49,6 @@ def line(fleet: LocalFleet, tmp_path: Path) -> Iterator[UnifiedScheduler]:
     with UnifiedScheduler(_config(fleet, tmp_path, keys, agent_advertise=NOWHERE)) as scheduler:
         assert scheduler.submit_task(len, ("warm",)) == 4
         yield scheduler
-    until(lambda: not agents_of_mac(fleet))
 
 
 def test_tasks_and_actors_go_by_an_agent_that_is_dialled(line: UnifiedScheduler) -> None:
@@ -118,7 +125,6 @@ def test_a_port_that_is_taken_and_one_that_cannot_be_reached_are_told_within_sec
     ):
         scheduler.submit_task(len, ("warm",))
     assert time.monotonic() - began < 90
-    until(lambda: not agents_of_mac(fleet))
 
 
 def test_a_service_that_was_killed_dials_its_agent_again(fleet: LocalFleet, tmp_path: Path) -> None:
@@ -142,4 +148,3 @@ def test_a_service_that_was_killed_dials_its_agent_again(fleet: LocalFleet, tmp_
             assert (handle.attempt, path.read_text()) == (1, "ran ")
             assert program.submit_task(len, ("again",)) == 5
         assert service.stop() == 0
-    until(lambda: not agents_of_mac(fleet))
