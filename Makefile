@@ -14,9 +14,6 @@ OWN_RAY_PYTHON := $(CURDIR)/.venv-ray/bin/python
 RAY_PYTHON := $(or $(RMCS_RAY_PYTHON),$(OWN_RAY_PYTHON))
 demo test test-full bench chaos-store links-under-fire: export RMCS_RAY_PYTHON = $(RAY_PYTHON)
 
-# pytest ends with 5 when it ran no test; that is right for one half when ARGS choose tests of the other.
-NOTHING_CHOSEN := { code=$$?; [ -n "$(ARGS)" ] && [ $$code -eq 5 ]; }
-
 .PHONY: help demo chaos-store links-under-fire quality test test-unit test-full coverage mutation sim-test lint audit fuzz docs docs-serve format wheel bench clean setup setup-ray setup-ray-old setup-node setup-promtool
 
 help: ## List what one can do (the default)
@@ -26,10 +23,7 @@ demo: setup setup-ray ## Two real Ray clusters, tasks and a job on them, and why
 	@exec "$(BIN)/rmcs" demo
 
 test: setup setup-ray setup-ray-old setup-node setup-promtool ## All tests, unit and integration (real Ray), but for the slow ones
-	@failed=; trap 'exit 130' INT; \
-	"$(BIN)/python" -m pytest tests/unit -n 2 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
-	"$(BIN)/python" -m pytest tests --ignore=tests/unit -n 2 --dist loadfile --durations=25 $(ARGS) || $(NOTHING_CHOSEN) || failed=1; \
-	[ -z "$$failed" ]
+	@exec "$(BIN)/python" scripts/run_tests.py $(ARGS)
 
 test-unit: setup setup-node setup-promtool ## Only the tests without Ray: seconds
 	@exec "$(BIN)/python" -m pytest tests/unit $(ARGS)

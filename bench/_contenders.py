@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.local_fleet.interpreter import find_ray_python
 from ray_multicluster_scheduler.local_fleet.launch import cluster_environment
@@ -121,8 +123,9 @@ class Contender:
         return ContenderFailed("\n    ".join([f"{self.name} {what}", *lines[-_TAIL_LINES:]]))
 
 
-def contenders(fleet: LocalFleet, cluster: str) -> dict[str, Contender]:
-    """All of them, none started yet, in the order in which they take turns."""
+def contenders(fleet: LocalFleet, cluster: str, folder: Path) -> dict[str, Contender]:
+    """All of them, none started yet, in the order in which they take turns. What they are configured by is in
+    ``folder``, which has to be there as long as they are."""
     ray_python = find_ray_python()
     ports = fleet.direct_ports(cluster)
     inside = cluster_environment(
@@ -143,10 +146,25 @@ def contenders(fleet: LocalFleet, cluster: str) -> dict[str, Contender]:
     def program(name: str, python: str, address: str, environment: dict[str, str]) -> Contender:
         return Contender(name, [python, "-P", str(PROGRAM), name, address], environment)
 
+    def by(carrier: str, **keys: str) -> str:
+        return str(config_with(fleet.config_path, folder / f"{carrier}.yaml", {"carrier": carrier, **keys}))
+
+    by_client = by("ray_client", head_address=f"{LOOPBACK}:{ports.client}", connector_python=str(ray_python))
     return {
         "ray_client": program("ray_client", str(ray_python), client, inside),
         "rmcs": program("rmcs", sys.executable, config, ours),
+        "rmcs_dial_in": program("rmcs_dial_in", sys.executable, by("dial_in"), ours),
+        "rmcs_ray_client": program("rmcs_ray_client", sys.executable, by_client, ours),
         "rmcs_no_prefetch": program("rmcs_no_prefetch", sys.executable, config, without),
         "rmcs_service": program("rmcs_service", sys.executable, config, ours),
         "native": program("native", str(ray_python), gcs, inside),
     }
+
+
+def config_with(original: Path, path: Path, keys: Mapping[str, str]) -> Path:
+    """Write that configuration anew, with these keys for each of its clusters."""
+    document = yaml.safe_load(original.read_text(encoding="utf-8"))
+    for entry in document["clusters"]:
+        entry.update(keys)
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path

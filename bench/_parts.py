@@ -58,6 +58,9 @@ PROMISES = (
     Promise("floor", "actor_calls", "ray_client", 1.2, True),
     Promise("floor", "map", "native", 5.0, True),
     Promise("floor", "throughput", "ray_client", 1.0, True, "rmcs_service"),
+    Promise("floor", "throughput", "native", 0.8, True),
+    Promise("floor", "round_trip", "native", 1.5, False),
+    Promise("floor", "throughput", "ray_client", 1.0, True, "rmcs_ray_client"),
     Promise("aim", "throughput", "native", 1.0, True),
     Promise("aim", "round_trip", "native", 1.0, False),
     Promise("aim", "map", "native", 20.0, True),
@@ -66,8 +69,9 @@ PROMISES = (
 
 def all_parts(tasks: int, singles: int) -> list[Part]:
     """Every part, in the order in which they run."""
-    everyone = ("ray_client", "rmcs", "rmcs_no_prefetch", "rmcs_service", "native")
-    three = ("ray_client", "rmcs", "rmcs_service", "native")
+    carriers = ("rmcs", "rmcs_dial_in", "rmcs_ray_client")
+    everyone = ("ray_client", *carriers, "rmcs_no_prefetch", "rmcs_service", "native")
+    without_prefetch = ("ray_client", *carriers, "rmcs_service", "native")
     workers = Request("warm_up", {"workers": CPUS})
     actor = Request("open_actor")
 
@@ -81,14 +85,14 @@ def all_parts(tasks: int, singles: int) -> list[Part]:
             "actor_calls",
             f"{tasks} calls of one actor at once",
             "calls/s",
-            same(three, "actor_calls", count=tasks),
+            same(without_prefetch, "actor_calls", count=tasks),
             (actor,),
         ),
         Part(
             "actor_round_trip",
             "one call of an actor",
             "ms",
-            same(three, "single_actor_calls", count=singles),
+            same(without_prefetch, "single_actor_calls", count=singles),
             (actor,),
             finish=Request("close_actor"),
         ),
@@ -106,7 +110,7 @@ def all_parts(tasks: int, singles: int) -> list[Part]:
             "ten_mb",
             "10 MB in and out",
             "ms",
-            same(three, "echoes", size=TEN_MB, count=5),
+            same(without_prefetch, "echoes", size=TEN_MB, count=5),
             (workers, Request("echoes", {"size": TEN_MB, "count": 1})),
         ),
     ]

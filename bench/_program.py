@@ -24,6 +24,7 @@ from typing import Any, TextIO
 SETTLE_S = 2.5
 WARM_UP_TIMEOUT_S = 60.0
 _BATCH = 50
+EMBEDDED = ("rmcs", "rmcs_dial_in", "rmcs_ray_client", "rmcs_no_prefetch")
 
 
 def noop(index: int) -> tuple[int, str]:
@@ -202,11 +203,11 @@ def main() -> None:
 
 
 def _connect(kind: str, address: str) -> Any:
-    if kind in ("rmcs", "rmcs_no_prefetch"):
+    if kind in EMBEDDED:
         ours = importlib.import_module("ray_multicluster_scheduler")
         scheduler = ours.initialize_scheduler_environment(address)
         sends_ahead = scheduler.config.settings.prefetch_ms > 0
-        if sends_ahead != (kind == "rmcs"):
+        if sends_ahead == (kind == "rmcs_no_prefetch"):
             raise ValueError(f"{kind} {'sends' if sends_ahead else 'does not send'} ahead")
         return ours
     if kind == "rmcs_service":

@@ -14,8 +14,10 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from bench._contenders import Contender, ContenderFailed, contenders
@@ -46,7 +48,8 @@ def run(parts: Sequence[Part], rounds: int, profile_s: int) -> dict[str, Any]:
     with ExitStack() as running:
         _say("starting a local cluster")
         fleet = running.enter_context(LocalFleet(LocalCluster(_CLUSTER, num_cpus=CPUS)))
-        everyone = contenders(fleet, _CLUSTER)
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="rmcs-bench-")))
+        everyone = contenders(fleet, _CLUSTER, folder)
         for contender in everyone.values():
             running.callback(contender.end)
         document = report([measure(part, everyone, rounds, _say) for part in parts])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.words import to_stderr
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 
 COMPLETE = "_RMCS_COMPLETE"
 """Set by a shell that wants to know what can follow."""
 
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+"""What a disk answers that takes nothing more: no mistake of ours, and a traceback says nothing about it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code. A user's mistake never shows a traceback."""
+    _have_streams()
     try:
         from ray_multicluster_scheduler.cli.app import app
 
@@ -28,28 +35,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, (UnknownItemError, exit_codes.NotThereError)):
             return exit_codes.NOT_FOUND
         return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _give_up_output()
+        said = f"{error.filename or 'The output'} cannot be written: {error.strerror}."
+        _report(SchedulerError(said, next_step="make room there, or have it written elsewhere"))
+        return exit_codes.NOT_DONE
     except KeyboardInterrupt:  # before Typer was there to hear it
-        print("rmcs: interrupted.", file=sys.stderr)
+        to_stderr("rmcs: interrupted.")
         return exit_codes.INTERRUPTED
     except SystemExit as stop:  # how Typer ends, whatever happened
         code = stop.code if isinstance(stop.code, int) else exit_codes.NOT_DONE if stop.code else 0
+        if code == exit_codes.NOT_DONE and _nobody_reads():
+            return exit_codes.NOBODY_READS
         if code == exit_codes.INTERRUPTED:
-            print("rmcs: interrupted.", file=sys.stderr)
+            to_stderr("rmcs: interrupted.")
         return code
     return 0
 
 
+def _have_streams() -> None:
+    """Python has None for those that a shell has closed (``>&-``). Whoever did so wants to hear nothing; what is done,
+    and the exit code that tells it, are the same."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+
+
+def _nobody_reads() -> bool:
+    """Did Typer end it because of a pipe that was closed? Its own copy of Click leaves a stream that swallows all."""
+    return type(sys.stdout).__name__ == "PacifyFlushWrapper"
+
+
+def _give_up_output() -> None:
+    """What could not be written: else Python tries it again at its end, and complains."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def _report(error: SchedulerError) -> None:
+    from ray_multicluster_scheduler.cli.lost_config import next_step_of
     from ray_multicluster_scheduler.cli.troubleshooting import said_of
     from ray_multicluster_scheduler.common.line_text import escaped_lines
 
-    print(escaped_lines(f"rmcs: error: {error.message}"), file=sys.stderr)
-    if error.next_step:
-        print(escaped_lines(f"What to do: {error.next_step}"), file=sys.stderr)
+    to_stderr(escaped_lines(f"rmcs: error: {error.message}"))
+    if next_step := next_step_of(error):
+        to_stderr(escaped_lines(f"What to do: {next_step}"))
     codes = [error.code, *(kind.code for kind in type(error).__mro__ if issubclass(kind, SchedulerError))]
     code = next((code for code in codes if said_of(code) is not None), None)
     if code not in (None, ConfigurationError.code):  # such a message says it all
-        print(f"More: rmcs explain {code}", file=sys.stderr)
+        to_stderr(f"More: rmcs explain {code}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,19 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 GROUPS = {"unit": "unit", "contract": "unit", "integration": "integration", "performance": "integration"}
-SETTLE_S = 5.0
+SETTLE_S = 30.0
 """How long closing sockets, ending threads and exiting children may take after a test."""
 
 # Machines that run tests are busy, so a slow example is no failure; a red build must be red again when repeated.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("project")
+
+
+def pytest_configure() -> None:
+    """Tests that are started in the background of a shell are to ignore Ctrl+C; those that send it to themselves, or to
+    their children, would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

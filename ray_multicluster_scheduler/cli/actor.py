@@ -9,7 +9,7 @@ import typer
 from ray_multicluster_scheduler.cli import completion, item_tables
 from ray_multicluster_scheduler.cli.items import each
 from ray_multicluster_scheduler.cli.options import Reason
-from ray_multicluster_scheduler.cli.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.output import Format, Output, emit_list
 from ray_multicluster_scheduler.cli.selectors import UNFINISHED, find_several
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and ki
 def list_actors(output: Output = Format.table, address: Address = None) -> None:
     """List actors that live, or did lately; oldest first."""
     rows = connect(address).get(path_of("actors"))["actors"]
-    emit(rows, output, lambda: item_tables.actors_table(rows))
+    emit_list(rows, output, item_tables.actors_table, "no actor lives, or did lately")
 
 
 @app.command()

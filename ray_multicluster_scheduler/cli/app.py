@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.late_group import Late, LateGroup
+from ray_multicluster_scheduler.cli.late_group import Late, LateGroup, loaded
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
-from ray_multicluster_scheduler.cli.wrong_values import clearer
+from ray_multicluster_scheduler.cli.words import fitted
+from ray_multicluster_scheduler.cli.wrong_values import clearer, with_commands
+
+_WrongUseError: Any = typer.BadParameter.__base__
+"""Whatever is wrong with a command line; Typer has no public name for it."""
+
+_BEFORE = "Error: "
+"""What Typer writes before it."""
 
 
 class Root(LateGroup):
@@ -18,8 +26,13 @@ class Root(LateGroup):
         """Every command is run in here, so what is wrong with its values is said here, in words of ours."""
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = clearer(error.message)
+        except _WrongUseError as error:
+            if isinstance(error, typer.BadParameter):
+                error.message = clearer(error.message)
+            elif error.ctx is not None:
+                error.message = with_commands(error.message, error.ctx.command, lambda: loaded(self))
+            said = fitted(f"{_BEFORE}{error.format_message()}", sys.stderr)
+            error.format_message = lambda: said.removeprefix(_BEFORE)
             raise
 
     late = {  # noqa: RUF012 - it is declared as a ClassVar where it comes from
@@ -63,6 +76,7 @@ Exit codes:
   102  there is no such thing
   103  it was cancelled
   130  Ctrl+C
+  141  whoever read what it prints stopped reading
 """
 app = typer.Typer(
     name="rmcs",

@@ -28,7 +28,7 @@ def apply(
     """
     said = _document(file)
     answer = connect(address).post(with_query(path_of("clusters", "apply"), {"dry_run": dry_run}), said)
-    emit(answer, output, lambda: "\n".join(_lines(answer, dry_run=dry_run)))
+    emit(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -49,7 +49,8 @@ def _entry(cluster: ClusterConfig) -> dict[str, Any]:
     return entry
 
 
-def _lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[str]:
+def applied_lines(answer: dict[str, list[str]], *, dry_run: bool) -> Iterator[str]:
+    """What became of each cluster, or would."""
     would = "would be " if dry_run else ""
     for what in ("added", "changed", "removed"):
         yield from (f"{name}: {would}{what}" for name in answer[what])

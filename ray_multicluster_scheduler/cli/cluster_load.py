@@ -35,6 +35,7 @@ def _load(row: Mapping[str, Any], name: str, unit: float) -> str:
     if total is None:
         return UNKNOWN
     has = total.get(name, 0.0) / unit
-    if free is None:
+    if free is None and has:
         return f"?/{has:.3g}"
-    return f"{max(0.0, has - free.get(name, 0.0) / unit):.3g}/{has:.3g}"
+    used = max(0.0, has - (free or {}).get(name, 0.0) / unit)
+    return f"{used:.3g}/{has:.3g}"

@@ -6,17 +6,19 @@ Its subcommands ask and steer a service; those that steer tell the programs that
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
 from ray_multicluster_scheduler.cli import cluster_steering, exit_codes
 from ray_multicluster_scheduler.cli.apply import apply
 from ray_multicluster_scheduler.cli.cluster_load import GIB, load, load_with_its_age, nodes
 from ray_multicluster_scheduler.cli.cluster_steering import Name
+from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.options import Config
-from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state, emit, facts_table, plain_table
+from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state_cell, emit, facts_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago
 from ray_multicluster_scheduler.common.line_text import escaped
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
     from rich.console import Group
     from rich.table import Table
-
-    from ray_multicluster_scheduler.cli.service import Service
 
 TITLES = ("CLUSTER", "STATE", "CARRIER", "NODES", "CPU", "MEMORY GiB", "GPU", "TAGS", "RAY", "PYTHON")
 
@@ -49,7 +49,7 @@ def show(
 ) -> None:
     """Show the clusters, and take them in and out of service.
 
-    State, carrier, load, tags and versions of each, asked now.
+    State, carrier, load (what is used of what there is), tags and versions of each, asked now.
     """
     if context.invoked_subcommand is not None:
         if (config, output, address) != (None, Format.table, None):
@@ -58,7 +58,7 @@ def show(
             )
         return
     rows = _rows(address, config, refresh=True)
-    emit(rows, output, lambda: _picture(rows))
+    emit(rows, output, lambda: clusters_picture(rows))
 
 
 def _rows(address: str | None, config: Path | None, *, refresh: bool) -> list[Mapping[str, Any]]:
@@ -84,7 +84,7 @@ def list_clusters(
     Without a service, as `rmcs clusters` does.
     """
     rows = _rows(address, None, refresh=refresh)
-    emit(rows, output, lambda: _picture(rows))
+    emit(rows, output, lambda: clusters_picture(rows))
 
 
 @app.command("show")
@@ -98,7 +98,7 @@ def show_one(
 ) -> None:
     """Show all that a service knows of a cluster."""
     told = connect(address).get(path_of("clusters", name), refresh=refresh)
-    emit(told, output, lambda: facts_table(_facts(told, time.time())))
+    emit(told, output, lambda: cluster_picture(told, time.time()))
 
 
 @app.command()
@@ -108,18 +108,9 @@ def check(name: Name, output: Output = Format.table, address: Address = None) ->
     Exit code 0 if it does, 100 if not.
     """
     answer = connect(address).post(path_of("clusters", name, "check"))
-    why = why_not(answer)
-    emit(answer, output, lambda: "\n".join(_said_of(name, answer["cluster"], why)))
-    if why is not None:
+    emit(answer, output, lambda: check_words(answer))
+    if why_not(answer) is not None:
         raise typer.Exit(exit_codes.FAILED)
-
-
-def clusters_now(service: Service) -> list[dict[str, Any]]:
-    """All clusters of a service, for somebody who looks: if nobody had a reason to ask one lately, they are asked."""
-    rows: list[dict[str, Any]] = service.get(path_of("clusters"))["clusters"]
-    if any(row.get("stale") for row in rows):
-        rows = service.get(path_of("clusters"), refresh=True)["clusters"]
-    return rows
 
 
 def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -140,17 +131,21 @@ def why_not(answer: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _said_of(name: str, cluster: Mapping[str, Any], why: tuple[str, str] | None) -> Iterator[str]:
+def check_words(answer: Mapping[str, Any]) -> str:
+    """Does it take work, and if not, or not all, why?"""
+    cluster, why = answer["cluster"], why_not(answer)
     if why is not None:
-        yield f"{name} takes no work: {why[0]}, {why[1]}"
-        return
-    yield f"{name} takes work"
-    for one in cluster["troubles"]:
-        yield f"but not {one['concerns']}: {one['code']}, {one['sentence']}"
+        return f"{cluster['name']} takes no work: {why[0]}, {why[1]}"
+    but = [f"but not {one['concerns']}: {one['code']}, {one['sentence']}" for one in cluster["troubles"]]
+    return "\n".join([f"{cluster['name']} takes work", *but])
+
+
+def cluster_picture(told: Mapping[str, Any], now: float) -> Table:
+    """What people ask first of one cluster; -o json has it all."""
+    return facts_table(_facts(told, now))
 
 
 def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
-    """What people ask first; -o json has it all."""
     breaker = told["breaker"]
     troubles = [f"{one['concerns']}: {one['code']}, {one['sentence']}" for one in told["troubles"]]
     return {
@@ -160,6 +155,7 @@ def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
         "cordoned": None if not told["cordoned"] else "yes, and empty" if told["drained"] else "yes, and not empty yet",
         "paused": None if told["paused"] is None else told["paused"] or "yes",
         "troubles": "\n".join(troubles) if len(troubles) > 1 else None,
+        "notes": "\n".join(told.get("notes", ())),
         "breaker": None
         if breaker["state"] == "CLOSED"
         else f"{breaker['state']} after {breaker['failures_in_a_row']} failures in a row, asked again "
@@ -185,25 +181,36 @@ def _facts(told: Mapping[str, Any], now: float) -> dict[str, object]:
     }
 
 
-def _picture(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """The table, and what is wrong with each."""
+def clusters_picture(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """The table, whose queue is paused, and what is wrong with each."""
     from rich.console import Group
     from rich.text import Text
 
-    return Group(
-        fleet_table(rows), *(Text(escaped(f"{row['name']}: {row['sentence']}")) for row in rows if row.get("sentence"))
+    said = (_named(row, one) for row in rows for one in (pause_words(row), str(row.get("sentence") or "")) if one)
+    return Group(fleet_table(rows), *(Text(escaped(one)) for one in said))
+
+
+def _named(row: Mapping[str, Any], said: str) -> str:
+    """What is said of a cluster, which has its name in it."""
+    name = str(row["name"])
+    return said if said.startswith((f"{name} ", f"{name}:")) else f"{name}: {said}"
+
+
+def fleet_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
+    """One row per cluster; what is not known is shown as such, never as zero. Where there is little room, that goes
+    which `rmcs clusters show` tells, too."""
+    return FittingTable(
+        TITLES,
+        [_cells(row) for row in rows],
+        cut=("TAGS",),
+        drop=("PYTHON", "RAY", "CARRIER", "NODES", "TAGS", "GPU", "MEMORY GiB"),
     )
 
 
-def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per cluster; what is not known is shown as such, never as zero."""
-    return plain_table(TITLES, [_cells(row) for row in rows])
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (
-        str(row["name"]),
-        UNKNOWN if row.get("state") is None else cluster_state(row),
+        row["name"],
+        UNKNOWN if row.get("state") is None else cluster_state_cell(row),
         _known(row.get("carrier")),
         nodes(row),
         load(row, "CPU"),

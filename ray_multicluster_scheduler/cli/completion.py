@@ -61,6 +61,32 @@ def clusters(ctx: typer.Context, incomplete: str) -> Offered:
     return _quietly(ask)
 
 
+def owners(ctx: typer.Context, incomplete: str) -> Offered:
+    """Names of those who have items that are not over, or limits."""
+
+    def ask() -> Offered:
+        from ray_multicluster_scheduler.cli.service import connect, path_of
+
+        rows = connect(ctx.params.get("address"), answer_s=_PATIENCE_S).get(path_of("owners"))["owners"]
+        names = [(str(row["owner"]), f"{row['waiting']} waiting, {row['running']} running") for row in rows]
+        return [(name, about) for name, about in names if name and name.startswith(incomplete)]
+
+    return _quietly(ask)
+
+
+def tokens(ctx: typer.Context, incomplete: str) -> Offered:
+    """Ids of tokens, and whose they are; to whoever may see them."""
+
+    def ask() -> Offered:
+        from ray_multicluster_scheduler.cli.service import connect, path_of
+
+        rows = connect(ctx.params.get("address"), answer_s=_PATIENCE_S).get(path_of("tokens"))["tokens"]
+        known = [(str(row["id"]), _plain(f"{row['user']} {','.join(row['roles'])} {row['note']}")) for row in rows]
+        return [(one, about.strip()) for one, about in known if one.startswith(incomplete)]
+
+    return _quietly(ask)
+
+
 def _quietly(ask: Callable[[], Offered]) -> Offered:
     """Nothing is written between what a person types: without a service there is just nothing to offer."""
     from ray_multicluster_scheduler.common.exception import SchedulerError

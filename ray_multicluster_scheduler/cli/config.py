@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,7 @@ def check(
     """Check a clusters.yaml; nothing is contacted.
 
     Exit code 2, and what is wrong, if it cannot be used. What can be used and is hardly meant is told, too: two names
-    for one address, a cluster that takes no jobs.
+    for one address, a cluster that takes no jobs, a token that is not there.
     """
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.doubts import doubts
@@ -38,23 +37,24 @@ def check(
     found = load_config(file)
     _say_source(found.source, named=file is not None)
     odd = doubts(found.clusters)
-    said = sorted(found.settings.model_fields_set)
     told = {
         "source": found.source,
         "clusters": list(found.names),
-        "settings": said,
+        "settings": sorted(found.settings.model_fields_set),
         "warnings": [one.to_dict() for one in odd],
     }
-    emit(told, output, lambda: "\n".join(_verdict(found, said, odd)))
+    emit(told, output, lambda: verdict(found, odd))
 
 
-def _verdict(found: FleetConfig, said: list[str], odd: list[Doubt]) -> Iterator[str]:
+def verdict(found: FleetConfig, odd: list[Doubt]) -> str:
+    """Is it right, or what is odd about it?"""
+    said = sorted(found.settings.model_fields_set)
     many = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
     settings = f"settings: {', '.join(said)}" if said else "all settings as they are by default"
-    yield f"{found.source} {'can be used' if odd else 'is right'}: {many}; {settings}"
+    lines = [f"{found.source} {'can be used' if odd else 'is right'}: {many}; {settings}"]
     for one in odd:
-        yield f"! {one.sentence}"
-        yield f"    What to do: {one.mend} (more: rmcs explain {one.code})"
+        lines += [f"! {one.sentence}", f"    What to do: {one.mend} (more: rmcs explain {one.code})"]
+    return "\n".join(lines)
 
 
 @app.command()

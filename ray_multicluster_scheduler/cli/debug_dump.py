@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import secrets
 import tarfile
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 
 from ray_multicluster_scheduler.cli import debug_local
 from ray_multicluster_scheduler.cli.debug_secrets import LEFT_OUT, Cover, secrets_here
+from ray_multicluster_scheduler.cli.new_files import check_new, write_whole
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find
 
@@ -50,11 +49,11 @@ def debug_dump(
 
     name = time.strftime("rmcs-debug-%Y%m%d-%H%M%S", time.gmtime())
     out = Path(f"{name}.tar.gz") if file is None else file
-    if out.exists() and not force:
-        raise ConfigurationError(f"{out} is there already.", next_step="give another name, or --force")
+    check_new(out, force=force)
     dump = _gathered(address)
     try:
-        _write(out, _packed(name, dump))
+        packed = _packed(name, dump)
+        write_whole(out, lambda draft: draft.write_bytes(packed), private=True)
     except OSError as error:
         raise ConfigurationError(
             f"{out} cannot be written: {error.strerror}.", next_step="give another file"
@@ -161,16 +160,3 @@ def _packed(name: str, dump: _Dump) -> bytes:
             about.size, about.mode, about.mtime = len(data), 0o600, int(time.time())
             tar.addfile(about, io.BytesIO(data))
     return archive.getvalue()
-
-
-def _write(out: Path, data: bytes) -> None:
-    """For its owner alone; all of it or nothing. Raises OSError."""
-    draft = out.with_name(f"{out.name}.{secrets.token_hex(4)}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
-        draft.replace(out)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -47,4 +50,13 @@ def _conclude(story: Story, problems: list[str]) -> None:
         for problem in problems:
             typer.echo(f"rmcs demo: {problem}", err=True)
         raise typer.Exit(1)
-    typer.echo("All of it happened as it should. Next: README.md, or `rmcs fleet up` for a fleet that stays.")
+    typer.echo(f"All of it happened as it should. Next: README.md, or `{_rmcs()} fleet up` for a fleet that stays.")
+
+
+def _rmcs() -> str:
+    """How to call it in the shell that this was called from: `make demo` finds it where no PATH leads."""
+    beside = Path(sys.executable).with_name("rmcs")
+    if shutil.which("rmcs") or not beside.exists():
+        return "rmcs"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)

@@ -5,6 +5,7 @@ The functions that are sent are nested: they travel by value, since the clusters
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ TAGS = {"x86_64": "linux", "arm64": "mac"}
 SMALL_TASKS = 20
 CALLS = 100
 STEP_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 10.0
 JOB_GREETING = "hello from a Ray job on"
 JOB_ENTRYPOINT = f"""python -c 'import os; print("{JOB_GREETING}", os.environ["RMCS_CLUSTER"])'"""
 
@@ -107,8 +109,9 @@ class Story:
         tally = rmcs.submit_actor(Tally, name="tally", ready_timeout=STEP_TIMEOUT_S)
         totals = rmcs.get([tally.add.remote(number) for number in range(1, CALLS + 1)], timeout=STEP_TIMEOUT_S)
         self._say(f"   {CALLS} calls on {tally.cluster}, in order; its total is {totals[-1]}")
-        self._remember("actor tally", tally.explain())
+        explained = tally.explain()
         rmcs.kill(tally)
+        self._remember("actor tally (killed)", {**explained, "state": _when_over(tally)})
         expected = [number * (number + 1) // 2 for number in range(1, CALLS + 1)]
         if totals != expected:
             raise Mismatch(f"the actor counted {totals}")
@@ -166,3 +169,11 @@ class Story:
 
     def _say(self, text: str) -> None:
         self._screen.print(text, markup=False)
+
+
+def _when_over(actor: rmcs.ActorHandle) -> str:
+    """Its state when its end was heard of; that it has none soon is no reason to wait for long."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while not actor.state.terminal and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return str(actor.state)

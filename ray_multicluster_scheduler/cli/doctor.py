@@ -37,7 +37,7 @@ def doctor(
     Nothing is changed and, without --deep, nothing is started anywhere. Exit code 100 if something is wrong.
     """
     found = list(_examine(config, address, deep=deep))
-    emit([one.to_dict() for one in found], output, lambda: _picture(found))
+    emit([one.to_dict() for one in found], output, lambda: doctor_picture(found))
     if any(one.verdict is Verdict.wrong for one in found):
         raise typer.Exit(FAILED)
 
@@ -46,6 +46,7 @@ def _examine(path: Path | None, address: str | None, *, deep: bool) -> Iterator[
     import asyncio
 
     from ray_multicluster_scheduler.cli import doctor_clusters, doctor_here, doctor_service
+    from ray_multicluster_scheduler.cli.lost_config import next_step_of
     from ray_multicluster_scheduler.common.exception import SchedulerError
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
@@ -67,7 +68,7 @@ def _examine(path: Path | None, address: str | None, *, deep: bool) -> Iterator[
         config = load_config(path)
     except NothingConfiguredError as error:
         if about is None:
-            yield wrong("configuration", error.message, error.next_step or "", error.code)
+            yield wrong("configuration", error.message, next_step_of(error), error.code)
         else:
             yield well("configuration", "none is here, and none is needed: the service has its own")
         return
@@ -105,17 +106,23 @@ def _deeply(config: FleetConfig) -> Iterator[Finding]:
                 yield well(name, "a task went there and back")
 
 
-def _picture(found: list[Finding]) -> Group:
+def doctor_picture(found: list[Finding]) -> Group:
+    """A line for each thing that was looked at, what to do where it is not well, and how many are how."""
     from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
-    lines: list[Text] = []
+    lines: list[Table | Padding | Text] = []
     for one in found:
         mark, style = _MARKS[one.verdict]
-        lines.append(Text.assemble((f"{mark} ", style), (f"{one.about}: ", "bold"), escaped_lines(one.says)))
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(Text(mark, style), Text.assemble((f"{one.about}: ", "bold"), escaped_lines(one.says)))
+        lines.append(line)
         if one.verdict is not Verdict.ok:
             more = f" (more: rmcs explain {one.code})" if one.code else ""
-            lines.append(Text(escaped_lines(f"    What to do: {one.mend}{more}")))
+            what = Text(escaped_lines(f"What to do: {one.mend}{more}"))
+            lines.append(Padding(what, (0, 0, 0, 4), expand=False))  # also what is folded
     bad, odd = (sum(one.verdict is verdict for one in found) for verdict in (Verdict.wrong, Verdict.warning))
     lines.append(Text(f"{bad} wrong, {odd} to look at, {len(found) - bad - odd} well"))
     return Group(*lines)

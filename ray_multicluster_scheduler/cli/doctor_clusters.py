@@ -11,7 +11,7 @@ from typing import Any
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.doubts import SAME_CLUSTER, doubts, same_cluster
+from ray_multicluster_scheduler.control_plane.config.doubts import NO_TOKEN, SAME_CLUSTER, doubts, same_cluster
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AGENT_KEY, CONTROL_PLANE_KEY
 from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
@@ -65,6 +65,8 @@ async def _all_of(
             name, cluster.head_address, needed=cluster.dashboard is None or cluster.carrier == "ray_client"
         )
     for doubt in doubts((cluster,)):
+        if doubt.code == NO_TOKEN and cluster.dashboard is not None:
+            continue  # that is said when it is asked
         yield doubtful(name, doubt.sentence, doubt.mend, doubt.code)
     if cluster.dashboard is None:
         return
@@ -75,7 +77,8 @@ async def _all_of(
         yield wrong(name, error.message, error.next_step or "", error.code)
         return
     sessions[name] = snapshot.session_id
-    yield well(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {len(snapshot.nodes)} node(s)")
+    nodes = f"{len(snapshot.nodes)} node{'' if len(snapshot.nodes) == 1 else 's'}"
+    yield well(name, f"{cluster.dashboard} answers: Ray {snapshot.ray_version}, {nodes}")
     for look_at in (_clock, _agents):
         try:
             yield await look_at(client, control_plane)
@@ -86,7 +89,8 @@ async def _all_of(
 async def _head(name: str, address: str, *, needed: bool) -> Finding:
     host, _, port = address.rpartition(":")
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), KNOCK_S)
+        async with asyncio.timeout(KNOCK_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except (OSError, TimeoutError) as error:
         why = os.strerror(error.errno) if error.errno else "no answer"  # asyncio's own words name the address again
         tell = wrong if needed else doubtful
@@ -115,7 +119,8 @@ async def _agents(client: DashboardClient, control_plane: str | None) -> Finding
     if not others:
         return well(client.name, "no agents of other control planes")
     named = ", ".join(sorted(others)[:3])
-    says = f"{len(others)} other control plane(s) have agents there ({named}); each keeps its own limits only"
+    planes = "1 other control plane has" if len(others) == 1 else f"{len(others)} other control planes have"
+    says = f"{planes} agents there ({named}); each keeps its own limits only"
     return doubtful(
         client.name, says, "if nobody runs them on purpose, end those programs; their agents end with their lease"
     )

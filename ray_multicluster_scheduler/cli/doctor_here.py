@@ -7,6 +7,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -19,8 +20,13 @@ SCARCE, TOO_LITTLE = 5 * GB, GB
 def home() -> Iterator[Finding]:
     """May we write there, may others read it, and is there room?"""
     folder = rmcs_home()
-    if not folder.exists():
-        yield well("home", f"{folder} is not there yet; it is made when it is needed")
+    try:
+        there = folder.exists()
+    except OSError as error:
+        yield wrong("home", f"{folder} cannot be looked at: {error.strerror}", "set RMCS_HOME to a folder of yours")
+        return
+    if not there:
+        yield _to_be_made(folder)
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -32,6 +38,15 @@ def home() -> Iterator[Finding]:
     else:
         yield well("home", f"{folder} is yours alone")
     yield room("disk", shutil.disk_usage(folder).free, f"for {folder}")
+
+
+def _to_be_made(folder: Path) -> Finding:
+    """A folder that is not there yet is made in the nearest one that is."""
+    above = next(one for one in folder.parents if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        says = f"{folder} is not there yet, and cannot be made: {above} cannot be written"
+        return wrong("home", says, "set RMCS_HOME to a folder of yours")
+    return well("home", f"{folder} is not there yet; it is made when it is needed")
 
 
 def room(about: str, free: float, where: str) -> Finding:

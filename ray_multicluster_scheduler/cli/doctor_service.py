@@ -9,9 +9,11 @@ from math import inf
 from typing import Any
 
 from ray_multicluster_scheduler import __version__
+from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
 from ray_multicluster_scheduler.app.client_api.remote.refusals import NobodyAnswersError
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, doubtful, well, wrong
 from ray_multicluster_scheduler.cli.doctor_here import room
+from ray_multicluster_scheduler.cli.looking import clusters_asked, is_known_only_by_a_gateway
 from ray_multicluster_scheduler.cli.service import Service, connect, path_of, until_when, was_killed
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
@@ -102,19 +104,22 @@ def _longest(writes: list[tuple[float, float]]) -> float:
 
 
 def _clusters(asked: Service) -> Iterator[Finding]:
-    """As it sees them, from its machine, now."""
-    rows = asked.get(path_of("clusters"), refresh=True)["clusters"]
+    """As it sees them, from its machine, now. Nothing is started for that."""
+    rows = clusters_asked(asked)
     for row in rows:
         name = str(row["name"])
-        if row["state"] != "UP":
+        if is_known_only_by_a_gateway(row):
+            step = f"`rmcs clusters check {name}` asks it, and starts one"
+            yield well(name, f"it has no dashboard, so only a gateway there can tell how it is; {step}")
+        elif row["state"] != "UP":
             says, _, mend = str(row["sentence"]).partition(" What to do: ")
             asks = f"`rmcs clusters check {name}` lets the service ask it again"
             mend = "; ".join(filter(None, (mend, asks)))
             yield wrong(name, f"the service has trouble with it: {says}", mend, str(row["state"]))
         if row["cordoned"]:
             yield doubtful(name, "it is cordoned: it gets no new work", f"`rmcs clusters uncordon {name}`", "CORDONED")
-        if row["paused"] is not None:
-            says = f"its queue is paused{': ' if row['paused'] else ''}{row['paused']}"
-            yield doubtful(name, says, f"`rmcs queue resume --cluster {name}`", "QUEUE_PAUSED")
-    if rows and all(row["state"] == "UP" for row in rows):
-        yield well("service", f"it reaches {', '.join(str(row['name']) for row in rows)}")
+        if paused := pause_words(row):
+            yield doubtful(name, paused, f"`rmcs queue resume --cluster {name}`", "QUEUE_PAUSED")
+    looked_at = [row for row in rows if not is_known_only_by_a_gateway(row)]
+    if looked_at and all(row["state"] == "UP" for row in looked_at):
+        yield well("service", f"it reaches {', '.join(str(row['name']) for row in looked_at)}")

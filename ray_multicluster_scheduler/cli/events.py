@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
+from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
 from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.options import ByOwner, OfKind
-from ray_multicluster_scheduler.cli.output import Format, Output, as_text, say
-from ray_multicluster_scheduler.cli.selectors import LAST, STATES, doubt_cluster, find_one
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, cluster_state, say, show_fitting
+from ray_multicluster_scheduler.cli.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+from ray_multicluster_scheduler.cli.wrong_values import check_known
 
 _PATH = path_of("events")
-_SILENCE_S = 2.0
-"""The past is told without a pause; what does not come within this time will not come."""
+_TYPES = ("transition", "decision", "cluster", "action", "telemetry")
+_SILENCE_S = 30.0
+"""The past is told without a pause, and how far the service has looked; a service that is busy may take a while."""
 _ALIVE_S = 60.0
 """The service says every 15 seconds that all is well."""
 
@@ -31,7 +34,7 @@ def events(
         typer.Option(
             "--types",
             help="Only these, with commas: transition, decision, cluster, action, telemetry.",
-            autocompletion=completion.words("transition", "decision", "cluster", "action", "telemetry"),
+            autocompletion=completion.words(*_TYPES),
         ),
     ] = None,
     item_id: Annotated[
@@ -43,15 +46,13 @@ def events(
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", help="Only into this state.", autocompletion=completion.words(*STATES)),
+        typer.Option("--state", help="Only into this state, such as FAILED.", autocompletion=completion.words(*STATES)),
     ] = None,
     kind: OfKind = None,
     since: Annotated[
         int | None, typer.Option("--since", min=0, help="Only what came after the event of this number.")
     ] = None,
-    last: Annotated[
-        int, typer.Option("--last", min=0, help="Of the last so many events, unless --since is given.")
-    ] = 50,
+    last: Annotated[int, typer.Option("--last", min=0, help="The last so many of them, unless --since is given.")] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
@@ -59,21 +60,38 @@ def events(
 
     With -o json, one line for each event.
     """
+    for option, said, known in (("--types", types, _TYPES), ("--state", state, STATES), ("--kind", kind, KINDS)):
+        check_known(option, filter(None, (said or "").split(",")), known)
+    state = None if state is None else state.upper()
     service = connect(address)
     newest = newest_number(service)
-    begin = max(0, newest - last) if since is None else since
     wanted = {"types": types, "id": item_id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
-    EventFilter.of(wanted)  # what there is not is refused, also where everything is looked through here
     if cluster is not None:
         doubt_cluster(service, cluster)
     if item_id is not None:
         wanted["id"] = _id_of(service, item_id)
-    if follow:
-        for event in _following(service, begin, wanted):
-            _tell(event, output)
-        return
-    for event in past(service, begin, newest, wanted):
+    if follow and since is not None:
+        newest = since
+    told = last_of(service, last, newest, wanted) if since is None else past(service, since, newest, wanted)
+    found = False
+    for event in told:
         _tell(event, output)
+        found = True
+    if follow:
+        for event in _following(service, newest, wanted):
+            _tell(event, output)
+    elif not found and (last or since is not None):
+        _say_nothing(service, newest, since, item_id, wanted["id"])
+
+
+def _say_nothing(service: Service, newest: int, since: int | None, said: str | None, item_id: str | None) -> None:
+    """Why nothing was told. Raises UnknownItemError if nobody has ever heard of that item."""
+    if since is not None and since >= newest:
+        say(f"nothing came after number {since}: the newest event is number {newest}")
+        return
+    if item_id is not None and said is not None:
+        service.get(path_of("items", item_id))  # raises
+    say("no such event is known; what is older than keep_history_s was forgotten")
 
 
 def _id_of(service: Service, said: str) -> str:
@@ -100,22 +118,42 @@ def newest_number(service: Service) -> int:
     raise not_a_service(service.address, "nothing of events")
 
 
+def last_of(service: Service, count: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
+    """The last so many up to the newest. It is looked further and further back for them: numbers of what was forgotten
+    are gone, and most events may be of others."""
+    if count == 0:
+        return
+    for back in (2 * count, 100 * count, newest):
+        begin = max(0, newest - back)
+        found = deque(past(service, begin, newest, wanted), count)
+        if len(found) == count or begin == 0:
+            break
+    yield from found
+
+
 def past(service: Service, begin: int, newest: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
-    """Up to the newest. Everything is read, and looked through here, so that the end of it can be seen."""
-    choose = {key: set(said.split(",")) for key, said in wanted.items() if said}
-    kinds = choose.pop("types", None)
+    """Up to the newest. The service says how far it has looked, also where there is nothing. Raises
+    ServiceUnavailableError if it does not say that it has looked so far."""
+    from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+
     if begin >= newest:
         return
+    looked = begin
     try:
-        for _, event in _frames(service, {"since": begin}, _SILENCE_S):
-            if event is None:
-                continue
-            if (kinds is None or event["type"] in kinds) and all(event.get(one) in choose[one] for one in choose):
+        for number, event in _frames(service, {**wanted, "since": begin}, _SILENCE_S):
+            if number is not None and number > newest:
+                return  # it came since then: whoever follows is told of it as news
+            if event is not None:
                 yield event
-            if int(event.get("number") or 0) >= newest:
+            looked = looked if number is None else number
+            if looked >= newest:
                 return
     except TimeoutError:
-        return
+        pass
+    raise ServiceUnavailableError(
+        f"{service.address} has told events up to number {looked} of {newest}, and then nothing for {_SILENCE_S:g} s.",
+        next_step=f"ask for the others with --since {looked}",
+    )
 
 
 def _following(service: Service, begin: int, wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
@@ -151,7 +189,10 @@ def _frames(
 
 
 def _tell(event: dict[str, Any], output: Format) -> None:
-    typer.echo(event_line(event) if output is Format.table else as_text(event, output, compact=True))
+    if output is Format.table:
+        show_fitting(event_line(event))
+    else:
+        typer.echo(as_text(event, output, compact=True))
 
 
 def event_line(event: dict[str, Any]) -> str:
@@ -160,7 +201,7 @@ def event_line(event: dict[str, Any]) -> str:
 
     at = event.get("at")
     when = "" if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
-    return "  ".join(word for word in (when, f"{event.get('number') or '':>6}", _words(event)) if word).rstrip()
+    return "  ".join((f"{when:8}", f"{event.get('number') or '':>6}", _words(event))).rstrip()
 
 
 def _words(event: dict[str, Any]) -> str:
@@ -170,6 +211,13 @@ def _words(event: dict[str, Any]) -> str:
             return f"{event['id']} {event['state']}{where}: {event['code']}, {_first_line(event.get('sentence'))}"
         case "decision":
             return f"{event['id']} decided{where}: {_first_line(event.get('sentence') or event.get('code'))}"
+        case "cluster" if event.get("cluster") and event.get("state"):
+            why = _first_line(why_words(event))
+            return f"cluster {event['cluster']} is {cluster_state(event)}{f': {why}' if why else ''}"
+        case "action":
+            details = " ".join(f"{key}={_first_line(one)}" for key, one in (event.get("details") or {}).items() if one)
+            said = " ".join(filter(None, (event.get("action"), event.get("subject"), details)))
+            return f"action of {event.get('user') or 'somebody'}: {said}"
         case "missed":
             return f"events {event['from']} to {event['to']} were missed; ask for them with --since {event['from'] - 1}"
     known = ("type", "number", "at")

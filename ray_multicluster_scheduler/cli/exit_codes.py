@@ -15,6 +15,8 @@ NOT_FOUND = 102
 """There is no such thing: an item, a cluster, a token, an owner."""
 CANCELLED = 103
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""Whoever read the output stopped reading: as a shell has it of a program that SIGPIPE ended."""
 
 
 class NotThereError(ConfigurationError):

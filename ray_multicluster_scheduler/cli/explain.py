@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli import completion
-from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say, show
+from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, is_terminal, say
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, find, path_of
 from ray_multicluster_scheduler.cli.troubleshooting import codes, said_of
 
@@ -48,7 +50,7 @@ def _told_of_code(code: str, output: Format) -> bool:
     said = said_of(code)
     if said is None:
         return False
-    emit({"code": code, "text": said}, output, lambda: said)
+    emit({"code": code, "text": said}, output, lambda: FittingLines(said, inwards=0) if is_terminal() else said)
     return True
 
 
@@ -58,7 +60,7 @@ def _tell_of_item(item_id: str, address: str | None, output: Format) -> None:
     path_of("items", item_id)  # raises for an empty one
     try:
         if not _told_by_service(item_id, address, output):
-            _ask_programs(item_id, output)
+            _ask_programs(item_id, find(address), output)
     except UnknownItemError as error:
         code = item_id.upper()
         if _told_of_code(code, output):
@@ -83,7 +85,7 @@ def _told_by_service(item_id: str, address: str | None, output: Format) -> bool:
         if address is not None:
             raise
         return False
-    emit(story, output, lambda: explanation_words(story, f"the service {service.address}"))
+    emit(story, output, lambda: explanation_lines(story, f"the service {service.address}"))
     return True
 
 
@@ -101,18 +103,24 @@ def _story(service: Service, said: str) -> dict[str, Any]:
     return dict(service.get(path_of("items", find_one(service, said), "explain")))
 
 
-def _ask_programs(item_id: str, output: Format) -> None:
+def _ask_programs(item_id: str, service: str | None, output: Format) -> None:
+    """``service`` is the address of the one that was asked before."""
     from ray_multicluster_scheduler.cli import running_programs
+    from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+    from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
     asked: list[str] = []
+    here = holder(rmcs_home()) or {}
     for pid, answer in running_programs.ask_all({"explain": item_id}):
         if "explain" in answer:
             program = answer["program"]
-            words = explanation_words(answer["explain"], f"process {program['pid']}: {program['command']}")
-            emit(answer["explain"], output, words.__str__)
+            story, by = answer["explain"], f"process {program['pid']}: {program['command']}"
+            emit(story, output, partial(explanation_lines, story, by))
             return
+        if service is not None and (pid, service) == (here.get("pid"), here.get("address")):
+            continue  # the same as was asked over HTTP
         asked.append(f"process {pid}" + ("" if answer.get("error") == "UnknownItemError" else f" ({_trouble(answer)})"))
-    raise running_programs.nobody_knows(item_id, asked)
+    raise running_programs.nobody_knows(item_id, asked, service)
 
 
 def _list_all(output: Format) -> None:
@@ -125,21 +133,23 @@ def _list_all(output: Format) -> None:
         else:
             silent = True
             say(f"process {pid} did not say what it has: {_trouble(answer)}")
-    if output is not Format.table:
-        typer.echo(as_text(answers, output))
-    elif answers or not silent:
-        show(_listing(answers))
+    if answers or not silent or output is not Format.table:
+        emit(answers, output, lambda: FittingLines(partial(_listing, answers)))
 
 
-def explanation_words(story: Mapping[str, Any], by: str) -> str:
+def explanation_lines(story: Mapping[str, Any], by: str) -> FittingLines:
     """For people, and who told it."""
-    from ray_multicluster_scheduler.app.client_api.explanation_text import explanation_text
+    from ray_multicluster_scheduler.app.client_api.explanation_text import MARGIN, explanation_text
+    from ray_multicluster_scheduler.cli.fitting_columns import fitting_columns
 
-    return f"{explanation_text(story)}\n\nTold by {by}"
+    def told(width: int) -> str:
+        return f"{explanation_text(story, fitting_columns(width - len(MARGIN)))}\n\nTold by {by}"
+
+    return FittingLines(told)
 
 
-def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
-    from ray_multicluster_scheduler.common.decision_table import columns
+def _listing(answers: Sequence[Mapping[str, Any]], width: int) -> str:
+    from ray_multicluster_scheduler.cli.fitting_columns import fitting_columns
 
     if not answers:
         return "No program of yours with a scheduler runs now."
@@ -150,7 +160,7 @@ def _listing(answers: Sequence[Mapping[str, Any]]) -> str:
             for one in answer["items"]
         ]
         program, more = answer["program"], answer.get("more")
-        table = columns(_LISTED, rows) if rows else "nothing was submitted, or all of it was forgotten"
+        table = fitting_columns(width)(_LISTED, rows) if rows else "nothing was submitted, or all of it was forgotten"
         cut = f"\nand {more} older ones" if more else ""
         parts.append(f"process {program['pid']}: {program['command']}\n{table}{cut}")
     return "\n\n".join(parts)

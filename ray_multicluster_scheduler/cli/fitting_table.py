@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 _GAP = 2
 _LEAST = 12
 """So much of a column that is cut should be seen; else another column goes."""
+MOST_OF_A_NAME, MOST_OF_A_SENTENCE = 80, 240
+"""For ``most``, of what has no bounds elsewhere: one that is endless would make every row as long."""
 
 
 class FittingTable:
     """Where there is no room, columns that are named in ``cut`` lose their ends, then those in ``drop`` go, the first
     ones first. ``wanted`` says how much of a column should be seen while others could go instead of it; only those in
     ``last`` stay longer than that. What is left is never cut: rather the lines are too long, and the terminal folds
-    them, so that an id can be copied whole."""
+    them, so that an id can be copied whole. ``most``: no more characters of a column are shown than this, however much
+    room there is."""
 
     def __init__(
         self,
@@ -32,9 +35,13 @@ class FittingTable:
         drop: Sequence[str] = (),
         last: Sequence[str] = (),
         wanted: Mapping[str, int] = {},
+        most: Mapping[str, int] = {},
     ) -> None:
         self._cut, self._drop, self._last, self._wanted = cut, drop, last, wanted
-        self._columns = {title: [_cell(row[at]) for row in rows] for at, title in enumerate(titles)}
+        self._columns = {
+            title: [_short(_cell(row[at]), most[title]) if title in most else _cell(row[at]) for row in rows]
+            for at, title in enumerate(titles)
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._columns)
@@ -75,3 +82,7 @@ def _cell(value: object) -> str | Text:
     from rich.text import Text
 
     return value if isinstance(value, Text) else escaped(str(value))
+
+
+def _short(cell: str | Text, most: int) -> str | Text:
+    return f"{cell[: most - 1]}…" if isinstance(cell, str) and len(cell) > most else cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_NAME, MOST_OF_A_SENTENCE, FittingTable
 from ray_multicluster_scheduler.cli.output import facts_table, state_cell
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago, length
 from ray_multicluster_scheduler.common.line_text import escaped_lines
@@ -20,6 +20,7 @@ _ACTORS = ("ID", "NAME", "CLASS", "STATE", "CLUSTER", "ATTEMPT", "LIFETIME", "WH
 _WAITING = ("ID", "POSITION", "WAITS", "KIND", "NAME", "OWNER", "PRIORITY", "STATE", "CODE", "WHY")
 _END = "\n"
 _WHY_IS_SEEN = {"WHY": 36}
+_MOST = {**dict.fromkeys(("NAME", "CLASS", "ENTRYPOINT"), MOST_OF_A_NAME), "WHY": MOST_OF_A_SENTENCE}
 
 
 def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -38,7 +39,14 @@ def items_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_ITEMS, cells, cut=("NAME", "OWNER"), drop=("ATTEMPT", "OWNER", "KIND", "RAN", "NAME"))
+    return FittingTable(
+        _ITEMS,
+        cells,
+        cut=("NAME", "OWNER"),
+        drop=("ATTEMPT", "OWNER", "KIND", "RAN", "NAME"),
+        last=("SUBMITTED", "CLUSTER"),
+        most=_MOST,
+    )
 
 
 def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -55,7 +63,7 @@ def jobs_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("ATTEMPT", "RAN", "SUBMITTED"))
+    return FittingTable(_JOBS, cells, cut=("ENTRYPOINT",), drop=("ATTEMPT", "RAN", "SUBMITTED"), most=_MOST)
 
 
 def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
@@ -73,7 +81,7 @@ def actors_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         )
         for row in rows
     ]
-    return FittingTable(_ACTORS, cells, cut=("CLASS", "WHY"), drop=("LIFETIME", "ATTEMPT", "CLASS"))
+    return FittingTable(_ACTORS, cells, cut=("NAME", "CLASS", "WHY"), drop=("LIFETIME", "ATTEMPT", "CLASS"), most=_MOST)
 
 
 def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable:
@@ -87,7 +95,7 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable
             row["name"],
             row["owner"] or UNKNOWN,
             row["priority"],
-            "HELD" if row["held"] else state_cell(row["state"]),
+            "HELD" if row["held"] and row["code"] != "HELD" else state_cell(row["state"]),
             row["code"] or UNKNOWN,
             row["sentence"].partition("\n")[0],
         )
@@ -100,6 +108,7 @@ def waiting_table(rows: Sequence[Mapping[str, Any]], now: float) -> FittingTable
         drop=("PRIORITY", "KIND", "STATE", "OWNER", "NAME"),
         last=("POSITION", "WAITS", "WHY"),
         wanted=_WHY_IS_SEEN,
+        most=_MOST,
     )
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
+from ray_multicluster_scheduler.cli.interrupts import interrupted_well
 from ray_multicluster_scheduler.cli.job_submit import submit
+from ray_multicluster_scheduler.cli.job_words import never_ran, standing_words, why_it_never_ran
 from ray_multicluster_scheduler.cli.options import AT_MOST
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.printed import last_lines
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, emit_list, say
+from ray_multicluster_scheduler.cli.printed import last_lines, said_so_far
 from ray_multicluster_scheduler.cli.selectors import find_one
 from ray_multicluster_scheduler.cli.service import Address, path_of
-from ray_multicluster_scheduler.cli.waiting import Tail, follow, interrupted_well, to_stdout, wait_until
+from ray_multicluster_scheduler.cli.waiting import Tail, follow, to_stdout, wait_until
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
+    from ray_multicluster_scheduler.common.exception import SchedulerError
 
-_LAST_LINES = 20
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Submit and steer Ray jobs, with the flags of `ray job`."
 )
@@ -58,9 +60,10 @@ def status(
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     info = service.get(path_of("jobs", found))
-    emit(info, output, lambda: "\n".join(_standing(service, found, info)))
+    printed = _Printed(service, found)
+    emit(info, output, lambda: standing_words(found, info, printed.text))
     if output is Format.table and info["status"] == "FAILED":
-        say(f"all that it printed: `rmcs job logs {found}`")
+        say(why_it_never_ran(service, found) if never_ran(info) else printed.hint())
     raise typer.Exit(exit_codes.code_of(info["status"]))
 
 
@@ -83,9 +86,10 @@ def logs(
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
     if not follow_it:
-        to_stdout(last_lines(service.fetch(path_of("items", found, "logs")).decode(errors="replace"), tail))
+        told = service.fetch(path_of("items", found, "logs"))
+        to_stdout(last_lines(said_so_far(service, found, told), tail))
         return
-    with interrupted_well(service, found, cancel=False):
+    with interrupted_well(service, found, cancel=False, group="job"):
         item = follow(service, found, to_stdout, tail=tail)
     raise typer.Exit(exit_codes.code_of(item["state"]))
 
@@ -164,7 +168,7 @@ def list_jobs(
     rows = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose).rows(
         path_of("jobs"), "jobs", limit
     )
-    emit(rows, output, lambda: item_tables.jobs_table(rows, time.time()))
+    emit_list(rows, output, lambda rows: item_tables.jobs_table(rows, time.time()), "no job is known")
     if len(rows) == limit:
         say(f"there may be more than these {limit}: --limit")
 
@@ -180,22 +184,29 @@ def why_not_over(info: Mapping[str, Any]) -> str:
     return f"its cluster was told, and has not ended it yet; {again}"
 
 
-def _standing(service: Service, job_id: str, info: dict[str, Any]) -> Iterator[str]:
-    """How it stands, in Ray's words; of one that failed also the end of what it printed."""
-    message, _, more = str(info["message"]).partition("\n")
-    yield f"Status for job '{job_id}': {info['status']}"
-    if message:
-        yield f"Status message: {message}"
-    if info["status"] == "FAILED":
-        yield from (more if more.strip() else _printed(service, job_id)).rstrip().split("\n")[-_LAST_LINES:]
-
-
-def _printed(service: Service, job_id: str) -> str:
+class _Printed:
     """Of a job whose message does not have the end of it; nothing, if its cluster cannot be asked any more."""
-    from ray_multicluster_scheduler.common.exception import SchedulerError
 
-    try:
-        return service.fetch(path_of("items", job_id, "logs")).decode(errors="replace")
-    except SchedulerError as error:
-        say(f"what it printed cannot be had: {error.message}")
-        return ""
+    def __init__(self, service: Service, job_id: str) -> None:
+        self._service, self._job_id = service, job_id
+        self._problem: SchedulerError | None = None
+
+    def text(self) -> str:
+        from ray_multicluster_scheduler.common.exception import SchedulerError
+
+        try:
+            return self._service.fetch(path_of("items", self._job_id, "logs")).decode(errors="replace")
+        except SchedulerError as error:
+            self._problem = error
+            say(f"what it printed cannot be had: {error.message}")
+            return ""
+
+    def hint(self) -> str:
+        from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+
+        logs = f"all that it printed: `rmcs job logs {self._job_id}`"
+        if self._problem is None:
+            return logs
+        if isinstance(self._problem, ClusterConnectionError):
+            return f"when its cluster answers again, {logs}"
+        return f"to run it once more: `rmcs task retry {self._job_id}`"

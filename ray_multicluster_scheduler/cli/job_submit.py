@@ -10,15 +10,17 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes
 from ray_multicluster_scheduler.cli import ray_job_options as as_ray
+from ray_multicluster_scheduler.cli.interrupts import goes_on, interrupted_well
+from ray_multicluster_scheduler.cli.job_words import changed_paths, end_words, never_ran, why_it_never_ran
 from ray_multicluster_scheduler.cli.options import Cpus, Gpus, Memory, RequiredTags, Resources, Tags
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.plan import amounts_of
+from ray_multicluster_scheduler.cli.selectors import doubt_cluster
 from ray_multicluster_scheduler.cli.service import Address, Service, check_there, path_of
 from ray_multicluster_scheduler.cli.waiting import (
     CancelOnInterrupt,
     Timeout,
     follow,
-    interrupted_well,
     to_stderr,
     to_stdout,
 )
@@ -83,6 +85,7 @@ def submit(
             "nodes are not chosen from here; choose clusters by --require-tag.",
             param_hint="--entrypoint-label-selector",
         )
+    _check(entrypoint, name, priority)
     held = {"CPU": entrypoint_num_cpus, "GPU": entrypoint_num_gpus, "memory": entrypoint_memory}
     options: dict[str, Any] = {
         "submission_id": submission_id or job_id,
@@ -108,38 +111,76 @@ def submit(
     if no_wait:
         info = service.get(path_of("jobs", made))
         over = exit_codes.is_over(str(info["status"]))
-        say(_said_of(info) if over else f"{made} is accepted; follow it with `rmcs job logs -f {made}`")
+        if over:
+            _say_how_it_ended(service, info, preferred_cluster)
+        else:
+            say(f"{made} is accepted; follow it with `rmcs job logs -f {made}`")
         emit(info, output, lambda: made)
         if over:  # what can never run fails at once
             raise typer.Exit(exit_codes.code_of(str(info["status"])))
         return
     say(f"{made} is accepted; what it prints follows, and Ctrl+C {'stops it' if cancel_on_interrupt else 'leaves it'}")
-    _until_it_is_over(service, made, output, timeout, cancel=cancel_on_interrupt)
+    _until_it_is_over(service, made, output, timeout, preferred_cluster, cancel=cancel_on_interrupt)
+
+
+def _check(entrypoint: list[str], name: str | None, priority: int) -> None:
+    """What can be seen to be wrong before anybody is asked. Raises BadParameter."""
+    from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+
+    if not any(word.strip() for word in entrypoint):
+        raise typer.BadParameter("it is empty; give a command, such as python train.py.", param_hint="ENTRYPOINT")
+    if name is not None and not name.strip():
+        raise typer.BadParameter("it is empty; give a name, or leave it out.", param_hint="--name")
+    if abs(priority) > MOST_PRIORITY:
+        said = f"it is too {'high' if priority > 0 else 'low'}; give one from {-MOST_PRIORITY} to {MOST_PRIORITY}."
+        raise typer.BadParameter(said, param_hint="--priority")
 
 
 def _submit(service: Service, entrypoint: str, options: dict[str, Any], token: str | None, ca: str | None) -> str:
-    """As every program does it: folders are packed here, and it is accepted when this returns."""
-    from ray_multicluster_scheduler import UnifiedScheduler
+    """As every program does it: folders are packed here, and it is accepted when this returns. One that was accepted
+    and can never run has failed like any other; what was refused raises."""
+    from ray_multicluster_scheduler import SchedulerError, UnifiedScheduler
 
     with UnifiedScheduler(address=service.address, token=token, tls_ca=ca) as scheduler:
-        return scheduler.submit_job(entrypoint, **options)
+        try:
+            return scheduler.submit_job(entrypoint, **options)
+        except SchedulerError as error:
+            if error.task_id is None or not _failed_with(service, error.task_id, error.message):
+                raise
+            return error.task_id
 
 
-def _until_it_is_over(service: Service, job_id: str, output: Format, timeout: float | None, *, cancel: bool) -> None:
-    with interrupted_well(service, job_id, cancel=cancel):
+def _failed_with(service: Service, job_id: str, message: str) -> bool:
+    """Is this what became of a job there? It may be another one that has its id, or there may be none."""
+    from ray_multicluster_scheduler.common.exception import UnknownItemError
+
+    try:
+        info = service.get(path_of("jobs", job_id))
+    except UnknownItemError:
+        return False
+    return never_ran(info) and str(info["message"]).startswith(message)
+
+
+def _until_it_is_over(
+    service: Service, job_id: str, output: Format, timeout: float | None, preferred: str | None, *, cancel: bool
+) -> None:
+    with interrupted_well(service, job_id, cancel=cancel, group="job"):
         item = follow(service, job_id, to_stdout if output is Format.table else to_stderr, timeout)
     info = service.get(path_of("jobs", job_id))
-    say(_said_of(info))
+    _say_how_it_ended(service, info, preferred)
+    if not exit_codes.is_over(info["status"]):  # --timeout has ended the wait
+        say(goes_on(job_id, "job"))
     if output is not Format.table:
         emit(info, output, str)
+    if paths := changed_paths(service, info):
+        say(paths)
     raise typer.Exit(exit_codes.code_of(item["state"]))
 
 
-def _said_of(info: dict[str, Any]) -> str:
-    message = str(info["message"]).partition("\n")[0]
-    return f"{info['job_id']} {_words(info['status'])}{f': {message}' if message else ''}"
-
-
-def _words(status: str) -> str:
-    known = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "was stopped"}
-    return known.get(status, f"is {status}, and not over")
+def _say_how_it_ended(service: Service, info: dict[str, Any], preferred: str | None) -> None:
+    """``preferred`` is the cluster that was asked for: it may be misspelt."""
+    say(end_words(info))
+    if never_ran(info):
+        say(why_it_never_ran(service, info["job_id"]))
+        if preferred is not None:
+            doubt_cluster(service, preferred)

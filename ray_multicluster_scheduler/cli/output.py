@@ -1,9 +1,9 @@
-"""How commands print: data on stdout, words on stderr; rich on a terminal, plain and uncut where nobody watches."""
+"""How commands print: data on stdout, words on stderr; rich on a terminal, plain where nobody watches."""
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ray_multicluster_scheduler.cli.words import fitted, to_stderr, watched, width_of
 from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 10_000
-"""Columns when the output is a pipe or a file: nothing is cut or folded there."""
+"""Columns when the output is a pipe or a file: there is room for all, so nothing is folded or left out there. Only
+names and sentences that have no bounds end somewhere (``most`` of a FittingTable)."""
 
 
 class Format(StrEnum):
@@ -33,12 +35,17 @@ Output = Annotated[Format, typer.Option("-o", "--output", help="A table for peop
 
 def say(text: str) -> None:
     """A word to the person at the terminal; never on stdout, which is for data."""
-    typer.echo(escaped_lines(f"rmcs: {text}"), err=True)
+    to_stderr(escaped_lines(f"rmcs: {text}"))
 
 
 def show(text: str) -> None:
     """Lines of data that may have words of others in them: none of them moves the cursor, or worse."""
     typer.echo(escaped_lines(text))
+
+
+def show_fitting(text: str) -> None:
+    """The same, in lines that fit the terminal."""
+    typer.echo(fitted(escaped_lines(text), sys.stdout))
 
 
 def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str]) -> None:
@@ -51,6 +58,15 @@ def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str])
         show(drawn)
     else:
         console().print(drawn, crop=False)  # a line that is too long is folded by the terminal, and stays whole
+
+
+def emit_list(
+    rows: Sequence[Any], output: Format, picture: Callable[[Sequence[Any]], RenderableType | str], none: str
+) -> None:
+    """The same for rows. Where there are none, this is said: titles alone would leave people wondering."""
+    emit(rows, output, lambda: picture(rows))
+    if not rows and output is Format.table:
+        say(f"nothing to list: {none}")
 
 
 def as_text(data: Any, output: Format, *, compact: bool = False) -> str:
@@ -74,17 +90,19 @@ def console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     terminal = is_terminal(stderr=stderr)
-    width = shutil.get_terminal_size().columns if terminal else PIPE_WIDTH
+    width = width_of(stream) if terminal else PIPE_WIDTH
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(
-        file=stream, force_terminal=terminal, color_system=colours, width=width, highlight=False, emoji=False
-    )
+
+    class Told(Console):
+        def on_broken_pipe(self) -> None:  # Rich would end the program itself, with a code of its own
+            raise BrokenPipeError(errno.EPIPE, "whoever read it stopped reading")
+
+    return Told(file=stream, force_terminal=terminal, color_system=colours, width=width, highlight=False, emoji=False)
 
 
 def is_terminal(*, stderr: bool = False) -> bool:
     """Does somebody watch?"""
-    stream = sys.stderr if stderr else sys.stdout
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return watched(sys.stderr if stderr else sys.stdout)
 
 
 def plain_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

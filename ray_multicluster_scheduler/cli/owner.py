@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table
+from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE, FittingTable
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, emit_list
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List the owners of items, and set their limits.")
 NAMES = ("weight", "max_queued", "max_running", "max_gpus", "max_priority")
 TITLES = ("OWNER", "WAITING", "RUNNING", *(name.replace("_", " ").upper() for name in NAMES), "LIMITS FROM", "PAUSED")
 _WHOLE = ("max_queued", "max_running", "max_priority")
-_Name = Annotated[str, typer.Argument(metavar="OWNER", help="The name of an owner.")]
+_Name = Annotated[str, typer.Argument(metavar="OWNER", help="The name of an owner.", autocompletion=completion.owners)]
 
 
 @app.command("list")
 def list_owners(output: Output = Format.table, address: Address = None) -> None:
     """List all who have items that are not over, or limits."""
     rows = connect(address).get(path_of("owners"))["owners"]
-    _show(rows, rows, output)
+    emit_list(rows, output, owners_table, "nobody has items that are not over, or limits")
 
 
 @app.command()
@@ -76,14 +79,26 @@ def _limit(name: str, text: str) -> float | None:
 
 
 def _show(rows: list[dict[str, Any]], answer: Any, output: Format) -> None:
-    emit(answer, output, lambda: plain_table(TITLES, [_cells(row) for row in rows]))
+    emit(answer, output, lambda: owners_table(rows))
+
+
+def owners_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
+    """Rows of ``/api/v1/owners``. Where there is little room, the limits that are rare go; -o json has all."""
+    cells = [_cells(row) for row in rows]
+    return FittingTable(
+        TITLES,
+        cells,
+        cut=("OWNER", "PAUSED"),
+        drop=("LIMITS FROM", *reversed(TITLES[4:8])),
+        most={"PAUSED": MOST_OF_A_SENTENCE},
+    )
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     limits = ["–" if row["limits"][name] is None else _short(row["limits"][name]) for name in NAMES]
     paused = "no" if row["paused"] is None else f"yes: {row['paused']}" if row["paused"] else "yes"
     source = "set later" if row["changed"] else "settings"
-    return row["owner"] or '""', str(row["waiting"]), str(row["running"]), *limits, source, paused
+    return row["owner"] or "–", str(row["waiting"]), str(row["running"]), *limits, source, paused
 
 
 def _short(value: float) -> str:

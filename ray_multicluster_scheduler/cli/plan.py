@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,10 @@ from ray_multicluster_scheduler.cli import completion, exit_codes
 from ray_multicluster_scheduler.cli.options import Config, Cpus, Gpus, Memory, RequiredTags, Resources, Tags
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.service import Address
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
+    from ray_multicluster_scheduler.common.model import SchedulingDecision
 
 
 class Kind(StrEnum):
@@ -50,7 +55,7 @@ def plan(
     """
     from ray_multicluster_scheduler import UnifiedScheduler
     from ray_multicluster_scheduler.cli.service import check_there, connect, find
-    from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
+    from ray_multicluster_scheduler.common.decision_table import decision_lines, fails_at_once
 
     amounts = amounts_of(cpus, gpus, memory, resource)
     if config is None and find(address) is not None:
@@ -64,9 +69,18 @@ def plan(
             preferred_cluster=preferred_cluster,
             fallback=fallback.value,
         )
-    emit(decision.to_dict(), output, lambda: decision_text(decision))
+    emit(decision.to_dict(), output, lambda: plan_lines(decision))
     if decision.code == "QUEUE_FULL" or fails_at_once(decision_lines(decision)):
         raise typer.Exit(exit_codes.FAILED)
+
+
+def plan_lines(decision: SchedulingDecision | Mapping[str, Any]) -> FittingLines:
+    """For people."""
+    from ray_multicluster_scheduler.cli.fitting_columns import fitting_columns
+    from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
+    from ray_multicluster_scheduler.common.decision_table import decision_text
+
+    return FittingLines(lambda width: decision_text(decision, fitting_columns(width)))
 
 
 def amounts_of(

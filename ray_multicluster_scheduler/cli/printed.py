@@ -5,6 +5,13 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.cli.output import say
+from ray_multicluster_scheduler.cli.service import path_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.service import Service
 
 _KEPT = 2_000_000
 """So many of the last characters are remembered, which is more than a service keeps of a task's output."""
@@ -40,7 +47,8 @@ class Printed:
         self._keep(text)
         self.attempt(self._number)
 
-    def hear(self, piece: bytes) -> None:
+    def hear(self, piece: bytes) -> bool:
+        """Was there anything new in it?"""
         text = self._decoder.decode(piece)
         again = ""
         if self._again:
@@ -48,6 +56,7 @@ class Printed:
         if text:
             self._keep(text)
             self._write(again + text)
+        return bool(text)
 
     def _news(self, text: str) -> tuple[str, str]:
         """The beginning of a line that is to be written once more, and what of this text is new."""
@@ -87,3 +96,12 @@ def last_lines(text: str, lines: int | None) -> str:
         return text
     parts = re.findall(r"[^\n]*\n|[^\n]+", text)
     return "".join(parts[max(0, len(parts) - lines) :])
+
+
+def said_so_far(service: Service, item_id: str, told: bytes) -> str:
+    """What it printed; where that is nothing, since it has not started, this is said."""
+    if not told:
+        item = service.get(path_of("items", item_id))
+        if item["attempt"] == 0:
+            say(f"{item_id} has printed nothing: it is {item['state']}, and has not started")
+    return told.decode(errors="replace")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+_WITH_A_NAME = {"allow_extra_args": True}
+"""Alone, it could be that of a cluster or of an owner: whoever wrote it is asked."""
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", help="That of this cluster.", autocompletion=completion.clusters)
 ]
@@ -42,8 +44,9 @@ def show(
     emit(waiting, output, lambda: queue_picture(waiting, time.time()))
 
 
-@app.command()
+@app.command(context_settings=_WITH_A_NAME)
 def pause(
+    context: typer.Context,
     cluster: _Cluster = None,
     owner: _Owner = None,
     reason: Reason = "",
@@ -54,17 +57,21 @@ def pause(
 
     Nothing new of it starts; what runs goes on.
     """
-    what, name = _one_of(cluster, owner)
-    _order(address, output, (what, name, "pause"), {"reason": reason}, "is paused", "is paused already")
+    what, which = _one_of(cluster, owner, context.args)
+    _order(address, output, (what, which, "pause"), {"reason": reason}, "is paused", "is paused already")
 
 
-@app.command()
+@app.command(context_settings=_WITH_A_NAME)
 def resume(
-    cluster: _Cluster = None, owner: _Owner = None, output: Output = Format.table, address: Address = None
+    context: typer.Context,
+    cluster: _Cluster = None,
+    owner: _Owner = None,
+    output: Output = Format.table,
+    address: Address = None,
 ) -> None:
     """Let the paused queue of a cluster, or of an owner, go on."""
-    what, name = _one_of(cluster, owner)
-    _order(address, output, (what, name, "resume"), {}, "goes on", "was not paused")
+    what, which = _one_of(cluster, owner, context.args)
+    _order(address, output, (what, which, "resume"), {}, "goes on", "was not paused")
 
 
 def queue_picture(waiting: dict[str, Any], now: float) -> Group | str:
@@ -81,7 +88,10 @@ def depth_line(waiting: dict[str, Any]) -> str:
     return f"{waiting['depth']} wait{'s' if waiting['depth'] == 1 else ''}: {kinds}" if kinds else "Nothing waits."
 
 
-def _one_of(cluster: str | None, owner: str | None) -> tuple[str, str]:
+def _one_of(cluster: str | None, owner: str | None, more: list[str]) -> tuple[str, str]:
+    if more:
+        name = more[0]
+        raise typer.BadParameter(f"is {name} a cluster, or an owner? Write --cluster {name}, or --owner {name}.")
     if cluster is not None and owner is None:
         return "cluster", cluster
     if owner is not None and cluster is None:

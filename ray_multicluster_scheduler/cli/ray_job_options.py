@@ -99,7 +99,22 @@ def runtime_env_of(file: Path | None, text: str | None, working_dir: str | None)
     if file is not None and text is not None:
         raise typer.BadParameter("give only one of --runtime-env and --runtime-env-json.")
     found = _from_yaml(file) if file is not None else json_object(text, "--runtime-env-json")
-    return found if working_dir is None else {**(found or {}), "working_dir": working_dir}
+    merged = found if working_dir is None else {**(found or {}), "working_dir": working_dir}
+    _check_folder((merged or {}).get("working_dir"), "--working-dir" if working_dir is not None else "working_dir")
+    return merged
+
+
+def _check_folder(folder: object, said_by: str) -> None:
+    """One of this machine has to be there: it is sent along. Raises BadParameter."""
+    if not isinstance(folder, str) or "://" in folder:
+        return
+    try:
+        there = Path(folder).expanduser().exists()
+    except (OSError, RuntimeError, ValueError) as error:  # nobody may look, no such user, no name of a file
+        why = getattr(error, "strerror", None) or str(error)
+        raise typer.BadParameter(f"{folder[:200]!r} cannot be read: {why}.", param_hint=said_by) from None
+    if not there:
+        raise typer.BadParameter(f"there is no folder or archive {folder[:200]!r} here.", param_hint=said_by)
 
 
 def _from_yaml(file: Path) -> dict[str, Any]:

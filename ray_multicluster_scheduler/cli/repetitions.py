@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.cli import exit_codes
@@ -17,6 +19,12 @@ def repetitions(service: Service, ids: Sequence[str]) -> dict[str, str]:
     """Of those that were repeated: as what, lately."""
     found = {one: service.get(path_of("items", one)).get("repeated_by") for one in ids}
     return {one: str(again[-1]) for one, again in found.items() if again}
+
+
+def repetition_key(item_id: str, last: str | None) -> str:
+    """The name of the repetition that follows the ``last`` one. Whoever asks for it again, because the answer was lost
+    or somebody else asks at the same moment, asks for the same one."""
+    return f"rmcs-retry-{sha256(json.dumps([item_id, last]).encode()).hexdigest()}"
 
 
 def repeated_already(service: Service, item_id: str, again: str) -> SchedulerError:

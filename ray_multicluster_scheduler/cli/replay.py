@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,10 +42,8 @@ def replay(
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}.", next_step="give a file") from None
     done = feed(recorded)
     if not quiet and output is Format.table:
-        for number, line in enumerate(done.history):
-            text = line_text(line, everything=everything)
-            if text:
-                show(f"{number:>6} {line.at:>12.3f} {text}")
+        for text in lines_of(done, everything=everything):
+            show(text)
     violations = judge(done.history) if done.error is None else []
     fed = sum(isinstance(line, Fed) for line in done.history)
     told = {
@@ -53,9 +52,17 @@ def replay(
         "violations": [str(one) for one in violations],
         "error": None if done.error is None else repr(done.error),
     }
-    emit(told, output, lambda: "\n".join([*map(str, violations), _summary(done, fed, len(violations))]))
+    emit(told, output, lambda: "\n".join([*map(str, violations), summary(done, fed, len(violations))]))
     if violations or done.error is not None:
         raise typer.Exit(1)
+
+
+def lines_of(done: Replayed, *, everything: bool) -> Iterator[str]:
+    """Number, virtual time and words of each line that people want to see."""
+    for number, line in enumerate(done.history):
+        text = line_text(line, everything=everything)
+        if text:
+            yield f"{number:>6} {line.at:>12.3f} {text}"
 
 
 def line_text(line: Line, *, everything: bool) -> str:
@@ -76,7 +83,10 @@ def line_text(line: Line, *, everything: bool) -> str:
     return f"    → {step.task_id} {step.state} (attempt {step.attempt}{where}): {step.code}, {step.sentence}"[:_MOST]
 
 
-def _summary(done: Replayed, fed: int, violations: int) -> str:
+def summary(done: Replayed, fed: int, violations: int) -> str:
+    """What came of it, in a line."""
     answers = "as recorded" if done.differs_at is None else f"not as recorded, from line {done.differs_at} on"
-    judged = f"{violations} violations" if done.error is None else f"it raised {done.error!r}"
-    return f"{fed} events; answers {answers}; {judged}"
+    judged = (
+        f"{violations} violation{'' if violations == 1 else 's'}" if done.error is None else f"it raised {done.error!r}"
+    )
+    return f"{fed} event{'' if fed == 1 else 's'}; answers {answers}; {judged}"

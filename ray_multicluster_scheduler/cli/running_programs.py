@@ -44,12 +44,16 @@ def ask(path: Path, question: Mapping[str, Any], patience: float = PATIENCE_S) -
     return answer if isinstance(answer, dict) else {"error": "ValueError", "message": "its answer makes no sense"}
 
 
-def nobody_knows(item_id: str, asked: Sequence[str]) -> UnknownItemError:
-    """None of these has such an item."""
+def nobody_knows(item_id: str, asked: Sequence[str], service: str | None = None) -> UnknownItemError:
+    """None of these has such an item, nor has the ``service`` at this address."""
     from ray_multicluster_scheduler.common.exception import UnknownItemError
     from ray_multicluster_scheduler.control_plane.config.run_folder import run_folder
 
-    if asked:
+    if service is not None:
+        others = f", and none of your programs has; asked were: {', '.join(asked)}" if asked else ""
+        message = f"The service {service} has no item {item_id!r}{others}."
+        step = "look at `rmcs task list` for the ids that there are"
+    elif asked:
         message = f"None of your programs has an item {item_id!r}; asked were: {', '.join(asked)}."
         step = "look at `rmcs explain --list` for the ids that there are"
     else:

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -28,17 +28,26 @@ from ray_multicluster_scheduler.app.client_api.remote.refusals import (
 )
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
 from ray_multicluster_scheduler.cli.exit_codes import NotThereError
-from ray_multicluster_scheduler.cli.silence import LOOK_S, SILENT_S, SilenceWatch
+from ray_multicluster_scheduler.cli.silence import LOOK_S, SILENT_S, SilenceWatch, notice_death
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, killed
+from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, holder, killed
 
 Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
 ]
+Silence = Callable[[], float] | float | None
+"""So many seconds nothing may come; asked for anew where they depend on what came; None: as long as it takes."""
 ANSWER_S = 60.0
 _CONNECT_S = 10.0
 _MOST_ROWS = 1000
+_TOO_LATE, _AWAY = 504, frozenset({502, 503})
+"""That the service was waited for in vain; what a proxy says that heard nothing of it, or half of an answer. Where the
+service itself is the one who says such a thing, in a problem document, it knows what it did not do."""
+_ITS_OWN_WORD = "application/problem+json"
+_LONGEST_NAME, _SHOWN = 256, 80
+_FREE_NAMES = ("owners", "owner")
+"""What comes behind these may have a / in it."""
 _MOST_REFUSED = 2**20
 """Of an answer that is none, so many bytes are read."""
 
@@ -47,10 +56,15 @@ def connect(
     address: str | None = None, *, token: str | None = None, tls_ca: str | None = None, answer_s: float = ANSWER_S
 ) -> Service:
     """The service that was named, else the one that runs here. Raises ConfigurationError if there is none."""
-    found = find(address)
+    named = named_service(address, os.environ)
+    found = named or service_here(os.environ)
     if found is None:
         raise _none_runs()
-    return Service(found, find_credentials(found, os.environ, token, tls_ca), answer_s)
+
+    def prove(there: str) -> Credentials:
+        return find_credentials(there, os.environ, token, tls_ca)
+
+    return Service(found, prove(found), answer_s, moves=None if named else prove)
 
 
 def find(address: str | None = None) -> str | None:
@@ -72,6 +86,11 @@ def until_when(dead: Killed) -> str:
 
 
 def _none_runs() -> ConfigurationError:
+    starts = holder(rmcs_home())
+    if starts is not None:
+        who = f" (process {starts['pid']})" if "pid" in starts else ""
+        said = f"No service answers here yet: one is starting{who}."
+        return ConfigurationError(said, next_step="ask again in a moment")
     dead = was_killed()
     if dead is None:
         return ConfigurationError("No service runs here.", next_step="start one with `rmcs up`, or give its --address")
@@ -87,17 +106,38 @@ def check_there(service: Service) -> None:
 
 
 def path_of(*words: str) -> str:
-    """Below /api/v1; what people typed is quoted. Raises UnknownItemError for nothing: that would be another path."""
+    """Below /api/v1; what people typed is quoted. Raises UnknownItemError for what nothing is called: it would be
+    another path, or none."""
     if not all(words):
         raise UnknownItemError("An empty name was given.", next_step="give an id, or a name")
+    for before, word in zip(("", *words), words, strict=False):
+        divided = "/" in word and before not in _FREE_NAMES
+        if word in (".", "..") or divided or len(word) > _LONGEST_NAME:
+            shown = word if len(word) <= _SHOWN else f"{word[:_SHOWN]}…"
+            raise UnknownItemError(f"Nothing here is called {shown!r}.", next_step="give an id, or a name")
     return "/api/v1/" + "/".join(quote(word, safe="") for word in words)
 
 
 class Service:
-    """Every method raises ServiceUnavailableError if nobody answers, and the SchedulerError that the service tells."""
+    """Every method raises ServiceUnavailableError if nobody answers, and the SchedulerError that the service tells.
 
-    def __init__(self, address: str, credentials: Credentials, answer_s: float = ANSWER_S) -> None:
-        self.address, self._credentials, self._answer_s = address, credentials, answer_s
+    With ``moves`` it is the one of the state folder here, wherever that listens: it may be started again at another
+    port. ``moves`` says what to prove oneself with there.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials,
+        answer_s: float = ANSWER_S,
+        moves: Callable[[str], Credentials] | None = None,
+    ) -> None:
+        self.address, self._credentials, self._answer_s, self._moves = address, credentials, answer_s, moves
+
+    def _look_where_it_is(self) -> None:
+        now = service_here(os.environ) if self._moves is not None else None
+        if self._moves is not None and now is not None and now != self.address:
+            self.address, self._credentials = now, self._moves(now)
 
     @property
     def token(self) -> str:
@@ -132,7 +172,7 @@ class Service:
                 break
         return found
 
-    def stream(self, path: str, *, silence_s: float | None = None, **query: object) -> Iterator[bytes]:
+    def stream(self, path: str, *, silence_s: Silence = None, **query: object) -> Iterator[bytes]:
         """Pieces as they come, until the service ends it; after so long a silence TimeoutError."""
         return self._ask("GET", with_query(path, query), timeout=silence_s)
 
@@ -164,33 +204,42 @@ class Service:
         path: str,
         said: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
-        timeout: float | None = None,
+        timeout: Silence = None,
     ) -> Iterator[bytes]:
+        self._look_where_it_is()
         connection = self._connection(min(_CONNECT_S, self._answer_s))
         base, heard = urlsplit(self.address).path, False
+        order: str | None = None
         watch: SilenceWatch | None = None
         try:
             body = None if said is None else json.dumps(said).encode()
             sent = {**self._headers(), **({} if body is None else {"Content-Type": "application/json"}), **headers}
             connection.connect()
             connection.sock.settimeout(self._answer_s)
+            notice_death(connection.sock)
             watch = SilenceWatch(connection.sock, self._connection, f"{base}/healthz")
+            order = path if method != "GET" else None
             with watch:
                 connection.request(method, base + path, body, sent)
                 response = connection.getresponse()
             if response.status >= 300 or response.headers.get_content_type() == "text/html":
-                raise self._refused(response)
+                refused, by_proxy = self._refused(response), response.headers.get_content_type() != _ITS_OWN_WORD
+                unknown = response.status == _TOO_LATE or (by_proxy and response.status in _AWAY)
+                raise _for_whoever_ordered(refused, order) if unknown else refused
             heard = True
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
-            while piece := response.read1(65536):
+            while True:
+                if connection.sock is not None:
+                    connection.sock.settimeout(timeout() if callable(timeout) else timeout)
+                if not (piece := response.read1(65536)):
+                    return
                 yield piece
         except SchedulerError:  # what the service tells; NotAllowedError is an OSError, too
             raise
         except (OSError, http.client.HTTPException) as error:
-            if heard and isinstance(error, TimeoutError):
+            if heard and order is None and isinstance(error, TimeoutError):
                 raise
-            raise self._unheard(error, is_silent=watch is not None and watch.silent) from error
+            unheard = self._unheard(error, is_silent=watch is not None and watch.silent)
+            raise _for_whoever_ordered(unheard, order) from error
         finally:
             connection.close()
 
@@ -225,6 +274,15 @@ class Service:
         if not self._credentials.are_for(self.address):  # another one may listen there by now
             raise nobody_answers(self.address, OSError("it does not run"))
         return self._credentials.headers()
+
+
+def _for_whoever_ordered(error: SchedulerError, order: str | None) -> SchedulerError:
+    """``order`` is the path of what was sent to be done; None: it was a question."""
+    if order is None:
+        return error
+    from ray_multicluster_scheduler.cli.perhaps_done import perhaps_done
+
+    return perhaps_done(error, order)
 
 
 def with_query(path: str, query: Mapping[str, object]) -> str:

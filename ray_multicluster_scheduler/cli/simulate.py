@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.new_files import check_new
 from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ray_multicluster_scheduler.simulation import Comparison, SimulatedFleet, Workload
 
 
@@ -51,6 +54,7 @@ def simulate(
     record: Annotated[
         Path | None, typer.Option("--record", help="Write the history of the run as JSON lines (large).")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a workload on a simulated fleet.
@@ -60,6 +64,8 @@ def simulate(
     from ray_multicluster_scheduler.cli import simulate_variants as variants
 
     _check(trace, synthetic, compare, record, plot)
+    for file in filter(None, (save_trace, record, plot)):
+        check_new(file, force=force)
     base = variants.Variant.of("", policy or [], set_ or [], nodes or [], fleet)
     runs = [base.with_words(text) for text in compare or []] or [base]
     fleets = {one.label: one.build(clusters) for one in runs}
@@ -70,11 +76,14 @@ def simulate(
         from ray_multicluster_scheduler.simulation import write_trace
 
         variants.write(save_trace, lambda path: write_trace(path, workload))
+        say(f"wrote {save_trace}")
     comparison = _run(fleets, workload, seed, record)
+    if record is not None:
+        say(f"wrote {record}; `rmcs replay {record}` feeds it to the scheduler once more")
     if plot is not None:
         from ray_multicluster_scheduler.simulation import plot as draw
 
-        text = draw(comparison, title=f"Simulation of {len(workload):,} items, seed {seed}")
+        text = draw(comparison, title=f"Simulation of {_many(workload)}, seed {seed}")
         variants.write(plot, lambda path: path.write_text(text, encoding="utf-8"))
         say(f"wrote {plot}")
     _print(comparison, output, several=bool(compare))
@@ -102,6 +111,7 @@ def _workload(trace: Path | None, synthetic: str | None, seed: int, fleet: Simul
 def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, record: Path | None) -> Comparison:
     from ray_multicluster_scheduler.cli import simulate_variants as variants
     from ray_multicluster_scheduler.simulation import Comparison, simulate
+    from ray_multicluster_scheduler.simulation.words import seconds
 
     results = {}
     for label, fleet in fleets.items():
@@ -112,14 +122,23 @@ def _run(fleets: dict[str, SimulatedFleet], workload: Workload, seed: int, recor
             results[label] = variants.simulate_and_record(fleet, workload, seed, record)
         took, span = time.process_time() - began, results[label].makespan_s
         name = f"{label}: " if label else ""
-        say(f"{name}{len(workload):,} items, {span / 3600:.1f} h, simulated in {took:.1f} s")
+        say(f"{name}{_many(workload)}, {seconds(span)}, simulated in {took:.1f} s")
     return Comparison(results)
 
 
+def _many(workload: Workload) -> str:
+    return f"{len(workload):,} item{'' if len(workload) == 1 else 's'}"
+
+
 def _print(comparison: Comparison, output: Format, *, several: bool) -> None:
+    only = next(iter(comparison.results.values()))
+    told = comparison.to_dict() if several else only.to_dict()
+    emit(told, output, lambda: figures_table(comparison, several=several))
+
+
+def figures_table(comparison: Comparison, *, several: bool) -> Table:
+    """A line for each figure, and a column for each run."""
     from ray_multicluster_scheduler.simulation.words import rows
 
-    only = next(iter(comparison.results.values()))
     titles = ["FIGURE", *(comparison.results if several else ("VALUE",))]
-    told = comparison.to_dict() if several else only.to_dict()
-    emit(told, output, lambda: plain_table(titles, rows(comparison.results)))
+    return plain_table(titles, rows(comparison.results))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from ray_multicluster_scheduler.cli.new_files import write_whole
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.config.fleet_config import build_fleet
@@ -109,9 +110,9 @@ def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, pa
 
 
 def write(path: Path, deed: Callable[[Path], object]) -> None:
-    """Write a file. Raises ConfigurationError that names it when that is not possible."""
+    """Write a file, all of it or nothing. Raises ConfigurationError that names it when that is not possible."""
     try:
-        deed(path)
+        write_whole(path, deed)
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be written: {error.strerror}.", next_step="give a path in a folder that you may write to"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
+from ray_multicluster_scheduler.app.client_api.remote.refusals import not_ready
 from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
-from ray_multicluster_scheduler.cli.clusters import clusters_now
-from ray_multicluster_scheduler.cli.fitting_table import FittingTable
+from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE, FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
+from ray_multicluster_scheduler.cli.looking import clusters_now
 from ray_multicluster_scheduler.cli.output import (
     Format,
     Output,
@@ -39,7 +41,10 @@ def status(
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
-    """Show clusters and queue at a glance."""
+    """Show clusters and queue at a glance.
+
+    Of CPU, memory and GPU: what is used of what there is.
+    """
     service = connect(address)
     if watch:
         _watch(service, every, output)
@@ -55,6 +60,7 @@ def look(service: Service) -> dict[str, Any]:
         "address": service.address,
         "version": about["version"],
         "user": about["you"]["user"],
+        "not_ready": about.get("not_ready"),  # one of another version may not tell
         "clusters": clusters_now(service),
         "queue": service.get(path_of("queue"), limit=_SHOWN),
     }
@@ -75,10 +81,14 @@ def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group
             [_cells(row) for row in clusters],
             cut=("WHY",),
             drop=("NODES", "GPU", "MEMORY GiB"),
+            wanted={"WHY": 24},
+            most={"WHY": MOST_OF_A_SENTENCE},
         ),
         "",
         f"{there} {'is' if there == 1 else 'are'} on clusters. {depth_line(queue)}",
     ]
+    if seen.get("not_ready"):
+        parts[1:1] = [Text(escaped(f"The service {not_ready(seen['not_ready'])}."), style="yellow")]
     if trouble:
         parts[1:1] = [Text(escaped(trouble), style="red")]
     if queue["waiting"]:
@@ -98,7 +108,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         load(row, "memory", GIB),
         load(row, "GPU"),
         row["items"],
-        str(row.get("sentence") or "").partition("\n")[0],
+        why_words(row).partition("\n")[0],
     )
 
 

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes, item_tables
+from ray_multicluster_scheduler.cli.interrupts import interrupted_well
 from ray_multicluster_scheduler.cli.items import each, how_it_ends, told_of
 from ray_multicluster_scheduler.cli.options import AT_MOST, ByOwner, OfKind, Reason
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
-from ray_multicluster_scheduler.cli.printed import last_lines
-from ray_multicluster_scheduler.cli.repetitions import repeated_already, repetitions
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, emit_list, say
+from ray_multicluster_scheduler.cli.printed import last_lines, said_so_far
+from ray_multicluster_scheduler.cli.repetitions import repeated_already, repetition_key, repetitions
 from ray_multicluster_scheduler.cli.selectors import (
     ALL,
+    KINDS,
     STATES,
     UNFINISHED,
     WAITING,
@@ -24,7 +26,8 @@ from ray_multicluster_scheduler.cli.selectors import (
 )
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 from ray_multicluster_scheduler.cli.times import seconds_of
-from ray_multicluster_scheduler.cli.waiting import Tail, follow, interrupted_well, to_stdout
+from ray_multicluster_scheduler.cli.waiting import Tail, follow, to_stdout
+from ray_multicluster_scheduler.cli.wrong_values import check_known
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at and steer items: tasks, actors, jobs and gangs."
@@ -64,7 +67,11 @@ _Failed = Annotated[
 def list_items(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only in this state; may be repeated.", autocompletion=completion.words(*STATES)),
+        typer.Option(
+            "--state",
+            help="Only in this state, such as FAILED; may be repeated.",
+            autocompletion=completion.words(*STATES),
+        ),
     ] = None,
     kind: OfKind = None,
     owner: ByOwner = None,
@@ -85,12 +92,16 @@ def list_items(
             raise typer.BadParameter(f"{since!r} is no time; write 15m, 12h or 30d.", param_hint="--since")
         began = time.time() - lasts
     wanted: dict[str, Any] = {"kind": kind, "owner": owner, "cluster": cluster, "name": name, "since": began}
-    states = ",".join(one.upper() for one in state or ()) or None
+    given = [word for one in state or () for word in one.split(",")]
+    check_known("--state", given, STATES)
+    check_known("--kind", filter(None, [kind]), KINDS)
+    states = ",".join(given).upper() or None
     service = connect(address)
     rows = service.rows(path_of("items"), "items", limit, state=states, **wanted)
     if cluster is not None and not rows:
         doubt_cluster(service, cluster)
-    emit(rows, output, lambda: item_tables.items_table(rows, time.time()))
+    none = "no item is like that" if states or any(one is not None for one in wanted.values()) else "no item is known"
+    emit_list(rows, output, lambda rows: item_tables.items_table(rows, time.time()), none)
     if len(rows) == limit:
         say(f"there may be more than these {limit}: --limit")
 
@@ -123,11 +134,12 @@ def logs(
 
     With --follow, the exit code is as of `rmcs task show`.
     """
+    check_known("--stream", filter(None, [stream]), ("stdout", "stderr"))
     service = connect(address)
     found = find_one(service, item_id)
     if not follow_it:
         told = service.fetch(path_of("items", found, "logs"), attempt=attempt, stream=stream)
-        to_stdout(last_lines(told.decode(errors="replace"), tail))
+        to_stdout(last_lines(said_so_far(service, found, told), tail))
         return
     if attempt is not None or stream is not None:
         raise typer.BadParameter("what comes is of the newest attempt and of both streams: leave -f out.")
@@ -164,18 +176,19 @@ def retry(
     """Submit items that failed or were cancelled once more.
 
     Each becomes another item, which repeats the old one. What is not over, and without --anyway what succeeded or was
-    repeated already, is refused; `all` leaves that out.
+    repeated already, is refused; `all` leaves that out. Two who say it at once repeat it once.
     """
     service = connect(address)
     found = find_several(service, item_ids, states=("FAILED",))
-    repeated = {} if anyway else repetitions(service, found)
+    repeated = repetitions(service, found)
     everything = list(item_ids) == [ALL]
-    left = [one for one in found if one not in repeated] if everything else found
+    left = [one for one in found if one not in repeated] if everything and not anyway else found
 
     def once_more(one: str) -> dict[str, Any]:
-        if one in repeated:
+        if one in repeated and not anyway:
             raise repeated_already(service, one, repeated[one])
-        answer: dict[str, Any] = service.post(path_of("items", one, "retry"), {"anyway": anyway})
+        key = {"Idempotency-Key": repetition_key(one, repeated.get(one))}
+        answer: dict[str, Any] = service.post(path_of("items", one, "retry"), {"anyway": anyway}, headers=key)
         return answer
 
     def count(done: int) -> str:
@@ -204,6 +217,8 @@ def hold(item_ids: _Waiting, reason: Reason = "", output: Output = Format.table,
     found = find_several(service, item_ids, states=WAITING)
 
     def held(answer: dict[str, Any]) -> str:
+        if str(answer["state"]) not in WAITING:
+            return f"is {answer['state']} and goes on; if it is tried again, it is held"
         return "is held" if answer.get("changed", True) else "is held already"
 
     each(found, lambda one: service.post(path_of("items", one, "hold"), {"reason": reason}), output, held)
@@ -235,7 +250,9 @@ def priority(
     service = connect(address)
 
     def now(answer: dict[str, Any]) -> str:
-        return f"has priority {number} now" if answer.get("changed", True) else f"has priority {number} already"
+        said = f"has priority {number} {'now' if answer.get('changed', True) else 'already'}"
+        waits = str(answer["state"]) in WAITING
+        return said if waits else f"{said}, which counts if it is tried again: it is {answer['state']}"
 
     found = find_one(service, item_id)
     each([found], lambda one: service.post(path_of("items", one, "priority"), {"priority": number}), output, now)

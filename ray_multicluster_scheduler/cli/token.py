@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
+from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE, FittingTable
+from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 from ray_multicluster_scheduler.cli.times import ago, iso, seconds_of
+from ray_multicluster_scheduler.cli.wrong_values import check_known
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, list and revoke tokens of a service.")
+_ROLES = ("viewer", "submitter", "operator", "admin")
 TITLES = ("ID", "USER", "ROLES", "CREATED", "EXPIRES", "NOTE")
 
 
@@ -28,6 +33,7 @@ def create(
 
     It is kept nowhere: the service has only its hash.
     """
+    check_known("--role", role, _ROLES)
     said = {"user": user, "roles": role, "note": note, "expires_at": _moment(expires)}
     made = connect(address).post(path_of("tokens"), said)
     until = "" if made["expires_at"] is None else f" until {iso(made['expires_at'])}"
@@ -42,12 +48,19 @@ def list_tokens(output: Output = Format.table, address: Address = None) -> None:
     What one needs to use them is not shown.
     """
     rows = connect(address).get(path_of("tokens"))["tokens"]
-    emit(rows, output, lambda: plain_table(TITLES, [_cells(row) for row in rows]))
+    emit(rows, output, lambda: tokens_table(rows, time.time()))
 
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a token, as `rmcs token list` shows it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The id of a token, as `rmcs token list` shows it.",
+            autocompletion=completion.tokens,
+        ),
+    ],
     force: Annotated[bool, typer.Option("--force", help="Even if it is the last one of an admin.")] = False,
     output: Output = Format.table,
     address: Address = None,
@@ -61,8 +74,15 @@ def revoke(
     emit(gone, output, lambda: str(gone["id"]))
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    now = time.time()
+def tokens_table(rows: Sequence[dict[str, Any]], now: float) -> FittingTable:
+    """Rows of ``/api/v1/tokens``."""
+    cells = [_cells(row, now) for row in rows]
+    return FittingTable(
+        TITLES, cells, cut=("USER", "NOTE"), drop=("CREATED", "NOTE"), most={"NOTE": MOST_OF_A_SENTENCE}
+    )
+
+
+def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
     expires = "never" if row["expires_at"] is None else ago(row["expires_at"], now)
     roles, created = ",".join(row["roles"]), ago(row["created_at"], now)
     return row["id"], row["user"], roles, created, f"{expires} (over)" if row["expired"] else expires, row["note"]

@@ -9,21 +9,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from ray_multicluster_scheduler.cli.clusters import clusters_now
+from ray_multicluster_scheduler.cli.looking import clusters_now
 from ray_multicluster_scheduler.cli.output import console, is_terminal
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
-from ray_multicluster_scheduler.cli.top_state import View, keys_of, press
+from ray_multicluster_scheduler.cli.top_state import AHEAD, MOST_ROWS, View, keys_of, press, rows_needed, rows_wanted
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
 
-MOST_ROWS = 1000
 ANSWER_S = 10.0
+_RUNNING = ("DISPATCHING", "RUNNING")
+"""What is shown as running."""
 _LOOK_S = 0.25
 """So often it is looked whether the terminal has another size."""
 _REST_S = 0.2
@@ -52,19 +53,54 @@ def top(
         _show(looker)
 
 
-def look(service: Service) -> dict[str, Any]:
-    """What there is to see now."""
-    queue = service.get(path_of("queue"), limit=MOST_ROWS)
-    running = service.rows(path_of("items"), "items", MOST_ROWS, state="DISPATCHING,RUNNING")
+class Wanted(NamedTuple):
+    """What of it is looked at: so many rows of the queue, and of what runs. At first, enough for any pane."""
+
+    waiting: int = AHEAD
+    running: int = AHEAD
+
+
+_AT_FIRST = Wanted()
+
+
+def look(service: Service, wanted: Wanted = _AT_FIRST) -> dict[str, Any]:
+    """What there is to see now. ``asked``: so many rows were asked for; ``more``: there are more than came."""
+    now = time.time()
+    queue = service.get(path_of("queue"), limit=wanted.waiting)
+    running = service.rows(path_of("items"), "items", wanted.running, state=",".join(_RUNNING))
+    run = _how_many_run(queue, running, wanted.running)
     return {
+        "at": now,
+        "queue_at": now,
         "address": service.address,
         "version": service.get(path_of("fleet"))["version"],
         "clusters": clusters_now(service),
         "nodes": service.get(path_of("nodes"))["nodes"],
         "queue": queue["waiting"],
         "running": running,
-        "counts": {"queue": queue["depth"], "running": f"{len(running)}{'+' if len(running) == MOST_ROWS else ''}"},
+        "counts": {"queue": queue["depth"], "running": run},
+        "asked": {"queue": wanted.waiting, "running": wanted.running},
+        "more": {
+            "queue": queue["after"] is not None and len(queue["waiting"]) < queue["depth"],
+            "running": len(running) >= wanted.running and run != str(len(running)),
+        },
     }
+
+
+def lacks(seen: Mapping[str, Any], needed: Wanted) -> bool:
+    """Are there rows that are looked at and were not asked for?"""
+    return any(
+        seen["more"][pane] and seen["asked"][pane] < rows
+        for pane, rows in zip(("queue", "running"), needed, strict=True)
+    )
+
+
+def _how_many_run(queue: Mapping[str, Any], rows: Sequence[object], most: int) -> str:
+    """As the service counts them; an older one does not, and then more than these may."""
+    counts = queue.get("on_clusters")
+    if counts is None:
+        return f"{len(rows)}{'+' if len(rows) == most else ''}"
+    return str(sum(counts.get(state, 0) for state in _RUNNING))
 
 
 class _Looker:
@@ -75,7 +111,7 @@ class _Looker:
         self.seen = seen
         self.trouble: tuple[str, float] | None = None
         self.refused: NotAllowedError | None = None
-        self.paused = False
+        self.paused, self.wanted, self.needed = False, _AT_FIRST, Wanted(0, 0)
         self._asked, self._over = threading.Event(), False
         self.news, self._tell = os.pipe()
         self._thread = threading.Thread(target=self._run, name="rmcs-top", daemon=True)
@@ -89,6 +125,16 @@ class _Looker:
         self._over = True
         self._asked.set()
 
+    def want(self, view: View, room: int) -> None:
+        """This is looked at; if that needs more than is known, it is asked for at once."""
+        all_that_run = view.pane == "running"  # they are not in the order in which they are shown
+        self.needed = Wanted(rows_needed(view, room), MOST_ROWS if all_that_run else 0)
+        wanted = Wanted(rows_wanted(view, room), MOST_ROWS if all_that_run else AHEAD)
+        more = wanted.waiting > self.wanted.waiting or wanted.running > self.wanted.running
+        self.wanted = wanted
+        if more:
+            self.now()
+
     def now(self) -> None:
         """Do not wait until it is time."""
         self._asked.set()
@@ -98,13 +144,24 @@ class _Looker:
             time.sleep(_REST_S)
             self._asked.wait(self._every - _REST_S)
             self._asked.clear()
-            if not self._over and not self.paused:
+            if not self._over and self._is_due():
                 self._look()
                 os.write(self._tell, b".")
 
+    def _is_due(self) -> bool:
+        """Whoever pauses sees one moment; a new one only if what they look at now was not asked for then, or if the
+        service was away."""
+        return not self.paused or self.trouble is not None or lacks(self.seen, self.needed)
+
     def _look(self) -> None:
         try:
-            self.seen = look(self._service)
+            wanted = self.wanted
+            if self.paused:  # whoever goes back to another pane finds its rows
+                wanted = Wanted(*map(max, wanted, self.seen["asked"].values()))
+            seen = look(self._service, wanted)
+            if wanted.waiting == 1 and seen["more"]["queue"]:  # it is shown as it was, until it is asked for
+                seen |= {key: self.seen[key] for key in ("queue", "queue_at")}
+            self.seen = seen
             self.trouble = None
         except NotAllowedError as error:  # its token was revoked, or has expired: asking again does not mend that
             self.refused = error
@@ -124,6 +181,7 @@ def _show(looker: _Looker) -> None:
             screen.size = (size.columns, size.lines)
             picture = TopPicture(view, looker.seen, time.time(), size.lines, looker.trouble)
             view = picture.view
+            looker.want(view, picture.room)
             live.update(picture, refresh=True)
             while shutil.get_terminal_size() == size:
                 ready, _, _ = select.select([sys.stdin, looker.news], [], [], _LOOK_S)

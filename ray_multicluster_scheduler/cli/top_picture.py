@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
 from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.output import cluster_state_cell
-from ray_multicluster_scheduler.cli.times import length
-from ray_multicluster_scheduler.cli.top_state import PANES, View, chosen, within
+from ray_multicluster_scheduler.cli.times import ago, length
+from ray_multicluster_scheduler.cli.top_state import MOST_ROWS, PANES, View, chosen, within
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -41,17 +42,28 @@ class TopPicture:
     def __init__(
         self, view: View, seen: Mapping[str, Any], now: float, height: int, trouble: tuple[str, float] | None = None
     ) -> None:
+        self._seen, self._now, self._height, self._trouble = seen, now, height, trouble
+        self._moment: float = seen["at"] if view.paused else now  # of a pause also the times are those of one moment
         self.rows = chosen(view, seen)
         self.room = max(0, height - AROUND)
-        self.view = within(view, len(self.rows), self.room)
-        self._seen, self._now, self._height, self._trouble = seen, now, height, trouble
+        self._more = bool(seen["more"].get(view.pane))
+        self._whole = not self._more or seen["asked"][view.pane] >= MOST_ROWS
+        self.view = within(view, self._reach(view), self.room)
+        self._first = within(view, len(self.rows), self.room).first
+
+    def _reach(self, view: View) -> int:
+        """How many rows may be scrolled to: those that are asked for just now, too; they are shown when they come."""
+        if self._whole or view.filter or self._trouble is not None:
+            return len(self.rows)
+        count = self._count(view.pane)
+        return max(len(self.rows), min(MOST_ROWS, int(count)) if count.isdecimal() else MOST_ROWS)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.segment import Segment
 
         width = options.max_width
-        shown = self.rows[self.view.first : self.view.first + self.room]
-        parts = [self._head(), self._tabs(width)]
+        shown = self.rows[self._first : self._first + self.room]
+        parts = [self._head(), self._tabs(width, styled=console.color_system is not None)]
         table = self._table(shown) if shown else self._nothing()
         lines = [line for one in parts for line in console.render_lines(one, options, pad=False)[:1]]
         lines += console.render_lines(table, options, pad=False)[: self.room + 1]
@@ -66,25 +78,26 @@ class TopPicture:
     def _head(self) -> Text:
         from rich.text import Text
 
+        head = Text(no_wrap=True, overflow="ellipsis")
+        head.append("PAUSED  " if self.view.paused else "", style="bold yellow")
         if self._trouble is not None:
             why, since = self._trouble
             lost = f"No answer for {length(self._now - since)}; it is asked again. {why}"
-            return Text(lost, style="bold red", no_wrap=True, overflow="ellipsis")
-        head = Text(no_wrap=True, overflow="ellipsis")
-        head.append("PAUSED  " if self.view.paused else "", style="bold yellow")
+            return head.append(lost, style="bold red")
         return head.append(f"rmcs {self._seen['version']} at {self._seen['address']}", style="bold")
 
-    def _tabs(self, width: int) -> Text:
+    def _tabs(self, width: int, *, styled: bool) -> Text:
+        """The pane that is looked at is reversed; where there are no styles it stands in brackets."""
         from rich.text import Text
 
         view, rest = self.view, self._how()
+        names = {pane: f"{pane.capitalize()} {self._count(pane)}" for pane in PANES}
+        this = Text(f" {names[view.pane]} " if styled else f"[{names[view.pane]}]", style="reverse bold")
         tabs = Text(no_wrap=True, overflow="ellipsis")
-        for pane in PANES:
-            name = f" {pane.capitalize()} {self._count(pane)} "
-            tabs.append(name, style="reverse bold" if pane == view.pane else "")
+        for pane, name in names.items():
+            tabs.append_text(this if pane == view.pane else Text(f" {name} "))
         if tabs.cell_len + (rest.cell_len if view.filter or view.typing else 0) > width:
-            tabs = Text(no_wrap=True, overflow="ellipsis")
-            tabs.append(f" {view.pane.capitalize()} {self._count(view.pane)} ", style="reverse bold")
+            tabs = Text(no_wrap=True, overflow="ellipsis").append_text(this)
             tabs.append(f" {PANES.index(view.pane) + 1}/{len(PANES)}", style="dim")
         return tabs.append_text(rest)
 
@@ -96,11 +109,14 @@ class TopPicture:
         if view.filter or view.typing:
             how.append(f"  /{view.filter}{'▏' if view.typing else ''}", style="yellow")
         if len(self.rows) > self.room > 0:
-            how.append(f"  {view.first + 1}-{view.first + self.room} of {len(self.rows)}")
+            total = len(self.rows) if self._whole or view.filter else self._count(view.pane)
+            how.append(f"  {self._first + 1}-{self._first + self.room} of {total}")
+        if view.pane == "queue" and self._seen["queue_at"] < self._seen["at"]:
+            how.append(f"  as of {ago(self._seen['queue_at'], self._moment)}", style="yellow")
         return how.append(f"  by {view.sort}{', backwards' if view.backwards else ''}", style="dim")
 
     def _count(self, pane: str) -> str:
-        return str(self._seen.get("counts", {}).get(pane, len(self._seen[pane])))
+        return str(self._seen["counts"].get(pane, len(self._seen[pane])))
 
     def _foot(self, width: int) -> Text:
         from rich.text import Text
@@ -116,10 +132,18 @@ class TopPicture:
     def _nothing(self) -> Text:
         from rich.text import Text
 
-        if self.view.filter:
-            return Text(f"Nothing here has {self.view.filter!r} in it.", no_wrap=True, overflow="ellipsis")
+        return Text(self._why_nothing(), no_wrap=True, overflow="ellipsis")
+
+    def _why_nothing(self) -> str:
+        known, pane = len(self._seen[self.view.pane]), self.view.pane
+        if self.view.filter and not self._more:
+            return f"Nothing here has {self.view.filter!r} in it."
+        if self.view.filter and known:
+            return f"None of the first {known} has {self.view.filter!r} in it; there are {self._count(pane)}."
+        if self._more:
+            return f"There are {self._count(pane)}, and none of them is known yet."
         words = {"queue": "Nothing waits.", "running": "Nothing runs.", "nodes": "No nodes are known."}
-        return Text(words.get(self.view.pane, "There are no clusters."), no_wrap=True, overflow="ellipsis")
+        return words.get(pane, "There are no clusters.")
 
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         match self.view.pane:
@@ -128,8 +152,8 @@ class TopPicture:
             case "nodes":
                 return _nodes_table(rows)
             case "queue":
-                return waiting_table(rows, self._now)
-        return items_table(rows, self._now)
+                return waiting_table(rows, self._moment)
+        return items_table(rows, self._moment)
 
 
 def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
@@ -142,7 +166,7 @@ def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
             load(row, "memory", GIB),
             load(row, "GPU"),
             row["items"],
-            str(row.get("sentence") or "").partition("\n")[0],
+            why_words(row).partition("\n")[0],
         )
         for row in rows
     ]

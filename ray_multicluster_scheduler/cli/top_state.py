@@ -10,6 +10,9 @@ from typing import Any
 PANES = ("clusters", "nodes", "queue", "running")
 SORTS = {"c": "cluster", "s": "state", "a": "age"}
 PAGE = 10
+MOST_ROWS = 1000
+AHEAD = 100
+"""So many rows below the last one that is shown are known, for whoever scrolls fast."""
 _MOST_TYPED = 200
 _KEYS = {
     "\t": "next", "\x1b[Z": "previous", "\x1b[C": "next", "\x1b[D": "previous", "\x1bOC": "next", "\x1bOD": "previous",
@@ -80,6 +83,22 @@ def _typed(view: View, key: str) -> View:
         case _ if len(key) == 1:
             return replace(view, filter=(view.filter + key)[:_MOST_TYPED], first=0)
     return view
+
+
+def rows_needed(view: View, room: int) -> int:
+    """How many of those that wait have to be known to show what is looked at: they come in the order in which they are
+    shown, unless they are sorted or filtered here. In the other panes only their number is shown."""
+    if view.pane != "queue":
+        return 0
+    if view.filter or view.backwards or view.sort == "state":
+        return MOST_ROWS
+    return min(MOST_ROWS, view.first + room)
+
+
+def rows_wanted(view: View, room: int) -> int:
+    """How many are asked for, when they are asked for."""
+    needed = rows_needed(view, room)
+    return min(MOST_ROWS, needed + AHEAD) if needed else 1
 
 
 def within(view: View, rows: int, room: int) -> View:

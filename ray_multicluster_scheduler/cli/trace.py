@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.new_files import check_new, write_whole
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of
 
@@ -26,11 +27,10 @@ def trace(
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
 
-    if out.exists() and not force:
-        raise ConfigurationError(f"{out} is there already.", next_step="give another name, or --force")
+    check_new(out, force=force)
     data = connect(address, answer_s=600.0).fetch(path_of("trace"))
     try:
-        out.write_bytes(data)
+        write_whole(out, lambda draft: draft.write_bytes(data))
     except OSError as error:
         raise ConfigurationError(
             f"{out} cannot be written: {error.strerror}.", next_step="give another file"

@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli.exit_codes import INTERRUPTED
 from ray_multicluster_scheduler.cli.options import Config, StateFolder
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.words import to_stderr
 
 STOP_PATIENCE_S = 30.0
 
@@ -46,6 +48,13 @@ def up(
     allow_host: Annotated[
         list[str] | None, typer.Option("--allow-host", help="A name by which it is reached; may be repeated.")
     ] = None,
+    moved: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--moved",
+            help="A cluster whose address was changed since: a job that it does not know is dead; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Run a service until it is stopped.
 
@@ -71,7 +80,8 @@ def up(
             found, host=host, port=port, auth=auth and str(auth), cert=tls_cert, key=tls_key, allow_hosts=allow_host
         ),
         drain_s=drain,
-        say=get_logger(__name__).info if writes_json() else lambda text: typer.echo(text, err=True),
+        moved=moved or (),
+        say=get_logger(__name__).info if writes_json() else to_stderr,
     )
 
 
@@ -113,18 +123,37 @@ def down(
         raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
     if drain is not None or away:
         say_how_to_stop(folder, int(said["pid"]), Stop(drain, away))
-    if drain is not None:
+    draining = bool(said.get("draining"))
+    if draining:
+        say("the service is draining already; told a second time, it stops at once, whatever is not over")
+    elif drain is not None:
         say(f"the service waits up to {drain:g} s for what is not over")
-    os.kill(int(said["pid"]), signal.SIGTERM)
-    deadline = time.monotonic() + timeout + (drain or 0.0)
-    while (now := holder(folder)) is not None and now.get("pid") == said["pid"]:
-        if time.monotonic() > deadline:
-            raise SchedulerError(
-                f"The service (process {said['pid']}) was told to stop and is still there after {timeout:g} s.",
-                next_step="wait longer, or look at its log",
-            )
-        time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
+    patience_s = timeout + (0.0 if draining else drain or 0.0)
+    deadline = time.monotonic() + patience_s
+    try:
+        os.kill(int(said["pid"]), signal.SIGTERM)
+        while (now := holder(folder)) is not None and now.get("pid", said["pid"]) == said["pid"]:
+            if time.monotonic() > deadline:
+                raise SchedulerError(
+                    f"The service (process {said['pid']}) was told to stop and is still there after {patience_s:g} s.",
+                    next_step="wait longer, or read what it wrote to its stderr, where `rmcs up` was typed",
+                )
+            time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
+    except KeyboardInterrupt:
+        say(_goes_on(int(said["pid"]), None if draining else drain))
+        raise typer.Exit(INTERRUPTED) from None
     say(f"the service (process {said['pid']}) has stopped")
     emit(
         {"state": str(folder), "process": int(said["pid"]), "address": said.get("address")}, output, lambda: str(folder)
+    )
+
+
+def _goes_on(pid: int, drain: float | None) -> str:
+    """What whoever does not wait for its end has to know."""
+    who = f"the service (process {pid})"
+    if drain is None:
+        return f"{who} was told to stop, and does; `rmcs status` says whether it still answers"
+    return (
+        f"{who} goes on draining, and then stops, within {drain:g} s; look with `rmcs status`; "
+        "`rmcs down` stops it at once"
     )

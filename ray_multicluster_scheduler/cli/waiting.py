@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,11 +17,17 @@ from ray_multicluster_scheduler.cli.service import path_of
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
+    from ray_multicluster_scheduler.common.exception import SchedulerError
 
 LOOK_AGAIN_S = 0.5
+READ_AGAIN_S = 4.0
+"""Of a cluster that does not answer, what it has printed is asked for so often."""
 BACK_AGAIN_S = 30.0
 """So long a service that was there may be away while somebody waits for an order: it is being started again. Whoever
 only looks on waits as long as it takes."""
+FIRST_SILENCE_S, _LONGEST_SILENCE_S = 60.0, 960.0
+"""After so long without a word of what is followed it is asked for anew. That tells all of it again, so if there was
+nothing new it is done half as often each time. A line that is dead, and not merely silent, TCP finds out earlier."""
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="Ctrl+C cancels it; without this, it goes on.")
 ]
@@ -47,21 +52,6 @@ class Deadline:
     @property
     def over(self) -> bool:
         return self._at is not None and time.monotonic() >= self._at
-
-
-@contextmanager
-def interrupted_well(service: Service, item_id: str, *, cancel: bool) -> Iterator[None]:
-    """Ctrl+C ends the wait; the work goes on, and that is said, or it is cancelled if that is wanted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if cancel:
-            answer = service.post(path_of("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
-            was_over = not answer.get("changed", True)
-            say(f"{item_id} is over already: {answer['state']}" if was_over else f"{item_id} is cancelled")
-        else:
-            say(f"{item_id} goes on; follow it with `rmcs task logs -f {item_id}`, end it with `rmcs task cancel`")
-        raise typer.Exit(exit_codes.INTERRUPTED) from None
 
 
 def wait_until(
@@ -94,10 +84,12 @@ def follow(
     """What it prints, as it comes, until it is over, or the time is; returns it as it is then.
 
     Attempt after attempt; of the first one with ``tail`` only so many lines of what it had printed. A service that is
-    away is waited for, and what was heard before is not told again."""
-    from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+    away is waited for, and what was heard before is not told again. An attempt that cannot be read is left out, which
+    is said."""
+    from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ServiceUnavailableError
 
     printed, deadline, number = Printed(write), Deadline(timeout), 0
+    silence, unread = _Silence(deadline), _Unread()
     while True:
         left = deadline.left()
         item = wait_until(service, item_id, lambda state: state not in _BEFORE_ITS_START, left, patience=left)
@@ -107,17 +99,23 @@ def follow(
         path, attempt = path_of("items", item_id, "logs"), number or None
         try:
             if tail is not None:
-                printed.begin_with(service.fetch(path, attempt=attempt), tail)
+                printed.begin_with(_so_far(service, path, attempt, unread), tail)
                 tail = None
             if not deadline.over:
-                # A silence is no end: whoever has a deadline looks now and then whether that is over.
-                silence_s = None if timeout is None else max(0.1, deadline.left() or 0.0)
-                for piece in service.stream(path, silence_s=silence_s, follow=True, attempt=attempt):
-                    printed.hear(piece)
+                # A silence is no end, but the line may be dead and nobody said so: then another one is made.
+                silence.begins()
+                for piece in service.stream(path, silence_s=silence.bound_s, follow=True, attempt=attempt):
+                    if printed.hear(piece):
+                        silence.broken()
                     if deadline.over:
                         break
         except (ServiceUnavailableError, TimeoutError):
             pass  # whether it is over is asked below, and the service waited for
+        except ClusterConnectionError as error:
+            unread.tell(error)
+            was_over = exit_codes.is_over(item["state"])  # then this was the last time
+            if not was_over and not deadline.over and not _is_followed(service, item_id, number, deadline):
+                continue
         item = wait_until(service, item_id, lambda _: True, patience=deadline.left())
         newest = int(item.get("attempt", 0))
         if deadline.over or (exit_codes.is_over(item["state"]) and newest <= number):
@@ -126,6 +124,63 @@ def follow(
             number += 1
         else:
             time.sleep(LOOK_AGAIN_S)
+
+
+def _is_followed(service: Service, item_id: str, number: int, deadline: Deadline) -> bool:
+    """Is there an attempt after this one, which cannot be read? Else that is asked for again when some time has passed,
+    or the item is over before."""
+    left = deadline.left()
+    until = Deadline(READ_AGAIN_S if left is None else min(READ_AGAIN_S, left))
+    while True:
+        item = patiently(lambda: service.get(path_of("items", item_id)), deadline.left())
+        followed = int(item.get("attempt", 0)) > number
+        if followed or until.over or exit_codes.is_over(item["state"]):
+            return followed
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _so_far(service: Service, path: str, attempt: int | None, unread: _Unread) -> bytes:
+    """What it has printed; nothing, and a word why, of an attempt that never ran or cannot be read any more. Raises
+    ClusterConnectionError: then it may be read later, and only the end of it is wanted all the same."""
+    from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, TaskSubmissionError
+
+    try:
+        return service.fetch(path, attempt=attempt)
+    except (ResultLostError, TaskSubmissionError, ConfigurationError) as error:
+        unread.tell(error)
+        return b""
+
+
+class _Unread:
+    """Why something cannot be read is said, and not again and again."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def tell(self, error: SchedulerError) -> None:
+        if error.message != self._said:
+            self._said = error.message
+            say(f"what it printed cannot be had: {error.message}")
+
+
+class _Silence:
+    """How long nothing may come on a line before another one is made; no longer than somebody wants to wait."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._now_s = self._next_s = FIRST_SILENCE_S
+
+    def begins(self) -> None:
+        """On another line."""
+        self._now_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_SILENCE_S)
+
+    def broken(self) -> None:
+        """By news: this line may be silent no longer than the first one."""
+        self._now_s = self._next_s = FIRST_SILENCE_S
+
+    def bound_s(self) -> float:
+        left = self._deadline.left()
+        return self._now_s if left is None else max(0.1, min(self._now_s, left))
 
 
 def _why(service: Service, item: dict[str, Any], patience: float | None) -> str:

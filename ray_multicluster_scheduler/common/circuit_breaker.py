@@ -24,7 +24,7 @@ class CircuitBreaker:
         self._changed = on_change
         self._limit = failures
         self._recovery_s = recovery_s
-        self._in_a_row = 0
+        self._in_a_row = self._silences = 0
         self._opened_at: float | None = None
         self._last_failure = ""
 
@@ -48,23 +48,39 @@ class CircuitBreaker:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if now >= half_open_at else BreakerState.OPEN
 
-    def record_failure(self, now: float, what: str = "") -> None:
-        """A failure of the cluster itself: ``what`` failed. While half open, one is enough to open it again."""
+    def record_failure(self, now: float, what: str = "", *, silence: bool = False) -> None:
+        """A failure of the cluster itself: ``what`` failed. While half open, one is enough to open it again.
+
+        ``silence``: it was asked and did not answer, which :meth:`record_answer` takes back.
+        """
         self._changed()
         self._in_a_row += 1
+        self._silences += silence
         self._last_failure = what
         if self.state(now) is BreakerState.HALF_OPEN or (self._opened_at is None and self._in_a_row >= self._limit):
             self._opened_at = now
 
     def record_success(self) -> None:
-        """Work or contact that went well: failures are no longer in a row. Does not close an open breaker."""
+        """Work that went well: failures are no longer in a row. Does not close an open breaker."""
         if self._opened_at is None:
             self._changed()
-            self._in_a_row = 0
+            self._in_a_row = self._silences = 0
+
+    def record_answer(self) -> None:
+        """It was asked and answers: that ends the row of silences, and says nothing of work that failed. Does not
+        close an open breaker."""
+        if self._opened_at is None and self._silences:
+            self._changed()
+            self._in_a_row -= self._silences
+            self._silences = 0
 
     def record_probe(self, now: float) -> None:
         """A probe was answered: closes the breaker if its time for probing has come."""
         if self.state(now) is BreakerState.HALF_OPEN:
-            self._changed()
-            self._opened_at = None
-            self._in_a_row = 0
+            self.close()
+
+    def close(self) -> None:
+        """By hand: somebody has seen that it is well, before its time for probing."""
+        self._changed()
+        self._opened_at = None
+        self._in_a_row = self._silences = 0

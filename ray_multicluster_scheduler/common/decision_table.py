@@ -5,7 +5,7 @@ It takes a decision as an object or as the data that `to_dict` makes of it, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_multicluster_scheduler.common.line_text import escaped
@@ -14,10 +14,18 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
 
 TITLES = ("CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY")
+_MAYBE = ("RANKS", "SCORES")
 NOTHING = "–"
 NEVER = "never"
 MOST_NAMED = 3
 """Clusters that a sentence speaks of."""
+
+FULL = frozenset({"NO_CAPACITY", "ABOVE_THRESHOLD", "MAX_IN_FLIGHT", "MAX_RUNNING_JOBS", "SERIAL"})
+"""Codes of a cluster that takes more when something there has ended."""
+
+
+DrawTable = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
+"""Titles and rows as text; `columns` is one, for where there is room."""
 
 
 class Line(NamedTuple):
@@ -30,13 +38,23 @@ class Line(NamedTuple):
     why: str
 
 
+def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Plain text in columns; the last one is not filled up."""
+    texts = [[escaped(str(cell)) for cell in row] for row in (titles, *rows)]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(titles) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in texts
+    )
+
+
 def decision_lines(decision: SchedulingDecision | Mapping[str, Any]) -> list[Line]:
     """One line per candidate, in the order of the decision."""
     data = decision if isinstance(decision, Mapping) else decision.to_dict()
     return [_line(row, chosen=row["cluster"] == data["cluster"]) for row in data["candidates"]]
 
 
-def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
+def decision_text(decision: SchedulingDecision | Mapping[str, Any], draw: DrawTable = columns) -> str:
     """The decision in one sentence, and the lines below it as columns. What they say is not said twice."""
     data = decision if isinstance(decision, Mapping) else decision.to_dict()
     lines = decision_lines(data)
@@ -47,7 +65,13 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any]) -> str:
     if data.get("unblocked_by"):
         helps = "Only this would help:" if never else "It can go on when"
         head += f"\n{helps} {escaped(data['unblocked_by'])}."
-    return f"{head}\n{columns(TITLES, lines)}" if lines else head
+    return f"{head}\n{lines_text(lines, draw)}" if lines else head
+
+
+def lines_text(lines: Sequence[Line], draw: DrawTable = columns) -> str:
+    """The lines as columns. Where no cluster has a rank, or a score, there is no such column."""
+    shown = [at for at, title in enumerate(TITLES) if title not in _MAYBE or any(one[at] != NOTHING for one in lines)]
+    return draw([TITLES[at] for at in shown], [[one[at] for at in shown] for one in lines])
 
 
 def fails_at_once(lines: Sequence[Line]) -> bool:
@@ -65,29 +89,21 @@ def reason_lines(candidates: Sequence[CandidateReport]) -> str:
 
 
 def among(candidates: Sequence[CandidateReport]) -> str:
-    """What became of the others, where one of several clusters was chosen: how many fit, or why no other does."""
+    """What became of the others, where one of several clusters was chosen: how many fit, or why no other does. One that
+    is full would fit at another time."""
     fit = sum(not row.rejections for row in candidates)
     if fit > 1:
         return f"chosen among {fit} clusters that fit"
     others = [row for row in candidates if row.rejections]
-    named = [f"{row.cluster}: {gravest(row).sentence}" for row in others[:MOST_NAMED]]
+    full = any(all(one.code in FULL for one in row.rejections) for row in others)
+    named = [f"{row.cluster}: {gravest(row).sentence.removesuffix('.')}" for row in others[:MOST_NAMED]]
     more = [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
-    return f"the only one that fits ({'; '.join(named + more)})"
+    return f"the only one {'with room' if full else 'that fits'} ({'; '.join(named + more)})"
 
 
 def gravest(row: CandidateReport) -> Rejection:
     """Of a cluster that says no: the first reason that is final, or else the first one."""
     return next((one for one in row.rejections if one.permanent), row.rejections[0])
-
-
-def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Plain text in columns; the last one is not filled up."""
-    texts = [[escaped(str(cell)) for cell in row] for row in (titles, *rows)]
-    widths = [max(len(row[index]) for row in texts) for index in range(len(titles) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in texts
-    )
 
 
 def _line(row: Mapping[str, Any], *, chosen: bool) -> Line:
@@ -99,7 +115,7 @@ def _line(row: Mapping[str, Any], *, chosen: bool) -> Line:
     else:
         verdict = NEVER if any(one["permanent"] for one in rejections) else "waits"
     ranks = ", ".join(f"{name} {value}" for name, value in row["ranks"].items())
-    why = "; ".join(f"{one['code']}: {one['sentence']}" for one in rejections)
+    why = "; ".join(f"{one['code']}: {one['sentence']}" for one in rejections).replace(".; ", "; ")
     return Line(row["cluster"], verdict, ranks or NOTHING, _scores(row) or NOTHING, why or "passes every filter")
 
 

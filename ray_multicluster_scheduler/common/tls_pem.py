@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import ssl
 import tempfile
@@ -28,13 +30,34 @@ def show(context: ssl.SSLContext, pem: str) -> None:
         context.load_cert_chain(path)
 
 
-def mutual(purpose: int, pem: str) -> ssl.SSLContext:
-    """For one end (``ssl.PROTOCOL_TLS_SERVER`` or ``_CLIENT``) of a connection whose ends both have this key, and let
-    nobody else in. Host names do not matter."""
-    context = ssl.SSLContext(purpose)
+def fingerprint_of(certificate: str) -> str:
+    """By which a certificate is known that nobody has signed."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+
+
+def waiting(pem: str, trusted: str) -> ssl.SSLContext:
+    """For who waits for connections: shows its own key ``pem``, and lets in nobody but who has the key of the
+    certificate ``trusted``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=certificate_of(pem))
+    context.load_verify_locations(cadata=trusted)
     show(context, pem)
     return context
+
+
+def dialling(pem: str) -> ssl.SSLContext:
+    """For who dials, and shows its key ``pem``. Whom it has reached, :func:`is_shown` tells: only the fingerprint of
+    the other end is known, which the ssl module cannot look for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    show(context, pem)
+    return context
+
+
+def is_shown(connection: ssl.SSLObject, fingerprint: str) -> bool:
+    """Has the other end the key of the certificate with this fingerprint? To be asked before anything is said."""
+    shown = connection.getpeercert(binary_form=True) or b""
+    return hmac.compare_digest(hashlib.sha256(shown).hexdigest(), fingerprint)

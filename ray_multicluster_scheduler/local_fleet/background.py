@@ -65,8 +65,9 @@ def start(home: FleetHome, clusters: Sequence[LocalCluster], *, ray_python: Path
 def _await_ready(daemon: subprocess.Popen[str], spec: object, home: FleetHome, progress: Progress) -> None:
     assert daemon.stdin is not None
     assert daemon.stdout is not None
-    daemon.stdin.write(json.dumps(spec) + "\n")
-    daemon.stdin.flush()
+    with suppress(BrokenPipeError):  # it has ended already; the loop below finds that
+        daemon.stdin.write(json.dumps(spec) + "\n")
+        daemon.stdin.flush()
     for line in daemon.stdout:
         message = json.loads(line)
         if message["event"] == "progress":
@@ -77,9 +78,16 @@ def _await_ready(daemon: subprocess.Popen[str], spec: object, home: FleetHome, p
             daemon.stdin.write("confirmed\n")
             daemon.stdin.flush()
             return
-    raise ClusterConnectionError(
-        f"The local fleet ended while it was starting: {home.log_path.read_text(errors='replace').strip()}",
-        next_step=f"read {home.log_path} and try again.",
+    raise _ended_while_starting(daemon, home)
+
+
+def _ended_while_starting(daemon: subprocess.Popen[str], home: FleetHome) -> ClusterConnectionError:
+    said = home.log_path.read_text(errors="replace").strip()
+    if not said:  # as where it was killed, or its log cannot be written
+        said = f"exit code {daemon.wait()}, without a word in {home.log_path}"
+    return ClusterConnectionError(
+        f"The local fleet ended while it was starting: {said}",
+        next_step=f"see that there is room on the disk of {home.root} and memory to have, and try again.",
     )
 
 

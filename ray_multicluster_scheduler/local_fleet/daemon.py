@@ -67,7 +67,9 @@ def _known(fleet: LocalFleet) -> KnownFleet:
     holder = Identity.of(os.getpid())
     assert holder is not None
     clusters = [
-        KnownCluster(each.name, list(each.tags), fleet.addresses(each.name), str(fleet.folder(each.name).root))
+        KnownCluster(
+            each.name, list(each.tags), fleet.addresses(each.name), str(fleet.folder(each.name).root), each.num_cpus
+        )
         for each in fleet.clusters
     ]
     return KnownFleet(holder, str(Path(clusters[0].folder).parent), clusters)
@@ -99,6 +101,12 @@ def main() -> None:
         )
     except SchedulerError as error:
         _tell({"event": "failed", "error": error.message, "cluster": error.cluster, "next_step": error.next_step})
+        sys.exit(1)
+    except OSError as error:  # of a full disk, say, on which the log, where a traceback goes, may be, too
+        said = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        step = "make room there, or have them elsewhere: RMCS_HOME for the configuration, TMPDIR for the rest."
+        failed = f"The files of the local fleet cannot be written: {said}."
+        _tell({"event": "failed", "error": failed, "cluster": None, "next_step": step})
         sys.exit(1)
 
 

@@ -55,7 +55,10 @@ class LocalCluster:
 
     def _check(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise self._wrong(f"its name {self.name!r} is not usable", "use letters, digits, '.', '_' and '-'")
+            raise self._wrong(
+                f"its name {self.name!r} is not usable",
+                "begin with a letter or a digit, then use letters, digits, '.', '_' and '-'",
+            )
         for key in ("num_cpus", "num_gpus"):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:

@@ -29,6 +29,8 @@ class KnownCluster:
     tags: Sequence[str]
     addresses: Addresses
     folder: str
+    num_cpus: int | None = None
+    """None: whoever started it was of a version that did not write it down."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,16 @@ class FleetHome:
         return self.root / "fleet.json"
 
     def make(self) -> None:
-        """For its owner only, and so is the folder that it is in, if that is not there yet."""
-        self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.root.mkdir(mode=0o700, exist_ok=True)
+        """For its owner only, and so is the folder that it is in, if that is not there yet. Raises
+        ConfigurationError."""
+        try:
+            self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The folder {self.root} cannot be made: {error.strerror}.",
+                next_step="set RMCS_HOME to a folder that you can write to.",
+            ) from error
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -61,7 +61,10 @@ class RayHead:
             self._spawn()
             assert self._process is not None
             started(self._process.pid)
-            say(f"starting on ports from {self._ports().gcs}" + (f", attempt {attempt}" if attempt > 1 else ""))
+            say(
+                f"starting; Ray's own ports behind its addresses are from {self._ports().gcs}"
+                + (f", attempt {attempt}" if attempt > 1 else "")
+            )
             begin = time.monotonic()
             failure = await self._wait_ready()
             if failure is None:
@@ -85,7 +88,11 @@ class RayHead:
         self.paused = False
 
     async def pause(self) -> None:
-        await self._signal(signal.SIGSTOP)
+        try:
+            await self._signal(signal.SIGSTOP)
+        except ClusterConnectionError:
+            await self._signal(signal.SIGCONT)  # half a cluster that stands still is of no use to anybody
+            raise
         self.paused = True
 
     async def resume(self) -> None:
@@ -97,7 +104,7 @@ class RayHead:
             raise ClusterConnectionError(
                 f"Not every process of local cluster {self._cluster.name!r} took {number.name}.",
                 cluster=self._cluster.name,
-                next_step=f"kill({self._cluster.name!r}) and start it again.",
+                next_step=f"try it again, or kill({self._cluster.name!r}) and start it again.",
             )
 
     def _kill(self) -> None:

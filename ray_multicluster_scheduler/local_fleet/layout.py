@@ -133,7 +133,15 @@ def cluster_dir(fleet_root: Path, index: int) -> ClusterDir:
 
 
 def base_dir() -> Path:
-    """Where fleets live: the temp dir, or /tmp when Ray's socket paths would get too long in it."""
+    """Where fleets live: the temp dir, or /tmp when Ray's socket paths would get too long in it. Raises
+    ConfigurationError."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:  # that is all it says of a full disk
+        raise ConfigurationError(
+            f"No folder for temporary files can be written; /tmp: {_why_not('/tmp')}.",  # nosec B108 # it is only named
+            next_step="make room there, or set TMPDIR to a folder with a short path that you can write to.",
+        ) from error
     for base in (Path(tempfile.gettempdir()), Path("/tmp")):  # nosec B108 # mkdtemp follows
         if len(str(base / f"{PREFIX}xxxxxxxx/00/ray/")) + _SOCKET_ROOM <= _SOCKET_LIMIT and os.access(base, os.W_OK):
             return base
@@ -143,6 +151,15 @@ def base_dir() -> Path:
     )
 
 
+def _why_not(folder: str) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"-")
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it can be written by now"
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a file that only we can read; a reader sees the old text or the new one, never half."""
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mkstemp makes it 0600
@@ -150,6 +167,9 @@ def write_private(path: Path, text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(scratch, path)
+    except OSError as error:  # a full disk is told by no name, only by a number
+        os.unlink(scratch)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         os.unlink(scratch)
         raise

@@ -123,16 +123,22 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], timeout_s: float = 20.
 
 
 def signal_all(find: Callable[[], Iterable[psutil.Process]], number: signal.Signals, timeout_s: float = 10.0) -> bool:
-    """Send SIGSTOP or SIGCONT to all, until all are (or none is) stopped: new ones may appear meanwhile."""
+    """Send SIGSTOP or SIGCONT to all, until all are (or none is) stopped: new ones may appear meanwhile.
+
+    One that waits in the kernel counts as stopped once it was told: it is before it does anything else. It may wait
+    for a child that it has just begun to start, which is stopped itself, and so for as long as that is.
+    """
     stop = number == signal.SIGSTOP
+    told: set[psutil.Process] = set()
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        pending = [p for p in living(find()) if is_stopped(p) != stop]
+        pending = [p for p in living(find()) if is_stopped(p) != stop and not (stop and p in told and _in_kernel(p))]
         if not pending:
             return True
         for process in pending:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
+                told.add(process)
         time.sleep(0.02)
     return False
 
@@ -141,4 +147,10 @@ def is_stopped(process: psutil.Process) -> bool:
     """Whether SIGSTOP holds it."""
     with suppress(psutil.Error):
         return process.status() == psutil.STATUS_STOPPED
+    return False
+
+
+def _in_kernel(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.status() == psutil.STATUS_DISK_SLEEP
     return False

@@ -185,6 +185,11 @@ def read_history(path: Path) -> Iterator[Line]:
             try:
                 yield from_dict(json.loads(text))
             except (ConfigurationError, ValueError, AttributeError) as problem:
+                where = f"{path}, line {number}: {problem}"
+                if number == 1:  # a word of JSON's says nothing about another kind of file
+                    what = problem if isinstance(problem, ConfigurationError) else "it does not begin as one"
+                    where = f"{path} is no recorded run: {what}"
                 raise ConfigurationError(
-                    f"{path}, line {number}: {problem}", next_step="give a file that sim-test or simulate has written"
+                    where,
+                    next_step="give a file that `rmcs simulate --record FILE` or `make sim-test` has written",
                 ) from problem

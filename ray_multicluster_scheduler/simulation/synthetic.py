@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.control_plane.config.complaints import did_you_mean
 from ray_multicluster_scheduler.simulation.distributions import arrivals, run_times
 from ray_multicluster_scheduler.simulation.hands import stream
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
@@ -65,7 +66,7 @@ class Synthetic:
             key, sign, value = word.partition("=")
             if not sign or key not in known:
                 raise ConfigurationError(
-                    f"--synthetic: {word!r} is not one of its key=value pairs.",
+                    f"--synthetic: {word!r} is not one of its key=value pairs{did_you_mean(key, known)}.",
                     next_step=f"known keys: {', '.join(known)}",
                 )
             if key in given:

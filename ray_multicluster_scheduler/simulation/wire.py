@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -74,6 +74,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
     "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
     "owners": lambda rows: tuple(_owner_row(row) for row in rows),
+    "sent": lambda rows: tuple(SentRow(**row) for row in rows),
     "limits": OwnerLimits.model_validate,
     "task": TaskDescription.from_dict,
     "snapshot": ResourceSnapshot.from_dict,
@@ -93,7 +94,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and value and isinstance(value[0], ItemRow | ClusterRow | OwnerRow):
+    if isinstance(value, tuple) and value and isinstance(value[0], ItemRow | ClusterRow | OwnerRow | SentRow):
         return [_plain_row(row) for row in value]
     if isinstance(value, OwnerLimits):
         return value.model_dump()

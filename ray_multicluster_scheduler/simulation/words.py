@@ -93,4 +93,5 @@ def _use(cluster: Mapping[str, Any] | None) -> str:
     if cluster is None:
         return UNKNOWN
     shares = ", ".join(f"{share:.0%} {name}" for name, share in cluster["use"].items())
-    return f"{shares or UNKNOWN}; {cluster['succeeded']:,} items"
+    items = cluster["succeeded"]
+    return f"{shares or UNKNOWN}; {items:,} item{'' if items == 1 else 's'}"

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.local_fleet import LocalFleet
 from tests.support.mac_alone import config_of_mac, until
 
 NOTHING = {"CPU": 0}
-QUICK = {"heartbeat_s": 0.5, "lease_s": 3, "lost_after_s": 13, "breaker_recovery_s": 1}
+QUICK = {"heartbeat_s": 0.5, "lease_s": 6, "lost_after_s": 16, "breaker_recovery_s": 1}
 
 
 def tally() -> Any:
@@ -66,10 +66,12 @@ def tally() -> Any:
 
 class TestMoved:
     def test_only_one_that_may_move_does(self, fleet: LocalFleet, tmp_path: Path) -> None:
-        """Both are on "mac", which dies."""
+        """Both are on "mac", which dies. A busy machine may stand still for longer than a short lease while "linux"
+        gets its agent; then it takes one attempt more."""
         whole = yaml.safe_load(Path(fleet.config_path).read_text())
         config = tmp_path / "clusters.yaml"
-        config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **QUICK}}))
+        patient = {**QUICK, "lease_s": 8, "lost_after_s": 18}
+        config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], **patient}}))
         with UnifiedScheduler(config) as scheduler:
             there: dict[str, Any] = {"resource_requirements": NOTHING, "preferred_cluster": "mac", "max_restarts": 1}
             moves = scheduler.submit_actor(tally(), restart_elsewhere=True, **there)
@@ -79,7 +81,7 @@ class TestMoved:
             fleet.kill("mac")
             try:
                 lost = [actor.add.remote(2) for actor in (moves, stays)]
-                until(lambda: moves.state is TaskState.RUNNING and moves.attempt == 2, 60)
+                until(lambda: moves.state is TaskState.RUNNING and moves.attempt > 1, 120, moves.explain)
                 assert moves.cluster == "linux"
                 assert moves.add.remote("there").result(60) == 1, "without its state"
                 assert [step["cluster"] for step in moves.explain()["history"] if step["state"] == "RUNNING"] == [
@@ -117,11 +119,11 @@ def test_a_detached_actor_is_restarted_by_ray(scheduler: UnifiedScheduler) -> No
             assert error is None or isinstance(error, ActorDiedError), error
             return None if error is not None else call.result()
 
-        until(lambda: again() not in (None, first), 30)
+        until(lambda: again() not in (None, first), 60)
         assert actor.add.remote("again").result(30) == 1, "without its state"
         assert (actor.state, actor.attempt) == (TaskState.RUNNING, 1), "it is Ray's restart, not ours"
         os.kill(actor.pid.remote().result(30), signal.SIGKILL)
-        until(lambda: actor.state is TaskState.FAILED, 30)
+        until(lambda: actor.state is TaskState.FAILED, 60)
     finally:
         actor.kill()
 
@@ -216,7 +218,7 @@ def test_a_program_that_is_killed_takes_its_actors_along(fleet: LocalFleet, tmp_
         finally:
             process.kill()
     began = time.monotonic()
-    until(lambda: not own.is_running(), 30)
+    until(lambda: not own.is_running(), 60)
     assert time.monotonic() - began > QUICK["lease_s"] / 2, "it lasted as long as the lease, not less"
     assert left.is_running()
     with UnifiedScheduler(config) as scheduler:

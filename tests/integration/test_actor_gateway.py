@@ -128,7 +128,7 @@ async def test_what_a_method_sees_says_and_raises(line: BareLink) -> None:
         line.submit(method(f"s{number}", "a1", "say", 4 + number, f"line {number}", attempt=3))
     took = await line.result("s19")
     assert took.took is not None
-    assert took.took < 1
+    assert took.took < 20
     assert line.printed("a1") == "made\n" + "".join(f"line {number}\n" for number in range(20))
     assert line.printed("s0") == ""
 
@@ -202,7 +202,7 @@ async def test_the_crash_of_an_idle_actor_is_noticed(line: BareLink) -> None:
     line.make("a1", counter())
     line.submit(method("m0", "a1", "pid", 0))
     os.kill(await line.value("m0"), signal.SIGKILL)
-    assert (await line.result("a1", timeout=15)).code == "ACTOR_DIED"
+    assert (await line.result("a1")).code == "ACTOR_DIED"
 
 
 async def test_methods_that_were_not_begun_can_be_cancelled(line: BareLink) -> None:
@@ -305,7 +305,7 @@ async def test_a_detached_actor_lives_on_and_is_adopted_by_the_next_agent(fleet:
         first.make("plain", counter())
         first.submit(method("m0", "a1", "pid", 0), method("p0", "plain", "pid", 0))
         pid, plain = await first.value("m0"), await first.value("p0")
-    await eventually(lambda: not psutil.pid_exists(plain), timeout=15)
+    await eventually(lambda: not psutil.pid_exists(plain), timeout=60)
     assert psutil.pid_exists(pid)
     async with bare_link(config, "mac") as second:
         second.make("b1", counter(), adopt=True, detached=True, ray_name=name, attempt=4)
@@ -324,7 +324,7 @@ async def test_a_detached_actor_lives_on_and_is_adopted_by_the_next_agent(fleet:
 
 async def test_an_idle_actor_ends_when_its_lease_is_over(fleet: LocalFleet) -> None:
     """Its agent is stopped, so nobody tells it anything; a detached one lives on."""
-    lease = {"heartbeat_s": 0.5, "lease_s": 3.0, "lost_after_s": 14.0}
+    lease = {"heartbeat_s": 0.5, "lease_s": 6.0, "lost_after_s": 60.0}
     async with bare_link(Path(fleet.config_path), "mac", **lease) as line:
         line.make("a1", counter())
         line.make("d1", counter(), detached=True)
@@ -334,7 +334,7 @@ async def test_an_idle_actor_ends_when_its_lease_is_over(fleet: LocalFleet) -> N
         for pid in agents:
             os.kill(pid, signal.SIGSTOP)
         try:
-            await eventually(lambda: not psutil.pid_exists(idle), timeout=12)
+            await eventually(lambda: not psutil.pid_exists(idle), timeout=40)
             assert psutil.pid_exists(detached)
         finally:
             os.kill(detached, signal.SIGKILL)

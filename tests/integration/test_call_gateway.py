@@ -116,19 +116,27 @@ async def test_waiting_calls_can_be_recalled_and_cancelled_and_never_run(line: B
     def note(path: str) -> None:
         Path(path).touch()
 
-    hold = task("t0", __import__("time").sleep, 2.0)
-    waiting = [task(f"t{n}", note, str(tmp_path / str(n)), ahead="queue") for n in (1, 2, 3)]
-    line.submit(hold, *waiting)
+    def hold(path: str) -> None:
+        import time
+
+        while not Path(path).exists():
+            time.sleep(0.02)
+
+    notes, go = tmp_path / "notes", tmp_path / "go"
+    notes.mkdir()
+    waiting = [task(f"t{n}", note, str(notes / str(n)), ahead="queue") for n in (1, 2, 3)]
+    line.submit(task("t0", hold, str(go)), *waiting)
     await line.started("t0")
     line.link.recall("t1", 1)
     line.link.cancel("t2", 1, force=False)
     line.link.recall("t0", 1)
-    recalled, cancelled = await line.result("t1", timeout=1.5), await line.result("t2", timeout=1.5)
+    recalled, cancelled = await line.result("t1"), await line.result("t2")
     assert (recalled.status, recalled.code) == ("cancelled", "RECALLED")
     assert (cancelled.status, cancelled.code) == ("cancelled", "")
+    go.touch()
     await line.value("t3")
     assert (await line.result("t0")).status == "succeeded", "what has begun goes on"
-    assert [one.name for one in tmp_path.iterdir()] == ["3"]
+    assert [one.name for one in notes.iterdir()] == ["3"]
 
 
 async def test_a_call_that_came_too_late_waits_for_start(line: BareLink) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ray_multicluster_scheduler import UnifiedScheduler, get_job_logs, stop_job, submit_job
 from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.eventually import until
 
 
 def test_a_scheduler_that_is_used_again_runs_what_it_is_given(fleet: LocalFleet, tmp_path: Path) -> None:
@@ -44,16 +45,16 @@ def test_whoever_stops_reading_a_log_leaves_nothing_behind(scheduler: UnifiedSch
                 assert piece
                 break
         runtime, _ = scheduler._started()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while left := runtime.ask(lambda: [str(one) for one in runtime._loop._asyncgens if "tail" in str(one)]):
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
-        assert threading.active_count() <= before
+        until(lambda: threading.active_count() <= before)
     finally:
         assert stop_job(job_id)
     began = time.monotonic()
     assert "tick" in "".join(get_job_logs(job_id, follow=True))
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
 
 
 def test_the_output_of_a_task_is_followed_over_its_attempts(scheduler: UnifiedScheduler) -> None:

@@ -92,7 +92,10 @@ class Everything:
     def all_survived(self) -> None:
         for what, handle in self.tasks.items():
             assert handle.result(120) == what
-            assert handle.attempt == 1, "\n".join(map(str, handle.explain()["history"]))
+            story = handle.explain()["history"]
+            # What was sent ahead and had to wait is taken back before it begins: that is no attempt that was lost.
+            taken_back = sum(step["code"] == "TAKEN_BACK" and step["state"] is TaskState.QUEUED for step in story)
+            assert handle.attempt - taken_back == 1, "\n".join(map(str, story))
         assert len(self.big.result(60)) == 20_000_001
         assert [call.result(60) for call in self.calls] == list(range(1, 101)), "in order, each once"
         expected = Counter([*self.tasks, *(f"call {number}" for number in range(100))])

@@ -174,8 +174,10 @@ class TestHandles:
         for ask in (handle.result, handle.exception):
             with pytest.raises(TaskTimeoutError, match=f"{handle.id} is not over after 0.1 s"):
                 ask(timeout=0.1)
+        over = submit_task_async(int)
+        assert over.result(60) == 0  # the first one that is not over is named
         with pytest.raises(TaskTimeoutError, match=handle.id):
-            get([submit_task_async(int), handle], timeout=0.5)
+            get([over, handle], timeout=0.5)
         go.touch()
         assert (handle.result(timeout=60), handle.exception(), handle.done()) == ("went", None, True)
         assert (handle.state, handle.logs(), handle.cluster) == (TaskState.SUCCEEDED, "", "mac")
@@ -186,8 +188,9 @@ class TestHandles:
         told = threading.Event()
         handle.add_done_callback(lambda _: 1 / 0)  # the mistake of one is not the others'
         handle.add_done_callback(lambda one: (late.append(one), told.set()))
-        assert told.wait(10)
+        assert told.wait(60)
         assert late == [handle]
+        until(lambda: bool(mistakes))  # it is shown on another thread
         assert [mistake.exc_type for mistake in mistakes] == [ZeroDivisionError], "it is shown, and no more than that"
 
     def test_copies_and_pickles(self) -> None:

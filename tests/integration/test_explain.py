@@ -38,15 +38,20 @@ def rmcs_cli(*words: str) -> subprocess.CompletedProcess[str]:
 
 class TestExplanations:
     def test_one_that_waits_says_its_place_and_when_it_may_start(self, tmp_path: Path) -> None:
-        def nap() -> None:
+        def nap(go: str = "") -> None:
+            import os
             import time
 
             time.sleep(2)
+            while go and not os.path.exists(go):
+                time.sleep(0.05)
 
+        go = tmp_path / "go"  # until then they are asked about
         needs = {"resource_requirements": WHOLE, **ON_MAC}
         get([submit_task_async(nap, **needs) for _ in range(2)], timeout=60)  # type: ignore[arg-type]
-        handles = [submit_task_async(nap, **needs) for _ in range(3)]  # type: ignore[arg-type]
+        handles = [submit_task_async(nap, (str(go),), **needs) for _ in range(3)]  # type: ignore[arg-type]
         until(lambda: handles[0].state is TaskState.RUNNING, 60)
+        until(lambda: handles[2].explain()["code"] == "NO_CAPACITY", 60)
         story = handles[2].explain()
         assert (story["state"], story["code"]) == ("QUEUED", "NO_CAPACITY")
         assert story["queue"]["position"] == 2
@@ -59,6 +64,7 @@ class TestExplanations:
         assert (told.returncode, told.stderr) == (0, "")
         assert "may start: in about " in told.stdout
         assert "mac" in told.stdout
+        go.touch()
         get(handles, timeout=60)
 
     def test_one_that_was_placed_says_why_there_and_what_became_of_each_attempt(self, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_line_that_is_cut_and_comes_back(fleet: LocalFleet, tmp_path: Path) ->
 
 def test_an_agent_that_is_killed(fleet: LocalFleet, tmp_path: Path) -> None:
     notes = tmp_path / "lines"
-    config = config_of_mac(fleet, tmp_path, lease_s=5, lost_after_s=15, heartbeat_s=1)
+    config = config_of_mac(fleet, tmp_path, lease_s=10, lost_after_s=20, heartbeat_s=1)
     with UnifiedScheduler(config) as scheduler:
         assert scheduler.submit_task(len, ("warm",)) == 4
         before = {process.pid for process in agents_of_mac(fleet)}

@@ -97,6 +97,8 @@ async def test_a_member_that_dies_is_a_crash_of_the_gang(line: BareLink) -> None
 async def test_cancel_ends_all_members(line: BareLink, tmp_path: Path) -> None:
     line.submit(gang("g5", *(part(noting_its_end(), str(tmp_path), name) for name in "ab")))
     await line.started("g5")
+    # One that is ended before its code began notes nothing.
+    await eventually(lambda: len(list(tmp_path.iterdir())) == 2)
     line.link.cancel("g5", 1, force=False)
     assert (await line.result("g5")).status == "cancelled"
     assert {path.name for path in tmp_path.iterdir()} == {"a-began", "a-ended", "b-began", "b-ended"}
@@ -106,8 +108,9 @@ async def test_cancel_ends_all_members(line: BareLink, tmp_path: Path) -> None:
 async def test_what_has_no_room_starts_no_member_and_can_be_called_back(line: BareLink, tmp_path: Path) -> None:
     line.submit(task("holder", noting_its_end(), str(tmp_path), "holder"))
     await line.started("holder")
+    await eventually((tmp_path / "holder-began").exists)
     line.submit(gang("g6", *(part(noting_its_end(), str(tmp_path), name) for name in "ab")))
-    await eventually(lambda: "accepted" in line._story("g6", 1), lambda: str(line.heard.events), 10)
+    await eventually(lambda: "accepted" in line._story("g6", 1), lambda: str(line.heard.events), 60)
     await asyncio.sleep(1.0)  # enough for a member to start that may not
     line.link.cancel("g6", 1, force=False)
     assert (await line.result("g6")).status == "cancelled"

@@ -78,8 +78,8 @@ class TestTasks:
         with full(tmp_path) as go:
             handle = submit_gang_async([member(meeting(), str(meet), name, of=2) for name in "ab"], **ON_MAC)
             assert isinstance(handle, TaskHandle)
-            until(lambda: handle.state is TaskState.QUEUED, 10)
-            assert handle.explain()["code"] == "NO_CAPACITY"
+            until(lambda: handle.state is TaskState.QUEUED, 60)
+            until(lambda: handle.explain()["code"] == "NO_CAPACITY", 60)
             go.touch()
             assert handle.result(60) == ["a", "b"]
 

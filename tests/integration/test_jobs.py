@@ -27,6 +27,7 @@ from ray_multicluster_scheduler import (
     wait_for_all_jobs,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
+from tests.support.eventually import until
 
 
 @pytest.fixture
@@ -201,6 +202,8 @@ def test_ctrl_c_stops_what_the_program_submitted(
     line = process.stdout.readline().split()
     assert line[:1] == ["READY"], process.communicate()[1]
     done, *running, queued = line[1:]
+    pids = [tmp_path / f"pid-{n}" for n in range(2)]
+    until(lambda: all(pid.exists() and pid.read_text() != "" for pid in pids), 60)  # they run, and have begun
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -211,12 +214,11 @@ def test_ctrl_c_stops_what_the_program_submitted(
     assert f"{queued} was QUEUED: CANCELLED" in err
     assert err.count(": CANCELLED") == 3
     assert "Traceback" not in err
-    for n in range(2):
-        pid = int((tmp_path / f"pid-{n}").read_text())
-        _gone(pid)
+    for pid in pids:
+        _gone(int(pid.read_text()))
 
 
-def _gone(pid: int, seconds: float = 10.0) -> None:
+def _gone(pid: int, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"process {pid} of a stopped job still runs"

@@ -105,7 +105,7 @@ def test_a_frozen_line_is_noticed_and_work_goes_on_after_it(line: UnifiedSchedul
     until(lambda: handle.state is TaskState.RUNNING)
     fleet.freeze("mac")
     try:
-        until(lambda: line.list_clusters()[0]["state"] != "UP", 10)
+        until(lambda: line.list_clusters()[0]["state"] != "UP", 30)
     finally:
         fleet.mend("mac")
     assert handle.result(40) == "slept"
@@ -156,7 +156,7 @@ def test_an_agent_that_nobody_needs_ends(fleet: LocalFleet, tmp_path: Path) -> N
     with UnifiedScheduler(_config(fleet, tmp_path, agent_idle_s=1)) as scheduler:
         assert scheduler.submit_task(len, ("abc",)) == 3
         agent = _agent_process(scheduler)
-        until(lambda: not agent.is_running(), 15)
+        until(lambda: not agent.is_running(), 60)
         assert scheduler.submit_task(len, ("ab",)) == 2, "the next task starts a new one"
 
 
@@ -188,13 +188,14 @@ def test_no_orphans_after_kill_9_of_the_program(fleet: LocalFleet, tmp_path: Pat
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "READY\n"
+    until(lambda: mark.exists() and mark.read_text() != "")
     worker = psutil.Process(int(mark.read_text()))
     agents = agents_of_mac(fleet)
     assert agents
     process.kill()
     process.communicate()
     began = time.monotonic()
-    until(lambda: not worker.is_running() and not any(agent.is_running() for agent in agents), 30)
+    until(lambda: not worker.is_running() and not any(agent.is_running() for agent in agents), 60)
     assert time.monotonic() - began > LEASE["lease_s"] / 2, "it lasted as long as the lease, not less"
 
 

@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], bool], within_s: float) -> bool:
 
 
 def ask(fleet: LocalFleet, name: str, path: str, token: str | None = None) -> Any:
-    return json.loads(fetch(fleet.addresses(name).dashboard + path, token or fleet.token(name), timeout_s=10))
+    return json.loads(fetch(fleet.addresses(name).dashboard + path, token or fleet.token(name), timeout_s=60))
 
 
 def run_job(dashboard: str, token: str, entrypoint: str) -> str:
@@ -199,11 +199,11 @@ def test_a_fleet_whose_owner_ends_suddenly_leaves_nothing(
         os.killpg(owner.pid, how)
         owner.wait(timeout=30)
 
-        assert eventually(lambda: alive([process.pid for process in everything]) == [], 20)
-        assert eventually(lambda: not Path(report["root"]).exists(), 10)
+        assert eventually(lambda: alive([process.pid for process in everything]) == [], 60)
+        assert eventually(lambda: not Path(report["root"]).exists(), 60)
         assert [p for session in sessions for p in in_session(session) if alive([p.pid])] == []
         assert [port for port in ports if listening(port)] == []
-        assert eventually(lambda: shared_memory_files() <= shared_before, 5)
+        assert eventually(lambda: shared_memory_files() <= shared_before, 60)
         assert alive(others) == others
     finally:
         owner.kill()
@@ -225,9 +225,9 @@ def test_stop_leaves_nothing(fleet: LocalFleet) -> None:
 
     fleet.stop()
 
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 45
     assert alive(pids) == []
     assert [p for session in sessions for p in in_session(session) if alive([p.pid])] == []
     assert [port for port in ports if listening(port)] == []
     assert not root.exists()
-    assert eventually(lambda: not any(path.name.startswith("plasma") for path in shared_memory_files()), 5)
+    assert eventually(lambda: not any(path.name.startswith("plasma") for path in shared_memory_files()), 60)

@@ -163,7 +163,7 @@ class TestWhatComesBack:
 
             for number in range(3):
                 print("line", number)
-                time.sleep(0.2)
+                time.sleep(1)
             print("the end", file=sys.stderr)
 
         handle = scheduler.submit_task_async(talk)
@@ -223,7 +223,7 @@ class TestFailure:
 
         mark = tmp_path / "mark"
         handle = scheduler.submit_task_async(long, (str(mark),))
-        _until(lambda: handle.state is TaskState.RUNNING)
+        _until(lambda: handle.state is TaskState.RUNNING and mark.exists())
         handle.cancel()
         with pytest.raises(TaskCancelledError, match=handle.id):
             handle.result(30)

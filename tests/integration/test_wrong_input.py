@@ -25,7 +25,7 @@ from ray_multicluster_scheduler import (
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 
-LIMIT_S = 10.0
+LIMIT_S = 45.0
 
 
 @dataclass
@@ -74,7 +74,7 @@ CASES = [
         "negative CPUs",
         ConfigurationError,
         r"resource_requirements\['CPU'\] is -1",
-        "0 or more",
+        "a number from 0 to 1e300",
         submit=lambda scheduler: scheduler.submit_task(len, ("abc",), resource_requirements={"CPU": -1}),
         about="nothing",
     ),
@@ -253,7 +253,7 @@ def test_a_wrong_file_gives_a_sentence(tmp_path: Path, text: str | None, says: s
 def _no_agent_left(fleet: LocalFleet, control_plane: str) -> None:
     with UnifiedScheduler(fleet.config_path) as scheduler:
         runtime, _ = scheduler._started()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             jobs = runtime.run(runtime.clients.client("linux").list_jobs())
             left = [

@@ -36,9 +36,9 @@ def agents_of_mac(fleet: LocalFleet) -> list[psutil.Process]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for what another process does."""
+def until(condition: Callable[[], bool], seconds: float = 30.0, tell: Callable[[], object] = str) -> None:
+    """Wait for what another process does; ``tell`` says what there is instead if it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"it did not happen in time {tell()}"
         time.sleep(0.02)

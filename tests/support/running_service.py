@@ -69,7 +69,7 @@ class RunningService:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """As an operator would; returns the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()

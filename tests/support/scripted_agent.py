@@ -42,9 +42,9 @@ class ScriptedAgent:
         await scripted.dial()
         return scripted
 
-    async def dial(self) -> None:
+    async def dial(self, patience_s: float = 60.0) -> None:
         """Come in, for the first time or again. Raises Rejected, CannotDial."""
-        self._connection = connection = await dial(self.join, WHO, self.secret, time.monotonic() + 3)
+        self._connection = connection = await dial(self.join, WHO, self.secret, time.monotonic() + patience_s)
         self.welcome = connection.welcome
         self.secret = self.secret or str(connection.welcome["secret"])
         self._reading = asyncio.create_task(self._read(connection))

@@ -39,9 +39,22 @@ def is_of_now(row: Mapping[str, Any]) -> bool:
     return row.get("current") is not False or row.get("state") == STALE_SNAPSHOT
 
 
+def pause_words(row: Mapping[str, Any]) -> str:
+    """That its queue is paused, and why; empty if it is not. A row keeps this apart from what is wrong with a cluster:
+    somebody wanted it."""
+    if row.get("paused") is None:
+        return ""
+    reason = str(row["paused"]).partition("\n")[0]
+    return f"its queue is paused{f': {reason}' if reason else ''}"
+
+
+def why_words(row: Mapping[str, Any]) -> str:
+    """What keeps work away from a cluster: that its queue is paused, and what is wrong with it."""
+    return "; ".join(filter(None, (pause_words(row), str(row.get("sentence") or ""))))
+
+
 def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
-    closed = [word for word in ("cordoned", "paused") if row.get(word)]
-    why = "; ".join(filter(None, [*closed, str(row.get("sentence") or "")]))
+    why = "; ".join(filter(None, ("cordoned" if row.get("cordoned") else "", why_words(row))))
     free, total = row.get("free") or {}, (row.get("total") or {}) if is_of_now(row) else {}
     room = ", ".join(f"{_number(free.get(name, 0))} of {_number(amount)} {name}" for name, amount in total.items())
     facts = (row.get("items"), row.get("nodes"), room or None, _words(row.get("tags")), row.get("ray_version"))

@@ -7,11 +7,19 @@ from datetime import datetime
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.explanation_html import explanation_html
-from ray_multicluster_scheduler.common.decision_table import TITLES, columns, decision_lines, decision_text
+from ray_multicluster_scheduler.common.decision_table import (
+    DrawTable,
+    columns,
+    decision_lines,
+    decision_text,
+    lines_text,
+)
 from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines
 
 _ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
 _UNKNOWN = "–"
+MARGIN = "  "
+"""Before every line of a section."""
 
 
 class Explanation(dict[str, Any]):
@@ -24,10 +32,11 @@ class Explanation(dict[str, Any]):
         return explanation_html(self)
 
 
-def explanation_text(story: Mapping[str, Any]) -> str:
-    """Sections of text; what there is nothing to say about is left out."""
+def explanation_text(story: Mapping[str, Any], draw: DrawTable = columns) -> str:
+    """Sections of text; what there is nothing to say about is left out. Its tables are drawn for a margin of MARGIN."""
     story = _shown(story)
-    parts = [_head(story), _queue(story), _decision(story), _attempts(story), _environment(story), _history(story)]
+    tables = (_decision(story, draw), _attempts(story, draw))
+    parts = [_head(story), _queue(story), *tables, _environment(story), _history(story)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -72,19 +81,19 @@ def _queue(story: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _decision(story: Mapping[str, Any]) -> str:
+def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
     decision = story.get("decision")
     if not decision:
         return ""
     at, names = _moment(decision["at"]), decision.get("filters") or ()
     looked = f"\nFilters that each was put to: {', '.join(names)}" if names else ""
     if decision["cluster"] is not None:
-        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}) + looked)}"
+        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}, draw) + looked)}"
     lines = decision_lines(decision)  # why it waits was said above
-    return f"Clusters, as of {at}\n{_indented(columns(TITLES, lines) + looked)}" if lines else ""
+    return f"Clusters, as of {at}\n{_indented(lines_text(lines, draw) + looked)}" if lines else ""
 
 
-def _attempts(story: Mapping[str, Any]) -> str:
+def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
     rows = [
         (
             one["attempt"],
@@ -96,7 +105,7 @@ def _attempts(story: Mapping[str, Any]) -> str:
         )
         for one in story.get("attempts") or ()
     ]
-    return f"Attempts\n{_indented(columns(_ATTEMPTS, rows))}" if rows else ""
+    return f"Attempts\n{_indented(draw(_ATTEMPTS, rows))}" if rows else ""
 
 
 def _environment(story: Mapping[str, Any]) -> str:
@@ -117,7 +126,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+    return "\n".join(f"{MARGIN}{line}" for line in text.splitlines())
 
 
 def _moment(at: float | None) -> str:

@@ -110,6 +110,8 @@ class SchedulingDecision:
         be made for it."""
         if self.cluster is None or len(self.candidates) < 2:
             return self
+        if any(row.cluster == self.cluster and row.rejections for row in self.candidates):
+            return self  # it was sent ahead: nobody has room for it yet
         return replace(self, sentence=f"{self.sentence}; {among(self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:

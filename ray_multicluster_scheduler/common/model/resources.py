@@ -21,6 +21,7 @@ for _power, _letter in enumerate("KMGTP", start=1):
 
 _SIZE = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*$")
 _CANONICAL = {"cpu": "CPU", "num_cpus": "CPU", "gpu": "GPU", "num_gpus": "GPU", "memory": "memory"}
+_AMOUNTS = "give a number from 0 to 1e300"
 _RAY_STEP = 10_000  # Ray keeps four decimals
 _HALF_STEP = 0.5 / _RAY_STEP
 
@@ -73,7 +74,7 @@ def _amount(name: str, key: str, value: object, what: str) -> float:
     except OverflowError:
         amount = math.inf
     if not math.isfinite(amount * _RAY_STEP) or amount < 0:
-        raise ConfigurationError(f"{what}[{key!r}] is {value!r}.", next_step="give a finite number, 0 or more")
+        raise ConfigurationError(f"{what}[{key!r}] is {value!r}: that is no amount.", next_step=_AMOUNTS)
     if name == "memory":
         return math.ceil(amount)
     if amount > 1 and name == "GPU" and amount != int(amount):

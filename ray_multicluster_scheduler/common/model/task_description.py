@@ -16,6 +16,8 @@ Kind = Literal["task", "actor", "job", "gang"]
 Fallback = Literal["any", "wait"]
 Keep = Literal["cluster"]
 
+RESERVED_IDS = frozenset({"all", "last"})
+"""By these, commands mean other items: none is called so."""
 MOST_PRIORITY = 1_000_000
 """No item waits with more, nor with less than the negative of it: a million steps of ageing are enough for anybody."""
 
@@ -128,6 +130,11 @@ class TaskDescription:
     def ruled_as(self) -> str:
         """The kind whose rules hold for it: a gang of tasks is one task to them, a gang of actors one actor."""
         return self.kind if self.gang is None else self.gang.of
+
+    @property
+    def one_of_its_kind(self) -> str:
+        """For the middle of a sentence: a task, an actor, a job, a gang."""
+        return f"{'an' if self.kind == 'actor' else 'a'} {self.kind}"
 
     @property
     def serves(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
+from ray_multicluster_scheduler.control_plane.admin_api.named_locks import NamedLocks
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
@@ -27,14 +27,11 @@ class ActorNames:
         self._runtime = runtime
         self._items: dict[str, Item] = {}
         self._killed: dict[str, Item] = {}
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks = NamedLocks()
 
     def lock(self, name: str) -> asyncio.Lock:
         """Whoever makes or finds an actor of this name holds it."""
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
+        return self._locks.of(name)
 
     def note(self, item: Item) -> None:
         """It is accepted, and has its name until its end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
+from ray_multicluster_scheduler.app.client_api.events.fleet_watch import shared_with
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown
 
@@ -29,6 +30,7 @@ def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:
             for what, one in concerns
             if one is not None
         ],
+        "notes": [note for note in [shared_with(row["other_control_planes"])] if note],
         "link": view.link,
         "paused": view.paused,
         "in_flight": view.in_flight,

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
+from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import note_places
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChanged, CordonChanged
@@ -97,6 +98,7 @@ class FleetChanges:
             now, new = self._entries(), {one.name: one for one in wanted.clusters}
             changes = self.compare(wanted)
             closed = await self._close(self._must_be_empty(now, new))
+            await asyncio.to_thread(note_places, self._runtime.store, wanted.clusters)
             await self._use({**now, **new})
             self._runtime.config = self._runtime.config.model_copy(update={"clusters": wanted.clusters})
             post = self._runtime.manager.post
@@ -105,7 +107,8 @@ class FleetChanges:
             for name in changes.removed:
                 post(ClusterChanged(name, None))
             await self._runtime.durable()
-            for name in (*changes.changed, *changes.removed):
+            others = [name for name in changes.changed if not new[name].reached_like(now[name])]
+            for name in (*others, *changes.removed):
                 if name in changes.removed or not fleet_control.items_on(self._runtime, name):
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.simulation.workload import Item
 
 PAGE = 500
 """So many items are in memory at once, whatever there is in all."""
+_OWN_FAULTS = frozenset({"USER_ERROR", "JOB_FAILED"})
 _OVER = tuple(state for state in TaskState if state.terminal)
 
 
@@ -20,6 +21,7 @@ def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]
     it was accepted; times count from the first of them.
 
     How long something ran is taken from its last attempt, on the cluster that it ran on: speeds are not known here.
+    What failed in the end fails there, too, unless it is tried more often.
     """
     first = store.first_run(owner) or 0.0
     after: int | None = None
@@ -40,7 +42,9 @@ def _item(store: Store, row: StoredItem, first: float) -> Item | None:
         return None
     gang = task.gang
     needs = task.placement if gang is None else gang.members[0].requirements
-    fails = sum(one.state is TaskState.RETRYING and one.code == "USER_ERROR" for one in steps)
+    fails = sum(one.state is TaskState.RETRYING and one.code in _OWN_FAULTS for one in steps)
+    if row.now.state is TaskState.FAILED:  # for whatever reason: it did not succeed after that either
+        fails += 1
     return Item(
         submit_s=max(0.0, row.new.submitted_at - first),  # one that was submitted before may have ended only now
         needs=dict(needs),

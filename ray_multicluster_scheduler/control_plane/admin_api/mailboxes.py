@@ -141,6 +141,7 @@ class Mailboxes:
         self._boxes: dict[tuple[str, str], Mailbox] = {}
         """By user and client: nobody finds somebody else's by calling himself so."""
         self._closed = False
+        self._sweeping: asyncio.TimerHandle | None = None
 
     def box(self, client: str, user: str = "") -> Mailbox:
         """The client's, made anew if there is none (any more)."""
@@ -148,6 +149,7 @@ class Mailboxes:
         box = self._boxes.get((user, client))
         if box is None:
             box = self._boxes[user, client] = Mailbox(self._heard)
+            self._sweep_later()
         box.asked_at = asyncio.get_running_loop().time()
         if self._closed:
             box.close()
@@ -210,6 +212,8 @@ class Mailboxes:
     def close(self) -> None:
         """The service ends: nobody is kept waiting."""
         self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for box in self._boxes.values():
             box.close()
 
@@ -220,3 +224,11 @@ class Mailboxes:
             if box.asked_at < now - kept and not box.asking:
                 box.drop_all()
                 del self._boxes[client]
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        """Also when no client comes any more: an agent is kept for answers that nobody has heard."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        again = None if self._closed or not self._boxes else asyncio.get_running_loop().call_later
+        self._sweeping = None if again is None else again(KEPT_S, self._sweep)

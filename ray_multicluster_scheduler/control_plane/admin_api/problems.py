@@ -38,13 +38,9 @@ def document(error: errors.SchedulerError) -> dict[str, Any]:
     said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error)}
     said.update(wire.problem_to_wire(error), code=error.code)
     if isinstance(error, MissingBlobs):
-        said.update(error="TaskSubmissionError", missing=error.missing)
-    elif isinstance(error, NotLetInError):
-        said.update(error="NotAllowedError")
-    elif isinstance(error, TooLarge):
-        said["error"] = "TaskSubmissionError"
+        said.update(missing=error.missing)
     elif isinstance(error, NoSuchCluster):
-        said.update(error="ConfigurationError", code=errors.ConfigurationError.code)
+        said.update(code=errors.ConfigurationError.code)
     return said
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Boun
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.http_server import connections_in_reach, http_server, listen
 from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import check_moved, note_places
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
@@ -40,12 +42,15 @@ def serve(
     listening: Listening | None = None,
     *,
     drain_s: float | None = None,
+    moved: Collection[str] = (),
     say: Callable[[str], object] = print,
 ) -> None:
     """Until SIGTERM or SIGINT. Then everything is left running where it is, for the next process to go on with; with
-    ``drain_s`` it first waits so long for what is not over. ``listening`` is by default as the settings say.
+    ``drain_s`` it first waits so long for what is not over. ``listening`` is by default as the settings say; for
+    ``moved`` see :func:`check_moved`.
 
-    Raises ConfigurationError for a folder that another one has, StoreError for a store that cannot be used.
+    Raises ConfigurationError for a folder that another one has and for jobs at an old address of their cluster,
+    StoreError for a store that cannot be used.
     """
     listening = listening or listening_as(config)
     for name in ("uvicorn.error", "asyncio"):
@@ -60,6 +65,8 @@ def serve(
             )
             try:
                 store.sweep_files()
+                check_moved(store, config.clusters, moved)
+                note_places(store, config.clusters)
                 access, made = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)
                 if made is not None:
@@ -129,12 +136,16 @@ def _serve(
         serving = runtime.start(server.serve(sockets=[listener]))
         retention.start()
         try:
-            state.tell(address=address, control_plane=runtime.control_plane)
+            about = {"address": address, "control_plane": runtime.control_plane}
+            state.tell(**about)
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
+            # Before anybody can read that it drains, and before it is seen whether it failed: neither may be forgotten.
+            stop.clear()
             asked = state.how_to_stop()
             drain_s = drain_s if asked.drain_s is None else asked.drain_s
             if drain_s is not None and runtime.failure is None:
+                state.tell(**about, draining=True)
                 _drain(runtime, drain_s, stop, say)
                 asked = Stop(away_s=state.how_to_stop().away_s or asked.away_s)  # said while it drained
         finally:
@@ -161,7 +172,6 @@ def _who_goes_on(clusters: list[str], away_s: float) -> str:
 
 
 def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[str], object]) -> None:
-    stop.clear()
     runtime.refuse("is draining and takes nothing new")
     waiting = [item for item in runtime.unfinished() if not item.task.serves]  # an actor is not over by itself
     if not waiting:
@@ -177,21 +187,29 @@ def _drain(runtime: ServiceRuntime, limit_s: float, stop: _Stop, say: Callable[[
 
 
 class _Stop:
-    """Set by SIGTERM and SIGINT while it is entered; SIGHUP means something else, and ends nothing."""
+    """Set by SIGTERM and SIGINT while it is entered; SIGHUP means something else, and ends nothing.
+
+    Not an Event: a signal may come while its thread is just about to wait, and so has the lock that to set it takes.
+    """
 
     def __init__(self) -> None:
         self.on_hang_up: Callable[[], object] = lambda: None
-        self._asked = threading.Event()
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._before: dict[int, Any] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._asked.wait(timeout)
+        try:
+            self._asked.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        return True
 
     def set(self) -> None:
-        self._asked.set()
+        self._asked.put(None)
 
     def clear(self) -> None:
-        self._asked.clear()
+        while not self._asked.empty():
+            self._asked.get()
 
     def __enter__(self) -> _Stop:
         if threading.current_thread() is threading.main_thread():
@@ -205,7 +223,7 @@ class _Stop:
             signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._asked.set()
+        self.set()
 
 
 def _log_as_we_do(name: str) -> None:

@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.control_plane.admin_api.actor_names import ActorNames
+from ray_multicluster_scheduler.control_plane.admin_api.named_locks import NamedLocks
 from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.admin_api.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check, ServiceKnown
@@ -70,7 +71,7 @@ class ServiceRuntime(ServiceKnown):
         self.history = StoredHistory(store)
         self.payloads = OwnPayloads(store)
         self.values = StoredArguments(self)
-        self.names = ActorNames(self)
+        self.names, self.repeating = ActorNames(self), NamedLocks()
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
         self.traces = traces_for(config.settings.tracing, store)
@@ -91,7 +92,7 @@ class ServiceRuntime(ServiceKnown):
         log = self._stored.durable_log
         if self.traces is not None:
             log.tell = self.traces.beside(log.tell)
-        restored = await asyncio.to_thread(log.restored)
+        restored = await asyncio.to_thread(log.restored, self.clock.now(), self.settings.submission_interval_s)
         agents = await asyncio.to_thread(self._stored.agents.agents)
         identity = await asyncio.to_thread(self._stored.agents.identity)
         waiting = []
@@ -189,9 +190,9 @@ class ServiceRuntime(ServiceKnown):
         self.check_that_it_goes_on()
         if self.store.trouble is not None:
             raise ServiceUnavailableError(
-                f"{item_id} cannot be written now. {self.store.trouble}",
+                f"{item_id} cannot be written now, and is accepted when it can be. {self.store.trouble}",
                 task_id=item_id,
-                next_step="submit it again, with the same id",
+                next_step="submit it again, with the same id, or look whether it is there when there is room",
             )
 
     async def _take_one(self, wanted: Wanted, blobs: Mapping[str, bytes], *, maybe_known: bool) -> Item:

@@ -18,9 +18,10 @@ ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
 
 
 def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
-    """On the loop: how many wait, as of the last commit; only those of this owner, if one is given. Lanes are those of
-    the brain at this moment, of everybody."""
-    waiting = [one for one in counts if one.state in WAITING and owner in (None, one.owner)]
+    """On the loop: how many wait, and how many are past that, as of the last commit; only those of this owner, if one
+    is given. Lanes are those of the brain at this moment, of everybody."""
+    seen = [one for one in counts if owner in (None, one.owner)]
+    waiting = [one for one in seen if one.state in WAITING]
     by_state, by_kind, by_owner = _sums(waiting, "state"), _sums(waiting, "kind"), _sums(waiting, "owner")
     lanes = runtime.machine.queue_depths() if owner is None else {}
     return {
@@ -28,6 +29,7 @@ def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | N
         "states": by_state,
         "kinds": by_kind,
         "owners": by_owner,
+        "on_clusters": _sums((one for one in seen if one.state in ON_A_CLUSTER), "state"),
         "lanes": [{"queue": lane.queue, "cluster": lane.cluster, "waiting": count} for lane, count in lanes.items()],
     }
 

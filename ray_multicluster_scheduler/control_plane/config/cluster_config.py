@@ -18,6 +18,10 @@ from ray_multicluster_scheduler.control_plane.config.settings import Strict
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _NOT_FOR_PLACEMENT = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
+_REACHED_BY = (
+    *("dashboard", "head_address", "auth_token", "auth_token_path", "tls"),
+    *("carrier", "python", "agent_port", "agent_address", "connector_python"),
+)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -76,7 +80,8 @@ class ClusterConfig(Strict):
     @classmethod
     def _name_is_usable(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError(f"{value!r} is no name for a cluster: use letters, digits, '_', '-' and '.', at most 63")
+            rule = "begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 63"
+            raise ValueError(f"{value!r} is no name for a cluster: {rule}")
         return value
 
     @field_validator("head_address", "agent_address")
@@ -144,6 +149,11 @@ class ClusterConfig(Strict):
         """The part without secrets that placement needs."""
         fields = self.model_dump(exclude=_NOT_FOR_PLACEMENT)
         return ClusterMetadata.from_dict(fields)
+
+    def reached_like(self, other: ClusterConfig) -> bool:
+        """Does nothing differ that says how it is reached, and by which agent? Then a link of the other is one of this,
+        too."""
+        return all(getattr(self, key) == getattr(other, key) for key in _REACHED_BY)
 
     def resolve_token(self, environ: Mapping[str, str] = os.environ) -> str | None:
         """The token as it is now; look it up at each use and do not keep it. Raises ConfigurationError."""

@@ -90,8 +90,12 @@ def complaint(
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'weight'?)``, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = difflib.get_close_matches(word, list(known), n=5, cutoff=0.6)
+    if not close:
+        return ""
+    # Whoever wrote auth_token_file has not merely written too much of auth_token: auth_token_path is nearer.
+    longer = [one for one in close if word.startswith(f"{close[0]}_") and one.startswith(f"{close[0]}_")]
+    return f" (did you mean {(longer or close)[0]!r}?)"
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 
-SAME_CLUSTER, NO_CARRIER = "SAME_CLUSTER", "NO_CARRIER"
+SAME_CLUSTER, NO_CARRIER, NO_TOKEN = "SAME_CLUSTER", "NO_CARRIER", "CLUSTER_MISCONFIGURED"
 
 
 class Doubt(NamedTuple):
@@ -24,7 +25,7 @@ class Doubt(NamedTuple):
 
 def doubts(clusters: Sequence[ClusterConfig]) -> list[Doubt]:
     """Nobody is asked."""
-    return [*_same_address(clusters), *_no_jobs_there(clusters)]
+    return [*_same_address(clusters), *_no_jobs_there(clusters), *_no_token(clusters)]
 
 
 def same_cluster(names: Sequence[str], by: str) -> Doubt:
@@ -69,3 +70,12 @@ def _no_jobs_there(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
                 "or where else its Jobs API is, if it has one",
                 NO_CARRIER,
             )
+
+
+def _no_token(clusters: Iterable[ClusterConfig]) -> Iterator[Doubt]:
+    """A token is looked up at each use, so that it may come later; until then nothing can go there."""
+    for one in clusters:
+        try:
+            one.resolve_token()
+        except ConfigurationError as error:
+            yield Doubt((one.name,), error.message.rstrip("."), error.next_step or "", NO_TOKEN)

@@ -26,5 +26,9 @@ def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
             f"An owner has no limit {key[:100]!r}{did_you_mean(key, _KNOWN)}.", next_step=f"use {', '.join(_KNOWN)}"
         )
     why = first["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
-    next_step = "give a number above 0" if key == "weight" else "give a number, or null (None) for no limit"
+    next_step = (
+        "give a number above 0"
+        if key == "weight"
+        else "give a number, or for no limit none (null in JSON, None in Python)"
+    )
     raise ConfigurationError(f"{key} is {str(first['input'])[:100]!r}: {why}.", next_step=next_step)

@@ -32,6 +32,7 @@ def connect(path: Path, *, vfs: str | None = None, writes: bool) -> apsw.Connect
     if writes:
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
+        connection.pragma("secure_delete", "fast")  # what is forgotten is overwritten where its page is written anyway
         if sys.platform == "darwin":
             connection.pragma("fullfsync", True)
             connection.pragma("checkpoint_fullfsync", True)

@@ -109,6 +109,10 @@ class Store(Protocol):
 
     def fleet(self) -> FleetNow: ...
 
+    def sent_since(self, at: float) -> list[tuple[str, str, float]]:
+        """Of what was first sent to a cluster since then and is over: for each kind and cluster the id of the last one,
+        where it was sent, and when; of gangs each one, since they may be of tasks or of actors."""
+
     def settings(self, begin: str) -> dict[str, bytes]:
         """Those whose keys begin so."""
 

@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.store.blob_files import sync_folder
 
 TOKEN_FILE = "token"  # nosec B105 # the name of the file
 _MOST_BYTES = 4096
@@ -46,6 +45,8 @@ def read_private(path: Path) -> str:
 
 def write_private(path: Path, text: str) -> None:
     """Durable when this returns, all of it or nothing; what was there before is replaced. Raises OSError."""
+    from ray_multicluster_scheduler.control_plane.store.blob_files import sync_folder  # noqa: PLC0415 - not for who reads
+
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -41,6 +41,12 @@ class Sealer:
         """The same as it was; :data:`LOST` is in the place of what cannot be opened."""
         return _each_sealed(value, self._open)
 
+    def check(self) -> None:
+        """Raises StoreError if there is a key that cannot be used: what it would open is not lost, but not to be had
+        before somebody mends that. That there is none is for others to judge."""
+        if self._fernet is None:
+            self._fernet = self._key(make=False)
+
     def _seal(self, text: str | float) -> dict[str, str]:
         if self._fernet is None:
             self._fernet = self._key(make=True)
@@ -70,9 +76,9 @@ class Sealer:
                 return Fernet(read_private(self._path))
         except (ConfigurationError, OSError, ValueError) as error:
             raise StoreError(
-                f"The key in {self._path}, for secrets among environment variables, cannot be used: {error}",
+                f"The key in {self._path}, for secrets that are written down, cannot be used: {error}",
                 next_step="restore that file from a backup, for its owner alone, or remove it: then what is accepted "
-                "and not over cannot be started if it has secrets",
+                "and not over cannot be started if it has secrets, and agents that run cannot come back",
             ) from error
 
 

@@ -213,6 +213,10 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.fleet()
 
+    def sent_since(self, at: float) -> list[tuple[str, str, float]]:
+        with sentences(self.path):
+            return [(item_id, cluster, when) for item_id, cluster, when in self._reader.rows("sent_since", (at,))]
+
     def settings(self, begin: str) -> dict[str, bytes]:
         with sentences(self.path):
             return dict(self._reader.rows("settings", {"begin": begin}))

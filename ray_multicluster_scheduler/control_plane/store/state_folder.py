@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeGuard
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder
 
 DATABASE = "rmcs.db"
 _LOCK = "server.json"
@@ -43,20 +42,23 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigurationError if somebody has it, or it cannot be used."""
+        from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder  # noqa: PLC0415 - not to look
+
         self.path = path
         try:
             make_folder(path)
             self._file = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigurationError(
-                f"The state folder {path} cannot be used: {error.strerror}.",
-                next_step="give another one with --state or RMCS_HOME",
-            ) from error
+            raise _unusable(path, error) from error
         if not self._lock():
             os.close(self._file)
             raise _taken(path) from None
         (path / _STOP).unlink(missing_ok=True)  # said to one before us, who may have had the same number
-        self.tell()
+        try:
+            self.tell()
+        except OSError as error:  # of a full disk, say
+            os.close(self._file)
+            raise _unusable(path, error) from error
 
     def _lock(self) -> bool:
         """Whoever only looks who has it holds it for a moment, too, and says nothing of itself."""
@@ -72,10 +74,10 @@ class StateFolder:
                 return True
 
     def tell(self, **about: Any) -> None:
-        """What others may want to know of who has it, such as its address."""
+        """What others may want to know of who has it, such as its address. They may read it at any moment: what was
+        longer before is filled up with spaces, so that there is never nothing to read."""
         text = json.dumps({"pid": os.getpid(), **about}).encode()
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, text, 0)
+        os.pwrite(self._file, text.ljust(os.fstat(self._file).st_size), 0)
 
     def how_to_stop(self) -> Stop:
         """What whoever stops us wants; told once."""
@@ -181,6 +183,13 @@ def _lives(pid: object) -> bool:
     except PermissionError:
         return True  # somebody else's
     return True
+
+
+def _unusable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"The state folder {path} cannot be used: {error.strerror}.",
+        next_step="give another one with --state or RMCS_HOME",
+    )
 
 
 def _taken(path: Path) -> ConfigurationError:

@@ -37,7 +37,7 @@ STALE_AFTER_INTERVALS = 3
 
 
 _UNSEEN = frozenset(
-    {"asked_at", "checked_at", "checking", "refreshing", "silent_since"}  # no view shows them
+    {"asked_at", "checked_at", "checking", "ended_by_restart", "refreshing", "silent_since"}  # no view shows them
     | {"heard_at", "snapshot_heard_at"}  # nor these, once something was heard and while a link tells of every change
 )
 _NEVER = object()
@@ -80,6 +80,7 @@ class ClusterState:
         self.asked_at: float | None = None
         self.dashboard_silence: SnapshotTrouble | None = None  # since then; the link is another matter
         self.head_silent_since: float | None = None  # by the word of its agent
+        self.ended_by_restart: frozenset[tuple[str, int]] = frozenset()  # attempts that were there when it was told of
         self.checking = False
         self.checked_at: float | None = None
         self.heard_at: float | None = None  # in any way
@@ -169,8 +170,7 @@ class ClusterState:
         self.python_version = snapshot.python_version or self.python_version
         self.ray_version = snapshot.ray_version or self.ray_version
         self.refreshing = False
-        if self.refresh_failed is not None:
-            self.breaker.record_success()
+        self.breaker.record_answer()
         self.head_silent_since = None  # whoever saw this had it from the head
         if snapshot.source == "http":
             self.dashboard_silence = None
@@ -182,11 +182,13 @@ class ClusterState:
         self.dashboard_silence = SnapshotTrouble(since, sentence, permanent=False)
         return since
 
-    def heard_nothing(self, sentence: str, *, permanent: bool, now: float) -> None:
+    def heard_nothing(self, sentence: str, *, permanent: bool, now: float, awaited: bool = False) -> None:
+        """It did not answer; ``awaited``: it could not be asked, since its link is down, which is known already."""
         self.refreshing = False
-        self.refresh_failed = SnapshotTrouble(now, sentence, permanent)
+        self.refresh_failed = SnapshotTrouble(now, sentence, permanent, awaited)
         self.silent_since = now if self.silent_since is None else self.silent_since
-        self.breaker.record_failure(now, f"asked what is free: {sentence}")
+        if not awaited:
+            self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources
-from ray_multicluster_scheduler.common.model.resources import fits, minus
+from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 
 LinkState = Literal["none", "up", "down"]
 
@@ -193,7 +193,10 @@ class ClusterView:
         spreads = kind in ("job", "gang")
         rooms = [self.free if spreads else self.most_free]
         if self.new_node is not None:
-            rooms.append(self.new_node.room(endless=spreads))
+            room = self.new_node.room(endless=spreads)
+            if kind == "job" and not isinstance(room, Endless):
+                room = plus(room, self.free)  # where its entrypoint may go
+            rooms.append(room)
         return rooms
 
     @lazy

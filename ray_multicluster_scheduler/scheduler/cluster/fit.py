@@ -28,7 +28,7 @@ def find_place(
     parts = _find_room(task, nodes)
     if parts is not None or new_node is None or any(node.free is None for node in nodes):
         return parts
-    return {NEW_NODE: need} if new_node.takes(need, whole=_whole(task, nodes)) else None
+    return _with_new_node(task, nodes, new_node)
 
 
 def has_room(task: TaskDescription, cluster: ClusterView) -> bool:
@@ -62,13 +62,16 @@ def _find_room(task: TaskDescription, nodes: Sequence[NodeView]) -> dict[str, Re
     return spread(need, known, task.entrypoint_resources) if task.kind == "job" else None
 
 
-def _whole(task: TaskDescription, nodes: Sequence[NodeView]) -> Resources | None:
-    """What of it needs a new node for itself; None: all of it does. A job's entrypoint may have room on a node that is
-    there, and only the rest of the job needs more."""
-    if not may_spread(task):
-        return None
-    whole = task.entrypoint_resources
-    return {} if whole and best_node(whole, nodes) is not None else whole
+def _with_new_node(task: TaskDescription, nodes: Sequence[NodeView], new_node: NewNode) -> dict[str, Resources] | None:
+    """What waits for the new node, and what does not. Ray starts the entrypoint of a job at once where there is room
+    for it, and only the rest of the job needs more nodes; one that asks for nothing runs on the head, which is not
+    booked."""
+    need, whole = task.placement, task.entrypoint_resources
+    there = best_node(whole, nodes) if whole else None
+    if there is not None:
+        rest = {name: amount for name, amount in minus(need, whole).items() if amount > _NOTHING_LEFT}
+        return {there: whole, NEW_NODE: rest} if new_node.takes(rest, whole={}) else None
+    return {NEW_NODE: need} if new_node.takes(need, whole=whole if may_spread(task) else None) else None
 
 
 def find_places(gang: GangDescription, nodes: Iterable[NodeView]) -> dict[str, Resources] | None:

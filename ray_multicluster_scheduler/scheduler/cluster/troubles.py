@@ -16,6 +16,8 @@ class SnapshotTrouble:
     at: float
     sentence: str
     permanent: bool
+    awaited: bool = False
+    """It could not be asked: its link is down, or its agent has yet to come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,20 @@ def link_trouble(failed: LinkTrouble, now: float) -> Trouble | None:
     if now >= failed.until:
         return None
     trouble = failed.trouble
-    again = "" if trouble.hopeless else f" It is tried again in {failed.until - now:.0f} s."
-    return replace(trouble, sentence=f"no link for tasks could be made: {trouble.sentence}{again}")
+    sentence = f"no link for tasks could be made: {trouble.sentence}"
+    if not trouble.hopeless:
+        sentence = f"{sentence.removesuffix('.')}. It is tried again in {failed.until - now:.0f} s."
+    return replace(trouble, sentence=sentence)
 
 
 def unreachable(failed: SnapshotTrouble, breaker: CircuitBreaker, now: float) -> Trouble:
-    """Nothing was ever heard of it."""
+    """Nothing was ever heard of it, in the life of this process."""
+    if failed.awaited:
+        return Trouble(reasons.CLUSTER_UNKNOWN, failed.sentence, at=failed.at)
     sentence = f"it has not answered since it was added: {failed.sentence}"
     if breaker.state(now) is BreakerState.OPEN:
-        sentence += f" It is not asked again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
+        again = f"It is not asked again for {_recovers_in(breaker, now):.0f} s ({_in_a_row(breaker)})."
+        sentence = f"{sentence.removesuffix('.')}. {again}"
     return Trouble(reasons.CLUSTER_UNREACHABLE, sentence, hopeless=True, at=failed.at)
 
 

@@ -26,6 +26,15 @@ class AgentAddress:
     def loopback(self) -> bool:
         return is_loopback(self.host)
 
+    @property
+    def tls(self) -> bool:
+        """Must what goes there be encrypted?"""
+        return self != NOWHERE and not self.loopback
+
+
+NOWHERE = AgentAddress("", 0, "", 0)
+"""Of agents that are dialled: there is no port of ours at which they, or who claims to be one, could come in."""
+
 
 def agent_address(listen: str, advertise: str, dashboard: str, cluster: str) -> AgentAddress:
     """Resolve `agent_listen` and `agent_advertise` for one cluster. Raises ConfigurationError."""

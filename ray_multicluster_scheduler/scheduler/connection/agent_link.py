@@ -57,7 +57,7 @@ class AgentLink:
         self._is_over, self._end_agent, self._of_before = is_over, end_agent, of_before
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
-        self._can_send = asyncio.Event()
+        self._can_send, self._snapshot_came, self._disconnected = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._values = ValueDesk(cluster, agent, self._send)
         self._calls = CallDesk(cluster, listener, self._send, self._values, of_before=of_before)
         self._unclaimed_s, self._away_s = unclaimed_s, away_s
@@ -65,10 +65,7 @@ class AgentLink:
         self._knows_that_we_leave, self.back = asyncio.Event(), asyncio.Event()
         """``back``: it has said something since it was let in, so it knows that it was."""
         self._last_contact = self._last_word = time.monotonic()
-        self._given_up = False
         self._last_snapshot: ResourceSnapshot | None = None
-        self._snapshot_came = asyncio.Event()
-        self._disconnected = asyncio.Event()
         self._at_rest: asyncio.StreamWriter | None = None
         """Of the connection, while it has nothing to write: what is small need not wait for the next round."""
         self._pongs: dict[float, asyncio.Future[None]] = {}
@@ -76,7 +73,7 @@ class AgentLink:
         self._serving: asyncio.Task[None] | None = None
         self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
-        self.closing = self.hung_up = False
+        self._given_up = self.closing = self.hung_up = False
         self.last_used = time.monotonic()
         if of_before:
             self._spawn(self._watch_the_silent())
@@ -102,6 +99,11 @@ class AgentLink:
     @property
     def idle_s(self) -> float:
         return 0.0 if len(self._calls) or len(self._values) else time.monotonic() - self.last_used
+
+    @property
+    def is_empty(self) -> bool:
+        """It is there, and has nothing that anybody may still want, nor the process after ours."""
+        return self.connected and not (self.closing or len(self._calls) or len(self._values) or self._calls.of_before)
 
     @property
     def awaited_s(self) -> float | None:
@@ -177,9 +179,7 @@ class AgentLink:
                 _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
         self._end(sentence)
         self._calls.drop_unclaimed()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.park()
 
     async def announce(self, away_s: float) -> bool:
         """Tell the agent that we stop, and that it takes so long until the next process is there. Did it hear it?"""

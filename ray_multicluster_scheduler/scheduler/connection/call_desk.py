@@ -49,9 +49,18 @@ class CallDesk:
         self._protocol = PROTOCOL_VERSION
         self._unheard: set[Key] = set()
         """Answers to calls of methods that were told, and not heard by whoever made them."""
+        self._unkept = 0
+        """Messages with answers that were told, and are not durable yet."""
 
     def __len__(self) -> int:
-        return len(self._owed) + (0 if self._unclaimed is None else len(self._unclaimed))
+        """What the agent still has for us: calls that are owed, and answers that it alone has for certain."""
+        unclaimed = 0 if self._unclaimed is None else len(self._unclaimed)
+        return len(self._owed) + len(self._unheard) + self._unkept + unclaimed
+
+    @property
+    def of_before(self) -> bool:
+        """It may have what the process before ours asked for, without our knowing of it yet."""
+        return self._unclaimed is not None
 
     # What is asked for ----------------------------------------------------------------------------------
 
@@ -205,7 +214,12 @@ class CallDesk:
             self._owed.settle(key)
             self._listener.finished(self._cluster, answer)
         if keys:
-            self._listener.when_kept(lambda: self._send(m.ACK, {"keys": keys}, lazy=True))
+            self._unkept += 1
+            self._listener.when_kept(lambda: self._kept(keys))
+
+    def _kept(self, keys: list[Key]) -> None:
+        self._unkept -= 1
+        self._send(m.ACK, {"keys": keys}, lazy=True)
 
     def _until_heard(self, key: Key) -> bool:
         def forget() -> None:

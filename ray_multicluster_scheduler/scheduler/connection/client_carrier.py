@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class ClientCarrier:
             "carrier": "ray_client",
             "first_join_s": _FIRST_JOIN_S,
         }
+        connector_python(self._configs(link.cluster), self._settings)  # raises, if there is none
         process = self._start(link.cluster, link.agent, invitation.port, join)
         ended = asyncio.ensure_future(process.wait_ended())
         try:
@@ -65,8 +67,8 @@ class ClientCarrier:
             await asyncio.wait(either, timeout=JOIN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
             if link.joined.done():
                 return
-            failure = Failure(o.UNREACHABLE, f"the gateway did not join within {JOIN_TIMEOUT_S:g} s")
-            raise self._problem(link.cluster, ended.result() if ended.done() else failure)
+            late = f"the gateway did not join within {JOIN_TIMEOUT_S:g} s: its connector was to {process.phase}"
+            raise self._problem(link.cluster, ended.result() if ended.done() else Failure(o.UNREACHABLE, late))
         finally:
             ended.cancel()
 
@@ -76,20 +78,22 @@ class ClientCarrier:
     def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
         try:
             self._start(agent.cluster, agent.agent, port, None, agent.session)
-        except (LinkProblem, KeyError) as error:  # a cluster that left the configuration, or cannot be asked any more
-            _log.warning("agent %s of cluster %s cannot be reached: %s", agent.agent, agent.cluster, error)
+        except KeyError:
+            _log.warning("agent %s: cluster %s is not in the configuration any more", agent.agent, agent.cluster)
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
         process = self._processes.get(agent)
         if process is None or process.gone is None:
             return None
-        if process.session and process.gone.session == process.session:
+        if process.session and process.gone.session != process.session:
+            return RESTARTED
+        if process.gone.dead:
             return f"its actor is gone: {process.gone.why or 'Ray does not say why'}"
-        return RESTARTED
+        return None  # it may be on a node that is only cut off, so the lease decides
 
     async def end(self, cluster: str, agent: str) -> None:
         process = self._processes.get(agent)
-        if process is None or process.gone is not None or await process.kill_gateway():
+        if process is None or process.gone is not None or not process.may_be_there or await process.kill_gateway():
             return
         _log.info("the gateway %s of cluster %s could not be ended; its lease ends it", agent, cluster)
 
@@ -99,6 +103,9 @@ class ClientCarrier:
         if process is None:
             raise ClusterConnectionError(f"there is no connector of {agent}.")
         return await process.ask(order, **more)
+
+    async def dial_no_more(self) -> None:
+        """Connectors dial our port, and that is closed by now."""
 
     async def let_go(self, agent: str) -> None:
         process = self._processes.pop(agent, None)
@@ -112,7 +119,6 @@ class ClientCarrier:
         self, cluster: str, agent: str, port: int, join: dict[str, object] | None, session: str = ""
     ) -> ConnectorProcess:
         config = self._configs(cluster)
-        python = connector_python(config, self._settings)
         find = o.Order(
             cluster=cluster,
             agent=agent,
@@ -126,11 +132,16 @@ class ClientCarrier:
         order = find if join is None else replace(find, join=join)
 
         def command() -> Command:
-            return Command([python, "-u", str(_BOOT)], connector_environment(os.environ, config.resolve_token()))
+            nonlocal config
+            with suppress(KeyError):  # one that leaves the configuration is reached as before, until its link is over
+                config = self._configs(cluster)
+            python = connector_python(config, self._settings)
+            environment = connector_environment(os.environ, config.resolve_token())
+            return Command([python, "-u", str(_BOOT)], environment, config.head_address)
 
         self._processes[agent] = process = ConnectorProcess(order, find, command, session=session)
         return process
 
     def _problem(self, cluster: str, failure: Failure) -> LinkProblem:
         python = connector_python(self._configs(cluster), self._settings)
-        return from_connector(cluster, python, failure.code, failure.sentence)
+        return from_connector(cluster, python, failure.code, failure.sentence, failure.next_step)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
+from ray_multicluster_scheduler.scheduler.connection.dashboard_http import Timeouts
 
+_LIMITS = Timeouts()
 Ask = Callable[..., Awaitable[Any]]
 
 
@@ -28,9 +31,14 @@ class ClientPackages:
     async def upload_package(self, uri: str, source: Path | bytes) -> None:
         """The connector reads the file: megabytes do not belong into a pipe of short lines."""
         if isinstance(source, Path):
-            await self._ask(o.PUT_PACKAGE, uri=uri, path=str(source))
+            await self._put(uri, str(source), (await asyncio.to_thread(source.stat)).st_size)
             return
         with tempfile.NamedTemporaryFile(prefix="rmcs-package-") as file:
             file.write(source)
             file.flush()
-            await self._ask(o.PUT_PACKAGE, uri=uri, path=file.name)
+            await self._put(uri, file.name, len(source))
+
+    async def _put(self, uri: str, path: str, size: int) -> None:
+        """As patient as for a dashboard."""
+        patience_s = _LIMITS.upload_base + _LIMITS.upload_per_mib * size / 1024**2
+        await self._ask(o.PUT_PACKAGE, patience_s=patience_s, uri=uri, path=path)

@@ -266,7 +266,7 @@ def _checked(submission_id: str, cluster: str) -> str:
             f"{submission_id!r} cannot be the id of a Ray job on cluster {cluster}.",
             task_id=submission_id,
             cluster=cluster,
-            next_step="use letters, digits, '_', '-' and '.', at most 200 of them",
+            next_step="begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 200 in all",
         )
     return submission_id
 

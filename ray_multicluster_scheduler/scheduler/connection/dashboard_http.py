@@ -133,11 +133,12 @@ class DashboardHttp:
     async def websocket(self, path: str) -> aiohttp.ClientWebSocketResponse:
         """Open a WebSocket; the caller closes it. Raises DashboardProblem."""
         limit_s = self.timeouts.small
-        opening = self._open().ws_connect(
-            self.url + path, headers=self._headers(), max_msg_size=MAX_ANSWER_BYTES, timeout=_WS_TIMEOUT
-        )
+        session, headers = self._open(), self._headers()
         try:
-            return await asyncio.wait_for(opening, limit_s)
+            async with asyncio.timeout(limit_s):
+                return await session.ws_connect(
+                    self.url + path, headers=headers, max_msg_size=MAX_ANSWER_BYTES, timeout=_WS_TIMEOUT
+                )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise from_exception(self.name, self.url, error, limit_s=limit_s) from error
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.tls_pem import mutual
+from ray_multicluster_scheduler.common.tls_pem import dialling, is_shown
 
 _log = get_logger(__name__)
 _CONNECT_TIMEOUT_S = 3.0
@@ -19,12 +18,21 @@ Admit = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 
 
 class Dialler:
-    """Of one agent, which shows the key ``pem`` at one of ``addresses``. Begins at once; ``stop`` ends it."""
+    """Of one agent, to which we show the key ``pem``, and which shows the certificate of this ``fingerprint`` at one of
+    ``addresses``; those are asked for each time, as the configuration may have changed. Begins at once; ``stop`` ends
+    it."""
 
-    def __init__(self, agent: str, addresses: Sequence[tuple[str, int]], pem: str, admit: Admit) -> None:
+    def __init__(
+        self,
+        agent: str,
+        addresses: Callable[[], Sequence[tuple[str, int]]],
+        pem: str,
+        fingerprint: str,
+        admit: Admit,
+    ) -> None:
         self._agent, self._admit = agent, admit
-        self.addresses, self.identity = tuple(addresses), pem
-        self._tls = mutual(ssl.PROTOCOL_TLS_CLIENT, pem)
+        self._addresses, self.identity, self.fingerprint = addresses, pem, fingerprint
+        self._tls = dialling(pem)
         self.problem = ""
         """Why nobody was reached the last time, as part of a sentence."""
         self._work = asyncio.create_task(self._dial())
@@ -37,7 +45,11 @@ class Dialler:
     async def _dial(self) -> None:
         tries = 0
         while True:
-            writer = await self._connection()
+            try:
+                writer = await self._connection()
+            except Exception as error:  # noqa: BLE001 - whatever it was: nobody else would ever dial it again
+                self.problem, writer = f"{type(error).__name__}: {error}", None
+                _log.exception("dialling agent %s failed in a way that was not foreseen", self._agent)
             if writer is not None:
                 tries = 0
                 with suppress(OSError):  # however it ends, it is dialled again
@@ -48,12 +60,16 @@ class Dialler:
     async def _connection(self) -> asyncio.StreamWriter | None:
         """One that its link has; None if there is none to be had now."""
         problems = []
-        for host, port in self.addresses:
+        for host, port in self._addresses():
             try:
-                opening = asyncio.open_connection(host, port, ssl=self._tls)
-                reader, writer = await asyncio.wait_for(opening, _CONNECT_TIMEOUT_S)
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                    reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
             except (OSError, TimeoutError) as error:
                 problems.append(f"{host}:{port} ({type(error).__name__}: {str(error) or 'no answer in time'})")
+                continue
+            if not is_shown(writer.get_extra_info("ssl_object"), self.fingerprint):
+                writer.transport.abort()
+                problems.append(f"{host}:{port} (somebody answers, but not with the key of our agent)")
                 continue
             if await self._admit(reader, writer):
                 self.problem = ""

@@ -64,6 +64,9 @@ class JobCarrier:
         except ClusterConnectionError as error:
             _log.info("agent %s could not be stopped (%s); its lease ends it", agent, error)
 
+    async def dial_no_more(self) -> None:
+        """They dial by themselves, and our port is closed by now."""
+
     async def let_go(self, agent: str) -> None:
         """There is nothing of it here."""
 

@@ -12,8 +12,10 @@ class RememberedAgent:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
     A ``fresh`` one has not joined yet: it has a one-time ``token``, and was given nothing. It was told to go on for
     ``away_s`` without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written
-    down. It came by ``carrier``, into the Ray session ``session`` ("": not written down). One that is dialled
-    ``listens`` at one of these addresses, and shows the key ``identity``."""
+    down. It came by ``carrier``, for the reason ``why``, into the Ray session ``session`` ("": not written down). One
+    that is dialled ``listens`` at one of these addresses, is shown our key ``identity``, and shows a certificate with
+    this ``fingerprint``. ``reached_at`` is where its cluster was then: who answers at another address may be another
+    cluster ("": not written down)."""
 
     cluster: str
     agent: str
@@ -29,10 +31,17 @@ class RememberedAgent:
     session: str = ""
     listens: tuple[tuple[str, int], ...] = ()
     identity: str = ""
+    fingerprint: str = ""
+    reached_at: str = ""
+    why: str = ""
 
     def longer_s(self, lease_s: float) -> float:
         """By so much its lease is longer than this one, if it is."""
         return max(0.0, self.lease_s - lease_s)
+
+    def age(self) -> tuple[int, ...]:
+        """The numbers at the end of its name: that of the process that started it, and its own."""
+        return tuple(int(part) for part in self.agent.rsplit("-", 2)[1:] if part.isdecimal())
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

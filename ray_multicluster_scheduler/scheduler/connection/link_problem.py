@@ -64,10 +64,11 @@ def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) 
             "can reach, and open that port",
         )
     if m.LISTEN_FAILED in log:
+        where = _after(m.LISTEN_FAILED, log)
         return LinkProblem(
-            f"the agent in cluster {cluster!r} started, but cannot listen at {_after(m.LISTEN_FAILED, log)}.",
+            f"the agent in cluster {cluster!r} started, but cannot listen at {where.removeprefix(m.TAKEN).strip()}.",
             code="AGENT_CANNOT_LISTEN",
-            permanent=True,
+            permanent=not where.startswith(m.TAKEN),
             cluster=cluster,
             next_step=f"give cluster {cluster!r} another agent_port, or none, and any free port is taken",
         )
@@ -102,6 +103,11 @@ GIVE_CONNECTOR = (
     "set connector_python to a Python on this machine that has the cluster's version of Ray, or install the extra: "
     "pip install 'ray_multicluster_scheduler[ray]'"
 )
+IS_NO_CONNECTOR = (
+    "see whether connector_python is the path of a Python on this machine that has the cluster's version of Ray, such "
+    "as /opt/ray/bin/python; it is tried again"
+)
+"""Of one that never said a word: every Python says what it is about to do before it does anything else."""
 OF_CONNECTORS: dict[str, tuple[bool, str]] = {
     "HEAD_UNREACHABLE": (False, "check that the cluster is up, and that head_address is where its Ray Client listens"),
     "NOT_A_RAY_CLIENT": (True, "set head_address to the Ray Client port of the head (by default 10001)"),
@@ -112,15 +118,15 @@ OF_CONNECTORS: dict[str, tuple[bool, str]] = {
 }
 
 
-def from_connector(cluster: str, python: str, code: str, sentence: str) -> LinkProblem:
+def from_connector(cluster: str, python: str, code: str, sentence: str, next_step: str = "") -> LinkProblem:
     """What a connector that could not bring a gateway to its cluster said; ``python`` ran it."""
-    permanent, next_step = OF_CONNECTORS[code]
+    permanent, usual = OF_CONNECTORS[code]
     return LinkProblem(
         f"cluster {cluster!r} cannot be reached by Ray Client ({python}): {sentence}.",
         code=code,
         permanent=permanent,
         cluster=cluster,
-        next_step=next_step,
+        next_step=next_step or usual,
     )
 
 

@@ -12,11 +12,17 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agent_address import NOWHERE, AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AgentLauncher, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
-from ray_multicluster_scheduler.scheduler.connection.carrier import Carrier, CarrierChoice, CarrierName, Choices
+from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener, AgentReception
+from ray_multicluster_scheduler.scheduler.connection.carrier import (
+    Carrier,
+    CarrierChoice,
+    Choices,
+    reached_at,
+    way_of,
+)
 from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
 from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
@@ -24,6 +30,7 @@ from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import Dial
 from ray_multicluster_scheduler.scheduler.connection.job_carrier import JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, PackageStore
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
@@ -59,15 +66,17 @@ class RayClientPool:
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
         self._control_plane = control_plane
-        launcher = AgentLauncher(control_plane, packages)
+        launcher = self._launcher = AgentLauncher(control_plane, packages)
         self._by_client = ClientCarrier(self._clusters_now, settings)
         self._carriers: dict[str, Carrier] = {
             "agent": JobCarrier(self._clusters_now, settings, jobs, launcher),
             "dial_in": DialInCarrier(self._clusters_now, settings, jobs, launcher),
             "ray_client": self._by_client,
         }
-        self._choices = Choices()
+        self._choices = Choices(clock)
         self._ports: dict[tuple[str, int], AgentListener] = {}
+        self._dialled = AgentReception(clock)
+        """Where those are let in that come to none of our ports."""
         self._identity: TlsIdentity | None = None
         self._links: dict[str, AgentLink] = {}
         self._starting: dict[str, asyncio.Task[AgentLink]] = {}
@@ -79,14 +88,19 @@ class RayClientPool:
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """The fleet changed; links that exist stay until they are closed."""
         self._clusters = dict(clusters)
+        self._choices.forget_all_but(self._clusters)
+        self._launcher.forget_all_but(self._clusters)
 
     def _clusters_now(self, cluster: str) -> ClusterConfig:
         return self._clusters[cluster]
 
     def carrier(self, cluster: str) -> CarrierChoice | None:
         """How tasks get there, and why that way; None if there is no way."""
+        config = self._clusters[cluster]
+        if self.existing(cluster) is not None and (way := self._choices.taken(config)) is not None:
+            return way
         try:
-            return self._choices.choose(self._clusters[cluster])
+            return self._choices.choose(config)
         except LinkProblem:
             return None
 
@@ -113,6 +127,10 @@ class RayClientPool:
     def starting_since(self, cluster: str) -> float | None:
         """Since when an agent is being started there, for which calls wait; None if none is."""
         return self._since.get(cluster) if cluster in self._starting else None
+
+    def other_control_planes(self, cluster: str) -> tuple[str, ...]:
+        """Those that had agents there when one of ours was last started."""
+        return self._launcher.others.get(cluster, ())
 
     def links(self) -> list[ClusterLink]:
         """Every link that is not over."""
@@ -152,20 +170,32 @@ class RayClientPool:
         self._ports.clear()
 
     async def park(self, away_s: float = 0.0) -> list[str]:
-        """Close the port and forget the links: the agents go on, and dial until their leases end. With ``away_s`` they
-        are told that they may go on for so much longer. Returns the clusters whose agents have heard it."""
+        """Close the port and forget the links: the agents go on, and dial until their leases end, but for those that
+        have nothing that the next process could want. With ``away_s`` all are told that they may go on for so much
+        longer. Returns the clusters whose agents have heard it."""
         for task in [*self._starting.values(), *self._farewells]:
             task.cancel()
         await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
-        told = await self._announce(away_s) if away_s else []
-        for port in self._ports.values():  # first: an agent that is let in again takes us for back
+        # Before anybody is told anything: an agent that is let in again takes us for back.
+        for port in self._ports.values():
             port.let_nobody_in()
+        await asyncio.gather(*(carrier.dial_no_more() for carrier in self._carriers.values()))
+        told = await self._announce(away_s) if away_s else await self._end_idle()
         await asyncio.gather(*(link.park() for link in self._links.values()))
         await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
         return told
+
+    async def _end_idle(self) -> list[str]:
+        """All at once. One that does not hang up in time stays known, and ends with its lease. Names nobody."""
+        idle = [link for link in self._links.values() if link.is_empty]
+        await asyncio.gather(*(link.close("the control plane stops, and there is nothing to be kept") for link in idle))
+        for link in idle:
+            if link.hung_up:
+                self._forget(link.agent)
+        return []
 
     async def _announce(self, away_s: float) -> list[str]:
         """Written before it is said: the next process must not take those for dead who know that they have time."""
@@ -191,22 +221,24 @@ class RayClientPool:
         way = self._choices.choose(config)
         while True:
             try:
-                return await self._launch(config, way.carrier)
+                link = await self._launch(config, way)
+                self._choices.took(config, way)
+                return link
             except LinkProblem as problem:
                 way = self._choices.other_way(config, way.carrier, problem)
                 _log.warning("%s Trying %s instead", problem.message, way.carrier)
 
-    async def _launch(self, config: ClusterConfig, by: CarrierName) -> AgentLink:
-        cluster, carrier = config.name, self._carriers[by]
+    async def _launch(self, config: ClusterConfig, way: CarrierChoice) -> AgentLink:
+        cluster, carrier = config.name, self._carriers[way.carrier]
         address = await asyncio.to_thread(carrier.address, config)  # it may ask the name service, which may be slow
-        port = self._port(address)
-        number = await port.start()
+        reception = self._reception(address)
+        number = await reception.start()
         agent = f"rmcs-agent-{self._control_plane}-{cluster}-{self._life}-{next(self._numbers)}"
         link = self._new_link(cluster, agent, carrier)
-        certificate = None if address.loopback else self._tls().certificate
-        token, secret = port.expect(cluster, agent, link)
+        certificate = self._tls().certificate if address.tls else None
+        token, secret = reception.expect(cluster, agent, link)
         invitation = JoinInvitation(
-            address.tell_host, address.tell_port or number, token, certificate, admit=port.admit
+            address.tell_host, address.tell_port or number, token, certificate, admit=reception.admit
         )
         known = RememberedAgent(
             cluster,
@@ -214,11 +246,13 @@ class RayClientPool:
             secret,
             address.host,
             number,
-            not address.loopback,
+            address.tls,
             token,
             lease_s=self._settings.lease_s,
             fresh=True,
-            carrier=by,
+            carrier=way.carrier,
+            why=way.why,
+            reached_at=reached_at(config, way.carrier),
         )
         try:
             await self._remember(known)
@@ -226,11 +260,11 @@ class RayClientPool:
             more = {"session": link.info.session_id, **carrier.remembers(agent)}
             await self._remember(replace(known, token="", fresh=False, **more))  # nosec B106 # it is forgotten here
         except BaseException:
-            port.forget(agent)
+            reception.forget(agent)
             await self._abandon(link, carrier)
             self._forget(agent)
             raise
-        self._keep(link, port, carrier)
+        self._keep(link, reception, carrier)
         return link
 
     async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
@@ -240,7 +274,7 @@ class RayClientPool:
         if identity is not None:
             self._identity = identity_from(identity)
         expected = []
-        for one in sorted(agents, key=_age):  # should there be two of a cluster, the newer one is its link
+        for one in sorted(agents, key=RememberedAgent.age):  # of two of a cluster, the newer one is its link
             carrier = self._carriers[one.carrier]
             if one.fresh:
                 self._forget(one.agent)
@@ -248,21 +282,26 @@ class RayClientPool:
                 continue
             tls = self._tls().context if one.tls else None
             place = (one.host, one.port if one.carrier == "agent" else 0)  # only such an agent knows where we were
-            port = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
+            reception = self._dialled
+            if one.carrier != "dial_in":
+                reception = self._ports.setdefault(place, AgentListener(*place, self._clock, tls))
             link = self._new_link(one.cluster, one.agent, carrier, of_before=one)
             self._known[one.agent] = one
-            port.expect_back(one.cluster, one.agent, link, one.secret)
-            self._keep(link, port, carrier)
-            expected.append((one, place, port))
+            if one.cluster in self._clusters:
+                self._choices.took(self._clusters[one.cluster], way_of(one))
+            reception.expect_back(one.cluster, one.agent, link, one.secret)
+            self._keep(link, reception, carrier)
+            expected.append((one, place, reception))
             if one.away_s:
                 self._beside(self._is_back(link, one))
-        for one, place, port in expected:
+        for one, place, reception in expected:
             carrier = self._carriers[one.carrier]
             try:
-                carrier.take_back(one, await port.start(), port.admit)
+                carrier.take_back(one, await reception.start(), reception.admit)
             except ConfigurationError as error:
                 _log.warning("agent %s of cluster %s cannot come back: %s", one.agent, one.cluster, error)
-                self._ports.pop(place, None)  # others are not to wait for it
+                if one.carrier != "dial_in":
+                    self._ports.pop(place, None)  # others are not to wait for it
                 self._beside(carrier.end(one.cluster, one.agent))
 
     async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:
@@ -289,11 +328,21 @@ class RayClientPool:
             heartbeat_s=self._settings.heartbeat_s,
             lease_s=self._settings.lease_s + longer_s,
             lost_after_s=self._settings.lost_after_s + longer_s,
-            is_over=lambda: carrier.is_over(cluster, agent),
+            is_over=lambda: self._is_over(carrier, cluster, agent),
             end_agent=lambda: carrier.end(cluster, agent),
             of_before=of_before is not None,
             away_s=0.0 if of_before is None else of_before.away_s,
         )
+
+    async def _is_over(self, carrier: Carrier, cluster: str, agent: str) -> str | None:
+        """Why it is known to be dead. That nobody knows it at another address than it was started at says nothing: that
+        may be another cluster. Then its lease decides."""
+        said = await carrier.is_over(cluster, agent)
+        known, config = self._known.get(agent), self._clusters.get(cluster)
+        if said != RESTARTED or known is None or config is None:
+            return said
+        elsewhere = known.reached_at not in ("", reached_at(config, known.carrier))
+        return None if elsewhere else said
 
     async def _remember(self, agent: RememberedAgent) -> None:
         if agent.tls:
@@ -305,29 +354,31 @@ class RayClientPool:
         self._known.pop(agent, None)
         self._memory.forget(agent)
 
-    def _keep(self, link: AgentLink, port: AgentListener, carrier: Carrier) -> None:
+    def _keep(self, link: AgentLink, reception: AgentReception, carrier: Carrier) -> None:
         self._links[link.cluster] = link
-        self._beside(self._after(link, port, carrier))
+        self._beside(self._after(link, reception, carrier))
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
 
-    async def _after(self, link: AgentLink, port: AgentListener, carrier: Carrier) -> None:
+    async def _after(self, link: AgentLink, reception: AgentReception, carrier: Carrier) -> None:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
         await link.over.wait()
-        port.forget(link.agent)
+        reception.forget(link.agent)
         if not link.hung_up:
             await carrier.end(link.cluster, link.agent)
         await carrier.let_go(link.agent)
         self._forget(link.agent)
 
-    def _port(self, address: AgentAddress) -> AgentListener:
+    def _reception(self, address: AgentAddress) -> AgentReception:
+        if address == NOWHERE:
+            return self._dialled
         for (host, number), port in self._ports.items():
             if host == address.host and address.port in (0, number):
                 return port
-        tls = None if address.loopback else self._tls().context
+        tls = self._tls().context if address.tls else None
         port = self._ports[address.host, address.port] = AgentListener(address.host, address.port, self._clock, tls)
         return port
 
@@ -342,8 +393,3 @@ class RayClientPool:
         if not link.hung_up:
             await carrier.end(link.cluster, link.agent)
         await carrier.let_go(link.agent)
-
-
-def _age(agent: RememberedAgent) -> tuple[int, ...]:
-    """By the numbers at the end of its name: that of the process that started it, and its own."""
-    return tuple(int(part) for part in agent.agent.rsplit("-", 2)[1:] if part.isdecimal())

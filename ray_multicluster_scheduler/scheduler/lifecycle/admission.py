@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import lru_cache
 
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
@@ -297,13 +298,19 @@ class Admission:
         if waiting < limit and most is not None:
             waiting, limit = self._waiting_of(task.owner), most
             of_all, name = f" of {task.owner}", f"owners: {task.owner}: max_queued"
-        return None if waiting < limit else (f"{waiting} items{of_all} wait already and {name} is {limit}", name)
+        many = f"1 item{of_all} waits" if waiting == 1 else f"{waiting} items{of_all} wait"
+        return None if waiting < limit else (f"{many} already and {name} is {limit}", name)
 
     def _refused_for_room(self, record: TaskRecord, now: float) -> bool:
         task, refusal = record.task, self.no_room_for(record.task)
         if refusal is None:
             return False
         sentence, name = refusal
+        order = (
+            ""
+            if name == "max_queue"
+            else f"; at a service by `rmcs owner set {shlex.quote(task.owner)} --max-queued N`"
+        )
         self._core.complete(
             record,
             TaskState.FAILED,
@@ -311,7 +318,7 @@ class Admission:
             now,
             f"{task.kind} {task.id} was refused: {sentence}.",
             error="QueueFullError",
-            next_step=f"submit it again later, or raise {name}",
+            next_step=f"submit it again later, or raise {name}{order}",
         )
         self._free_key(task)  # it may be submitted again
         return True

@@ -251,16 +251,27 @@ class Attempts:
         Where no link can be made, that is known already: refused tasks say nothing new, and jobs still get there.
         """
         state = self._core.registry.find(record.cluster)
-        if state is None:
+        if state is None or (code == codes.CLUSTER_RESTARTED and not self._is_another_restart(record, state)):
             return
         if failure is FailureClass.CLUSTER and state.link_trouble(now) is None:
-            state.breaker.record_failure(now, f"with a {record.task.kind}: {code or codes.FAILED[failure]}")
+            state.breaker.record_failure(
+                now, f"with {record.task.one_of_its_kind}: {codes.in_words(code or codes.FAILED[failure])}"
+            )
         elif failure is not FailureClass.CLUSTER and state.breaker.failures_in_a_row:
             state.breaker.record_success()
         else:
             return
         self._core.touched.add(state.name)
         self._scheduling.request()
+
+    def _is_another_restart(self, record: TaskRecord, state: ClusterState) -> bool:
+        """Is it the first to tell of this one? A restart ends all that is there, each of which will tell of it, at its
+        own time. It counts once: who says so is the cluster, which is back."""
+        if (record.task.id, record.attempt) in state.ended_by_restart:
+            return False
+        there = (self._core.records[task_id] for task_id in (*state.places.held, *state.places.ahead))
+        state.ended_by_restart = frozenset((one.task.id, one.attempt) for one in there)
+        return True
 
     def _judge_refusal(self, record: TaskRecord, event: DispatchRefused, now: float) -> None:
         """A job that is refused where the link is up tells of the dashboard only: tasks go on over the link."""
@@ -296,7 +307,7 @@ class Attempts:
         if again:
             delay = retry.backoff_s(self._core.settings.retry_backoff, record.task.id, record.attempt, failures)
             delay, when = retry.pause(delay, grace_s)
-            why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}; tried again in {when}"
+            why = f"attempt {record.attempt} on {record.cluster} failed: {sentence}{retry.AGAIN}{when}"
             self._core.transition(record, TaskState.RETRYING, code, why, now)
             self._core.out.set_timer(timers.retry_key(record.task.id), now + delay)
             return

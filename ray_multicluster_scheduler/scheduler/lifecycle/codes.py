@@ -49,3 +49,15 @@ FAILED = {
     "permanent": "CANNOT_SUCCEED",
 }
 """By the class of the last attempt's failure."""
+
+_IN_WORDS = {
+    FAILED["cluster"]: "contact with it was lost",
+    "CLUSTER_UNREACHABLE": "it could not be reached",
+    "LINK_CLOSED": "its link was closed",
+    CLUSTER_RESTARTED: "it was restarted",
+}
+
+
+def in_words(code: str) -> str:
+    """How a cluster failed, for the middle of a sentence."""
+    return f"{_IN_WORDS.get(code, 'it failed')} ({code})"

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,15 @@ class SnapshotTaken:
 class SnapshotFailed:
     """A cluster did not answer, or answered something no Ray dashboard says.
 
-    ``permanent`` means that asking again cannot help until somebody mends the configuration (wrong token, …).
+    ``permanent`` means that asking again cannot help until somebody mends the configuration (wrong token, …),
+    ``awaited`` that it could not even be asked: its link is down, or its agent has yet to come back.
     """
 
     cluster: str
     code: str
     sentence: str
     permanent: bool = False
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,13 @@ class ClusterDeclaredDead:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterChecked:
+    """Somebody had it asked now, and it answered: the person who looks knows better than a breaker that waits."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldRequested:
     """Let it not start before ReleaseRequested; what has been sent already is not called back."""
 
@@ -278,6 +287,7 @@ class Restored:
 
     ``clusters`` and ``owners`` are what people had said of them; those that are not named are as they are by default.
     ``next_fence`` is the highest that any machine before it would have given, ``next_number`` that of its next item.
+    ``sent`` is what was sent lately and is over: it counts for the submission interval.
     """
 
     items: tuple[ItemRow, ...]
@@ -285,6 +295,7 @@ class Restored:
     owners: tuple[OwnerRow, ...] = ()
     next_fence: int = 1
     next_number: int = 1
+    sent: tuple[SentRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +325,7 @@ Event: TypeAlias = (
     | ClusterChanged
     | CordonChanged
     | ClusterDeclaredDead
+    | ClusterChecked
     | HoldRequested
     | ReleaseRequested
     | PriorityChanged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
@@ -9,6 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterChanged,
+    ClusterChecked,
     ClusterDeclaredDead,
     CordonChanged,
     DashboardChecked,
@@ -55,7 +57,7 @@ class FleetEvents:
         state = self._news(event.cluster)
         if state is None:
             return
-        state.heard_nothing(event.sentence, permanent=event.permanent, now=now)
+        state.heard_nothing(event.sentence, permanent=event.permanent, now=now, awaited=event.awaited)
         # Jobs have no link that could tell: their cluster is lost when it does not answer for so long.
         if state.silent_since is not None and now - state.silent_since >= self._core.settings.lost_after_s:
             self._lost(state, now, jobs=True, sentence=event.sentence)
@@ -151,6 +153,14 @@ class FleetEvents:
         sentence = f"an operator declared {state.name} dead{f': {event.reason}' if event.reason else ''}"
         for task_id in (*state.places.ahead, *state.places.held):  # else a place that is freed would be handed over
             self._attempts.give_up(self._core.records[task_id], codes.DECLARED_DEAD, sentence, now)
+
+    def checked(self, event: ClusterChecked, now: float) -> None:
+        """It takes work again at once; what was heard of it came with the snapshot."""
+        state = self._core.registry.find(event.cluster)
+        if state is not None and state.breaker.state(now) is not BreakerState.CLOSED:
+            state.breaker.close()
+            self._core.touched.add(state.name)
+            self._scheduling.request()
 
     def _rises(self, state: ClusterState, *, was_dead: bool) -> None:
         """It was declared dead, and is heard of again."""

@@ -85,6 +85,7 @@ class SchedulerMachine:
             events.ClusterChanged: self._fleet.cluster_changed,
             events.CordonChanged: self._fleet.cordon_changed,
             events.ClusterDeclaredDead: self._fleet.declared_dead,
+            events.ClusterChecked: self._fleet.checked,
             events.HoldRequested: self._control.hold,
             events.ReleaseRequested: self._control.release,
             events.PriorityChanged: self._control.prioritise,
@@ -195,6 +196,11 @@ class SchedulerMachine:
         """What an accepted item waits for before it is queued; None if it does not wait for anything of that kind."""
         return self._core.prerequisites.of(task_id)
 
+    def retried_in(self, task_id: str, now: float) -> float | None:
+        """In how many seconds the next attempt of one that failed may go; None if it does not wait for that."""
+        due = self._core.out.due(timers.retry_key(task_id))
+        return None if due is None else max(0.0, due - now)
+
     def outlook(
         self, task_id: str, position: int | None, decision: SchedulingDecision | None, now: float
     ) -> Forecast | None:
@@ -223,10 +229,14 @@ class SchedulerMachine:
         """The filters that every decision goes through, in their order."""
         return self._core.engine.filter_names
 
-    def why(self, task_id: str, now: float) -> SchedulingDecision | None:
-        """Why it waits, as of this moment; None if it is not ready to be placed, or was. Raises KeyError for an
-        unknown id, PolicyEvaluationError."""
-        return self._scheduling.why(self._core.records[task_id], now)
+    def fresh_views(self, now: float) -> tuple[ClusterView, ...]:
+        """All clusters as placement sees them, with every sentence as of now: for whoever asks :meth:`why` of many."""
+        return self._core.fresh_views(now)
+
+    def why(self, task_id: str, now: float, views: tuple[ClusterView, ...] | None = None) -> SchedulingDecision | None:
+        """Why it waits, as of this moment; None if it is not ready to be placed, or was. ``views``: the fresh ones.
+        Raises KeyError for an unknown id, PolicyEvaluationError."""
+        return self._scheduling.why(self._core.records[task_id], now, views)
 
     def plan(self, task: TaskDescription, now: float) -> SchedulingDecision:
         """Where it would go, without submitting it, or why it would wait or be refused. Raises ConfigurationError and

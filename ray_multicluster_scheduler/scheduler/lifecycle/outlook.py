@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision, TaskState
@@ -13,12 +13,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
     Busy,
     Forecast,
     Node,
+    Room,
     left_of,
     until_there_is_room,
+    with_those_that_run,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTime
+from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTime, code_of
 from ray_multicluster_scheduler.scheduler.policy import reasons
+from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
 MOST_LOOKED_AT = 2000
 """Items that run on one cluster; the ends of more of them say nothing more."""
@@ -54,17 +57,22 @@ def _before_the_queue(core: Core, record: TaskRecord, now: float) -> Forecast:
 
 def _in_the_queue(core: Core, record: TaskRecord, position: int, decision: SchedulingDecision, now: float) -> Forecast:
     """By what stands between it and the clusters that could take it, the most common reason first."""
-    own = core.run_times.seen(record.task)
+    own = _own(core, record, now)
     for codes, need in ((_ROOM, record.wanted.placement), (_ENDS, _PLACE)):
-        found = [core.registry.find(row.cluster) for row in decision.candidates if _only(row, codes)]
-        clusters = [state for state in found if state is not None]
+        rows = [row for row in decision.candidates if _only(row, codes)]
+        clusters = [state for row in rows if (state := core.registry.find(row.cluster)) is not None]
         if not clusters:
             continue
         if record.task.gang is not None:
             return Forecast(why="a gang needs room for all its members at once")
-        whole = codes is _ENDS
-        nodes = [node for state in clusters for node in _nodes(core, state, now, whole=whole)]
-        return until_there_is_room(position, need, own, nodes).not_faster_than(core.pace.per_s(now), position)
+        if codes is _ENDS:
+            rooms = [Room([_places(core, state, now)]) for state in clusters]
+        else:
+            above = {row.cluster for row in rows if any(one.code == reasons.ABOVE_THRESHOLD for one in row.rejections)}
+            rooms = list(_rooms(core, record, clusters, above, now))
+        if not rooms:
+            return Forecast(why="nobody can tell when the use that is observed falls to the threshold")
+        return until_there_is_room(position, need, own, rooms).not_faster_than(core.pace.per_s(now), position)
     waits = [core.submissions.next_at(row.cluster) for row in decision.candidates if _only(row, _INTERVAL)]
     times = sorted(max(0.0, at - now) for at in waits if at is not None)
     if times:
@@ -81,16 +89,39 @@ def _only(row: CandidateReport, codes: frozenset[str]) -> bool:
     return bool(row.rejections) and all(one.code in codes and not one.permanent for one in row.rejections)
 
 
-def _nodes(core: Core, state: ClusterState, now: float, *, whole: bool) -> Iterable[Node]:
-    """Its nodes with what of ours runs there; ``whole``: the cluster as one node with a place for each item."""
-    running = list(islice(state.ledger.reservations.items(), MOST_LOOKED_AT))
-    if whole:
-        return [Node({}, tuple(Busy(_PLACE, _left(core, task_id, now)) for task_id, _ in running))]
-    busy: dict[str, list[Busy]] = {}
-    for task_id, reservation in running:
-        for node_id, amounts in reservation.parts.items():
-            busy.setdefault(node_id, []).append(Busy(amounts, _left(core, task_id, now)))
-    return [Node(node.free or {}, tuple(busy.get(node.node_id, ()))) for node in state.ledger.nodes()]
+def _rooms(
+    core: Core, record: TaskRecord, clusters: Iterable[ClusterState], above: set[str], now: float
+) -> Iterator[Room]:
+    """Those of which one can tell when they take more; ``above``: of which too much is in use now."""
+    pressure = BackpressureController(core.settings)
+    for state in clusters:
+        views, newest = state.ledger.nodes(), state.ledger.newest
+        spare = pressure.spare(record.wanted, views, None if newest is None else newest.observed)
+        if spare is None:
+            continue
+        busy: dict[str, list[Busy]] = {}
+        for task_id, reservation in islice(state.ledger.reservations.items(), MOST_LOOKED_AT):
+            for node_id, amounts in reservation.parts.items():
+                busy.setdefault(node_id, []).append(Busy(amounts, _left(core, task_id, now)))
+        nodes = [Node(one.free or {}, tuple(busy.get(one.node_id, ()))) for one in views]
+        yield Room(nodes, spare, full=state.name in above)
+
+
+def _places(core: Core, state: ClusterState, now: float) -> Node:
+    """The cluster as one node with a place for each item."""
+    running = islice(state.ledger.reservations, MOST_LOOKED_AT)
+    return Node({}, tuple(Busy(_PLACE, _left(core, task_id, now)) for task_id in running))
+
+
+def _own(core: Core, record: TaskRecord, now: float) -> RunTime | None:
+    """How long such items run, by those that ended and by those that have run for longer."""
+    key, longest = code_of(record.task), 0.0
+    for state in core.registry if key is not None else ():
+        for task_id in islice(state.ledger.reservations, MOST_LOOKED_AT):
+            other = core.records[task_id]
+            if other.started_at is not None and code_of(other.task) == key:
+                longest = max(longest, now - other.started_at)
+    return with_those_that_run(core.run_times.seen(record.task), longest)
 
 
 def _left(core: Core, task_id: str, now: float) -> RunTime | None:

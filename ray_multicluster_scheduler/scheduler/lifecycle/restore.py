@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState, SentRow
 from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
@@ -108,7 +108,7 @@ class Restore:
         for row in rows:
             self._admission.know(_record(row))
             self._core.next_fence = max(self._core.next_fence, *(fence + 1 for fence in _fences(row)))
-        self._remember_submissions(rows)
+        self._remember_submissions(rows, event.sent)
         self._core.registry.changed.update(self._core.registry.names())  # when each may be given something next
         for row in rows:
             self._take_up(row, self._core.records[row.task.id], now)
@@ -165,12 +165,16 @@ class Restore:
                     state.places.actor_ready(task.id)
         self._core.touched.add(state.name)
 
-    def _remember_submissions(self, rows: Iterable[ItemRow]) -> None:
+    def _remember_submissions(self, rows: Iterable[ItemRow], over: Iterable[SentRow]) -> None:
         """When each cluster was last given something new, for the submission interval."""
         first = [next((step for step in row.history if step.state is TaskState.DISPATCHING), None) for row in rows]
-        sent = [(step.at, self._core.records[step.task_id].task, step.cluster) for step in first if step is not None]
-        for at, task, cluster in sorted(sent, key=lambda one: one[0]):
-            self._core.submissions.record(task, cluster or "", at, retry=False)
+        known = [
+            SentRow(self._core.records[step.task_id].task.ruled_as, step.cluster or "", step.at)
+            for step in first
+            if step is not None
+        ]
+        for sent in sorted((*known, *over), key=lambda one: one.at):
+            self._core.submissions.recall(sent.kind, sent.cluster, sent.at)
 
 
 def _end_of(record: TaskRecord, ending: Ending, cluster: str) -> RecallAttempt | CancelAttempt:

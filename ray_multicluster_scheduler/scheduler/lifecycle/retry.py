@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff
 
+AGAIN = "; tried again in "
 _CRC_RANGE = 0xFFFFFFFF
 
 
@@ -67,6 +68,13 @@ def pause(delay: float, grace_s: float) -> tuple[float, str]:
     if grace_s <= delay:
         return delay, f"{delay:.1f} s"
     return grace_s, f"{grace_s:.1f} s (node_grace_s), when no node of the old session can still run it"
+
+
+def as_of_now(sentence: str, left: float) -> str:
+    """What was said when the attempt failed, with the seconds that are left of the pause instead of all of them."""
+    why, again, when = sentence.rpartition(AGAIN)
+    _, unit, rest = when.partition(" s")
+    return f"{why}{again}{left:.1f}{unit}{rest}" if again and unit else sentence
 
 
 def backoff_s(settings: RetryBackoff, task_id: str, attempt: int, failures: int) -> float:

@@ -70,6 +70,15 @@ class ItemRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SentRow:
+    """When something of this kind, which is over by now, was sent to a cluster."""
+
+    kind: str
+    cluster: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterRow:
     """What people said of a cluster. ``paused`` is why its queue is; None if it is not. So is ``dead``."""
 

@@ -117,7 +117,7 @@ class SchedulingPass:
             return
         if self._core.pins and group.head().task_id == record.task.id:
             self._core.fresh[group] = None  # it is older than they are, and may use room that is kept from them
-        self._ahead.wanted_by(record)
+        self._ahead.wanted_by(record, behind_others=len(group) > 1)
         if code != codes.QUEUED:
             self._core.transition(record, TaskState.QUEUED, group.decision.code, group.decision.sentence, now)
         self._ahead.make_way(group, now)
@@ -131,15 +131,17 @@ class SchedulingPass:
         self._kept.watch(group, record.queued_at or now, now)
         self._core.fresh[group] = None
 
-    def why(self, record: TaskRecord, now: float) -> SchedulingDecision | None:
-        """Why it waits for a place, as of now; None if it does not."""
+    def why(
+        self, record: TaskRecord, now: float, views: tuple[ClusterView, ...] | None = None
+    ) -> SchedulingDecision | None:
+        """Why it waits for a place, as of now; None if it does not. ``views``: the fleet as of now, if it is known."""
         if record.task.id in self._core.held:
             unblocked = "somebody releases it"
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
         head = self._core.records[record.group.head().task_id]  # who is first decides for all of them
-        views = self._kept.views_for(head, self._core.fresh_views(now), now)
+        views = self._kept.views_for(head, self._core.fresh_views(now) if views is None else views, now)
         refusal = self._core.queue.refusal(record.group)
         if refusal is None:
             decision = self._core.engine.schedule(record.wanted, views, now, retry=record.retry)

@@ -71,17 +71,25 @@ class SendingAhead:
         if len(self._short_at) > self._tidy_at:
             self._tidy_up()
 
-    def wanted_by(self, record: TaskRecord) -> None:
-        """It waits: it may be sent ahead to where short ones like it have places."""
+    def wanted_by(self, record: TaskRecord, *, behind_others: bool = False) -> None:
+        """It waits: it may be sent ahead to where short ones like it have places. For others like it that it waits
+        behind this has been looked at, and the next time is when it runs low."""
         if self._short_at:
-            self._low |= self._short_at.get(shape_of(record.task.requirements), set())
+            enough = 2 if behind_others else 1
+            for cluster in self._short_at.get(shape_of(record.task.requirements), ()):
+                self._look_at(record, cluster, enough)
 
     def runs_low(self, record: TaskRecord, cluster: str) -> None:
         """One like this has ended there; if less than half of what may be sent after it is there, send more."""
+        if self._core.queue:
+            self._look_at(record, cluster, 2)
+
+    def _look_at(self, record: TaskRecord, cluster: str, enough: int) -> None:
+        """Send more if less than all (1) or half (2) of what may be sent ahead is there."""
         state = self._core.registry.find(cluster)
-        if state is not None and self._core.queue:
+        if state is not None:
             of = shape_of(record.task.requirements)
-            if state.places.waiting(of) * 2 < state.places.short_places(of) * self._per_place(record):
+            if state.places.waiting(of) * enough < state.places.short_places(of) * self._per_place(record):
                 self._low.add(cluster)
 
     def fill_up(self, now: float) -> None:
@@ -128,12 +136,15 @@ class SendingAhead:
         openings = Openings(self._core.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
         outranked: dict[int, bool] = {}
+        lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
             group = self._core.queue.first(openings.rooms, now)
             if group is None:
                 break
             record = self._core.records[group.head().task_id]
-            if not self._lacks_one_place(record, view, relieved):
+            if group not in lacking:  # who is first decides for all of them
+                lacking[group] = self._lacks_one_place(record, view, relieved)
+            if not lacking[group]:
                 self._core.queue.park(group)
                 passed.append(group)
             elif self._may_go(record, state, of) and not self._is_outranked(group.priority, state, outranked):
@@ -277,12 +288,12 @@ def _emptiness(state: ClusterState) -> int:
 
 def relieve(view: ClusterView, amounts: Resources) -> ClusterView | None:
     """The cluster as it will be when one of our places of this size is freed; None if we have none there."""
-    nodes = [with_one_place_less(node, amounts) for node in view.nodes]
-    at = next((index for index, node in enumerate(nodes) if node is not None), None)
-    if at is None:
-        return None
-    changed = (*view.nodes[:at], nodes[at] or view.nodes[at], *view.nodes[at + 1 :])
-    return replace(view, nodes=changed, in_flight=max(0, view.in_flight - 1), ahead=0, memo={})
+    for at, node in enumerate(view.nodes):
+        relieved = with_one_place_less(node, amounts)
+        if relieved is not None:
+            changed = (*view.nodes[:at], relieved, *view.nodes[at + 1 :])
+            return replace(view, nodes=changed, in_flight=max(0, view.in_flight - 1), ahead=0, memo={})
+    return None
 
 
 def with_one_place_less(node: NodeView, amounts: Resources) -> NodeView | None:

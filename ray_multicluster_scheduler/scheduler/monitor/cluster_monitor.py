@@ -18,6 +18,10 @@ _log = get_logger(__name__)
 _AGENT_TIMEOUT_S = 5.0
 
 
+class NobodyToAsk(ClusterConnectionError):
+    """The link that could tell is down. It is dialled again, or ends, by itself."""
+
+
 class ClusterMonitor:
     """Looks at clusters when asked; what it saw is an event."""
 
@@ -35,7 +39,7 @@ class ClusterMonitor:
             code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
             if isinstance(error, (DashboardProblem, LinkProblem)):
                 code, permanent = error.code, error.permanent
-            answer = SnapshotFailed(cluster, code, str(error), permanent)
+            answer = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, NobodyToAsk))
         except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
             _log.exception("looking at cluster %s failed", cluster)
             answer = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
@@ -63,7 +67,7 @@ class ClusterMonitor:
         Raises ClusterConnectionError, ConfigurationError.
         """
         if not self._clients.has_dashboard(cluster):
-            return await (await self._links.link(cluster)).snapshot(_AGENT_TIMEOUT_S)
+            return await self._look_by_link(cluster)
         link = self._links.existing(cluster)
         if link is not None and link.connected:
             try:
@@ -72,3 +76,15 @@ class ClusterMonitor:
                 # The link's own heartbeat says what is wrong with it; the dashboard may still know.
                 return await self._clients.client(cluster).snapshot(self._clock.now())
         return await self._clients.client(cluster).snapshot(self._clock.now())
+
+    async def _look_by_link(self, cluster: str) -> ResourceSnapshot:
+        link = await self._links.link(cluster)
+        try:
+            return await link.snapshot(_AGENT_TIMEOUT_S)
+        except ClusterConnectionError as error:
+            if link.connected:
+                raise
+            sentence = f"the link to cluster {cluster!r} is down"
+            if self._links.awaited_s(cluster) is not None:
+                sentence = f"the agent of cluster {cluster!r}, of before this restart, has not come back yet"
+            raise NobodyToAsk(f"{sentence}; it is waited for.", cluster=cluster) from error

@@ -19,13 +19,18 @@ class ClusterSubmissionHistory:
         self.news = False
         """Was anything recorded since somebody last set this back?"""
 
-    def applies_to(self, task: TaskDescription) -> bool:
-        return self._interval_s > 0 and task.ruled_as in self._kinds
+    def _rules(self, kind: str) -> bool:
+        return self._interval_s > 0 and kind in self._kinds
 
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
         """It was sent there."""
-        if self.applies_to(task) and not retry:
-            self._last[cluster] = now
+        if not retry:
+            self.recall(task.ruled_as, cluster, now)
+
+    def recall(self, kind: str, cluster: str, at: float) -> None:
+        """Something of this kind was sent there then, maybe by a process before this one."""
+        if self._rules(kind):
+            self._last[cluster] = at
             self.news = True
 
     def next_at(self, cluster: str) -> float | None:

@@ -34,7 +34,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
 )
 from ray_multicluster_scheduler.scheduler.policy.room_policy import RoomPolicy
 from ray_multicluster_scheduler.scheduler.policy.tag_affinity_policy import TagAffinityPolicy
-from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence
+from ray_multicluster_scheduler.scheduler.policy.verdict import hopeless, telling_row, waiting_sentence, what_helps
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
@@ -111,10 +111,9 @@ class PolicyEngine:
         if not views:
             return SchedulingDecision(task.id, now, None, NO_CLUSTERS, "no cluster is configured")
         rows = self._table(task, views, retry)
-        row = telling_row(rows)
-        code = gravest(row).code
+        code = gravest(telling_row(rows)).code
         sentence = waiting_sentence([row for row in rows if not hopeless(row)] or rows)
-        return SchedulingDecision(task.id, now, None, code, sentence, rows, unblocked_by(code, row.cluster))
+        return SchedulingDecision(task.id, now, None, code, sentence, rows, what_helps(rows))
 
     def place(
         self,

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.policy.reasons import (
     NO_CAPACITY,
     SERIAL,
     SUBMISSION_INTERVAL,
+    unblocked_by,
 )
 
 ROOM_CODES = frozenset({NO_CAPACITY, ABOVE_THRESHOLD})
@@ -70,11 +71,35 @@ def table(decision: SchedulingDecision) -> str:
 def telling_row(rows: Sequence[CandidateReport]) -> CandidateReport:
     """The candidate that is nearest to taking the item: one that may ever run it, is not excluded for good, and has the
     fewest reasons."""
-    return min(rows, key=lambda row: (never_fits(row), hopeless(row), len(row.rejections)))
+    return min(rows, key=_distance)
+
+
+def _distance(row: CandidateReport) -> tuple[bool, bool, int]:
+    return never_fits(row), hopeless(row), len(row.rejections)
+
+
+def what_helps(rows: Sequence[CandidateReport]) -> str | None:
+    """What lets the item go on, at any of the candidates that are as near to taking it as the telling one; None where
+    only policies of a user's own know."""
+    nearest = telling_row(rows)
+    names: dict[str, list[str]] = {gravest(nearest).code: []}
+    for row in rows:
+        if _distance(row) == _distance(nearest):
+            names.setdefault(gravest(row).code, []).append(row.cluster)
+    phrases = [unblocked_by(code, _one_of(clusters)) for code, clusters in names.items()]
+    return ", or ".join(phrase for phrase in phrases if phrase) or None
+
+
+def _one_of(names: Sequence[str]) -> str:
+    named = list(names[:MOST_NAMED])
+    more = len(names) - len(named)
+    if more:
+        return f"{', '.join(named)} or {more} more"
+    return " or ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
 def waiting_sentence(rows: Sequence[CandidateReport]) -> str:
     """Why it waits, in one sentence, by the rows of clusters that may take it one day."""
     parts = [f"{row.cluster}: {gravest(row).sentence}" for row in rows[:MOST_NAMED]]
     more = len(rows) - len(parts)
-    return "; ".join([*parts, f"and {more} more"] if more > 0 else parts)
+    return "; ".join([*parts, f"and {more} more"] if more > 0 else parts).replace(".; ", "; ")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.model import Resources, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
 
 _ROUNDING = 1e-9
 _RAY_NAMES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory"}
@@ -45,6 +46,26 @@ class BackpressureController:
             if use is None or use > limit + _ROUNDING:
                 return Pressure(resource, use, limit)
         return None
+
+    def spare(
+        self, task: TaskDescription, nodes: Iterable[NodeView], observed: Resources | None
+    ) -> dict[str, float] | None:
+        """What may be in use of these nodes beyond what is, before they take no more; below 0, too much is. Of what has
+        no limit nothing is said. None: too much is observed to be in use, which the end of an item may or may not mend.
+        """
+        spare = {}
+        known = [node for node in nodes if node.free is not None]
+        for resource, name, limit in self._limits:
+            total = sum(node.total.get(name, 0.0) for node in known)
+            if not total or (resource == "gpu" and not task.placement.get(name)):
+                continue
+            seen = None if self._basis == "reserved" else (observed or {}).get(resource)
+            if seen is not None and seen > limit + _ROUNDING:
+                return None
+            if seen is None or self._basis == "max":
+                left = sum((node.free or {}).get(name, 0.0) - node.over.get(name, 0.0) for node in known)
+                spare[name] = left - (1.0 - limit - _ROUNDING) * total
+        return spare
 
     def _use(self, resource: str, name: str, cluster: ClusterView) -> float | None:
         """Share in use on the basis of ``threshold_on``; what is reserved stands in where nothing was observed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate
 
-from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
 
 MOST_NAMED = 5
@@ -28,7 +28,7 @@ def queue_place(queue: TaskQueue, task_id: str, now: float) -> QueuePlace | None
     group = queue.group_of(task_id)
     if group is None:
         return None
-    mine = next(entry for entry in group.entries() if entry.task_id == task_id)
+    mine = group.entry(task_id)
     urgency = queue.order.urgency(group.priority, mine.since)
     before: list[tuple[tuple[float, ...], str, str]] = []
     others: dict[str, list[tuple[int, str]]] = {}
@@ -51,53 +51,55 @@ def queue_place(queue: TaskQueue, task_id: str, now: float) -> QueuePlace | None
 
 
 def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> dict[str, int]:
-    """The position of each that waits there, as :func:`queue_place` tells it; for many at once. The queue is gone
-    through once, however many are asked for."""
-    asked = {one: group for one in task_ids if (group := queue.group_of(one)) is not None}
-    if not asked:
-        return {}
-    numbers, ages = _sorted_numbers(queue), _sorted_ages(queue)
-    turns = {owner: queue.order.turn(queue.account(owner), now) for level in numbers.values() for owner in level}
-    since = {one: at for group in set(asked.values()) for one, at in group.sinces_of(asked).items()}
+    """The position of each that waits there, as :func:`queue_place` tells it; for many at once. What the queue keeps in
+    order is enough for it, so a long queue costs hardly more than a short one."""
+    asked: dict[int, list[tuple[str, ShapeGroup]]] = {}
+    for one in task_ids:
+        group = queue.group_of(one)
+        if group is not None:
+            asked.setdefault(group.priority, []).append((one, group))
+    ages = queue.ages() if asked else {}
     positions: dict[str, int] = {}
-    for task_id, group in asked.items():
-        level, owner, number = group.priority, group.shape.owner, group.number_of(task_id)
-        before = own = bisect_left(numbers[level][owner], number)
-        for other, theirs in numbers[level].items():
-            if other == owner:
-                continue
-            if turns[owner]:
-                before += min(len(theirs), own + (turns[other] < turns[owner]))
-            else:  # owners do not count
-                before += bisect_left(theirs, number)
-        urgency = queue.order.urgency(level, since[task_id])
-        before += sum(_more_urgent(queue, one, some, urgency) for one, some in ages.items() if one != level)
-        positions[task_id] = 1 + before
+    for level, some in asked.items():
+        others = [(theirs, _urgency_of(queue, one)) for one, theirs in ages.items() if one != level]
+        for task_id, mine, before in _before_of_its_priority(queue, level, some, now):
+            urgency = queue.order.urgency(level, mine.since)
+            positions[task_id] = 1 + before + sum(theirs.before(urgency, key) for theirs, key in others)
     return positions
 
 
-def _sorted_numbers(queue: TaskQueue) -> dict[int, dict[str, list[int]]]:
-    """Of those that wait: by priority and owner, in the order in which they came."""
-    parts: dict[int, dict[str, list[Iterable[int]]]] = {}
-    for group in queue.groups():
-        parts.setdefault(group.priority, {}).setdefault(group.shape.owner, []).append(group.numbers())
-    return {
-        priority: {owner: sorted(chain.from_iterable(some)) for owner, some in level.items()}
-        for priority, level in parts.items()
-    }
+def _before_of_its_priority(
+    queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
+) -> Iterator[tuple[str, Head, int]]:
+    """Each of them with how many of the same priority are before it.
+
+    Of its own owner those that came earlier, and of every other owner as many, or one more if that one's turn is
+    earlier, or all, if these are fewer. Owners are many, so they are counted together: by how many of theirs wait, and
+    those whose turn is earlier as the walk comes to them.
+    """
+    numbers, arrivals = queue.numbers(level), queue.arrivals(level)
+    turns = {owner: queue.order.turn(queue.account(owner), now) for owner in numbers}
+    lengths = sorted(map(len, numbers.values()))
+    sums = [0, *accumulate(lengths)]
+    line, at = sorted((turn, len(numbers[owner])) for owner, turn in turns.items()), 0
+    earlier: list[int] = []
+    for task_id, group in sorted(asked, key=lambda one: turns[one[1].shape.owner]):
+        turn, mine = turns[group.shape.owner], group.entry(task_id)
+        if not turn:  # owners do not count
+            yield task_id, mine, arrivals.before(mine.number)
+            continue
+        while line[at][0] < turn:  # its own is in the line, too
+            insort(earlier, line[at][1])
+            at += 1
+        own = numbers[group.shape.owner].before(mine.number)
+        fewer = bisect_right(lengths, own)
+        everybody = sums[fewer] + own * (len(lengths) - fewer)
+        yield task_id, mine, everybody + len(earlier) - bisect_right(earlier, own)
 
 
-def _sorted_ages(queue: TaskQueue) -> dict[int, list[float]]:
-    """When they were submitted, by priority, the oldest first."""
-    ages: dict[int, list[float]] = {}
-    for group in queue.groups():
-        ages.setdefault(group.priority, []).extend(group.sinces())
-    return {priority: sorted(some) for priority, some in ages.items()}
-
-
-def _more_urgent(queue: TaskQueue, priority: int, ages: list[float], urgency: float) -> int:
-    """How many of this priority come before one of another; the older of two equals is the more urgent."""
-    return bisect_left(ages, urgency, key=lambda since: queue.order.urgency(priority, since))
+def _urgency_of(queue: TaskQueue, priority: int) -> Callable[[float], float]:
+    """By the time of submission; the older of two equals is the more urgent."""
+    return lambda since: queue.order.urgency(priority, since)
 
 
 def _by_turns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
@@ -33,49 +33,36 @@ class ShapeGroup:
         self.decision: SchedulingDecision | None = None
         self.parked = False
         self._heap: list[Head] = []
-        self._members: dict[str, int] = {}
+        self._members: dict[str, Head] = {}
 
     def add(self, task_id: str, number: int, since: float) -> None:
-        self._members[task_id] = number
-        heapq.heappush(self._heap, Head(number, task_id, since))
+        self._members[task_id] = head = Head(number, task_id, since)
+        heapq.heappush(self._heap, head)
 
-    def remove(self, task_id: str) -> None:
-        """Its heap entry stays until it comes up, or until such entries are the larger part."""
-        del self._members[task_id]
+    def remove(self, task_id: str) -> Head:
+        """Its heap entry stays until it comes up, or until such entries are the larger part. Returns what it was."""
+        gone = self._members.pop(task_id)
         if len(self._heap) > 2 * len(self._members) + _SLACK:
             self._heap = list(self.entries())
             heapq.heapify(self._heap)
+        return gone
 
     def head(self) -> Head:
         """The item whose turn it is. Raises IndexError when nobody waits here."""
-        while self._members.get(self._heap[0][1]) != self._heap[0][0]:
+        while self._members.get(self._heap[0][1]) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0]
 
     def ids(self) -> Iterator[str]:
         return iter(self._members)
 
-    def numbers(self) -> Iterable[int]:
-        """The submission numbers of all that wait, in no order."""
-        return self._members.values()
-
-    def number_of(self, task_id: str) -> int:
+    def entry(self, task_id: str) -> Head:
         """Raises KeyError for one that does not wait here."""
         return self._members[task_id]
 
-    def sinces_of(self, task_ids: Container[str]) -> dict[str, float]:
-        """When those of them that wait here were submitted."""
-        return {entry[1]: entry[2] for entry in self._heap if entry[1] in task_ids}
-
-    def sinces(self) -> list[float]:
-        """The same of all that wait, in no order."""
-        whole = len(self._heap) == len(self._members)  # then nobody is in the heap twice, or has left
-        return [entry[2] for entry in (self._heap if whole else self.entries())]
-
     def entries(self) -> Iterator[Head]:
-        """All that wait, each once, in no order. One that left and came back may stand in the heap twice."""
-        once = {entry[1]: entry for entry in self._heap if self._members.get(entry[1]) == entry[0]}
-        return iter(once.values())
+        """All that wait, each once, in no order."""
+        return iter(self._members.values())
 
     def __len__(self) -> int:
         return len(self._members)

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, Need, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -35,11 +36,23 @@ Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
 class _OwnerQueue:
     """What of one owner waits with one priority."""
 
-    __slots__ = ("account", "bays")
+    __slots__ = ("account", "bays", "numbers")
 
     def __init__(self, account: OwnerAccount) -> None:
         self.account = account
         self.bays: dict[Bay, NeedIndex] = {}
+        self.numbers = Ranking()
+
+
+class _Level(dict[str, _OwnerQueue]):
+    """What waits with one priority, by owner."""
+
+    __slots__ = ("ages", "numbers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ages = Ranking()
+        self.numbers = Ranking()
 
 
 class TaskQueue:
@@ -57,7 +70,7 @@ class TaskQueue:
         self._grain = 0.0  # the most that a single item has used lately: shares cannot be equal to less than that
         self.lifted: set[str] = set()
         """Owners whose items were not looked at because of a limit that has been lifted."""
-        self._levels: dict[int, dict[str, _OwnerQueue]] = {}
+        self._levels: dict[int, _Level] = {}
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
@@ -79,6 +92,10 @@ class TaskQueue:
             insort(self._line, account.in_line)
         group.add(task.id, number, task.submitted_at)
         self._group_of[task.id] = group
+        level = self._level(priority)
+        level.ages.add(task.submitted_at)
+        level.numbers.add(number)
+        self._owner_queue(level, shape.owner).numbers.add(number)
         self._put(group)
         return group
 
@@ -92,7 +109,10 @@ class TaskQueue:
         if not account.queued:
             del self._line[bisect_left(self._line, account.in_line)]
         self._maybe_idle.add(group.shape.owner)
-        group.remove(task_id)
+        gone, level = group.remove(task_id), self._levels[group.priority]
+        level.ages.take_out(gone.since)
+        level.numbers.take_out(gone.number)
+        level[group.shape.owner].numbers.take_out(gone.number)
         if group:
             self._put(group)
         else:
@@ -132,6 +152,18 @@ class TaskQueue:
         for group in self.groups():
             depths[group.shape.lane] = depths.get(group.shape.lane, 0) + len(group)
         return depths
+
+    def numbers(self, priority: int) -> dict[str, Ranking]:
+        """The submission numbers of those that wait with this priority, by owner."""
+        return {owner: queue.numbers for owner, queue in self._levels.get(priority, {}).items()}
+
+    def arrivals(self, priority: int) -> Ranking:
+        """The same of all owners together. Raises KeyError if nobody waits with this priority."""
+        return self._levels[priority].numbers
+
+    def ages(self) -> dict[int, Ranking]:
+        """When those that wait were submitted, by priority."""
+        return {priority: level.ages for priority, level in self._levels.items()}
 
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._group_of
@@ -311,17 +343,24 @@ class TaskQueue:
     # ---- where it stands
 
     def _index(self, group: ShapeGroup) -> NeedIndex:
-        level = self._levels.get(group.priority)
-        if level is None:
-            level = self._levels[group.priority] = {}
-            insort(self._priorities, group.priority)
-        queue = level.get(group.shape.owner)
-        if queue is None:
-            queue = level[group.shape.owner] = _OwnerQueue(self.account(group.shape.owner))
+        queue = self._owner_queue(self._level(group.priority), group.shape.owner)
         index = queue.bays.get(group.bay)
         if index is None:
             index = queue.bays[group.bay] = NeedIndex(group.bay.names)
         return index
+
+    def _level(self, priority: int) -> _Level:
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = _Level()
+            insort(self._priorities, priority)
+        return level
+
+    def _owner_queue(self, level: _Level, owner: str) -> _OwnerQueue:
+        queue = level.get(owner)
+        if queue is None:
+            queue = level[owner] = _OwnerQueue(self.account(owner))
+        return queue
 
     def _put(self, group: ShapeGroup) -> None:
         if not group.parked:

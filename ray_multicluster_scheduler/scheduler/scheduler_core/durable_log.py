@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.control_plane.store import Change, Note, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow, SentRow
 from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of
 
@@ -181,17 +181,26 @@ class DurableLog:
         """The store forgets by its own rules."""
         self._completions.pop(task_id, None)
 
-    def restored(self) -> Restored:
-        """All of which something is still to be done, and what that waits for, for a machine that goes on from it."""
+    def restored(self, now: float = 0.0, interval_s: float = 0.0) -> Restored:
+        """All of which something is still to be done, and what that waits for, for a machine that goes on from it; and
+        when each cluster was given something, as far as that matters to a submission interval of so many seconds."""
         rows = {stored.new.id: self._row(stored) for stored in self._store.owed()}
         awaited = {one for row in rows.values() for one in row.after if one not in rows}
         for stored in map(self._store.item, sorted(awaited)):
             if stored is not None:
                 rows[stored.new.id] = self._row(stored)
         clusters, owners = stored_rows.fleet_rows(self._store.fleet())
-        return Restored(tuple(rows.values()), clusters, owners, self._store.next_fence, self._store.next_number)
+        counters = self._store.next_fence, self._store.next_number
+        sent = tuple(self._sent(now - interval_s)) if interval_s else ()
+        return Restored(tuple(rows.values()), clusters, owners, *counters, sent)
 
     # ---- inside
+
+    def _sent(self, since: float) -> Iterator[SentRow]:
+        for item_id, cluster, at in self._store.sent_since(since):
+            stored = self._store.item(item_id)
+            if stored is not None:
+                yield SentRow(stored_rows.task_of(stored)[0].ruled_as, cluster, at)
 
     def _row(self, stored: StoredItem) -> ItemRow:
         completion = completion_of(stored)

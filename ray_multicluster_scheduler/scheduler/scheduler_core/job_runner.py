@@ -43,6 +43,8 @@ class _Watched:
     stop_wanted: bool = False
     unknown_looks: int = 0
     silent: bool = False
+    pending_at: float | None = None
+    """When it was last seen to wait in Ray: one that is over at the next look began after that."""
 
 
 @dataclass(slots=True)
@@ -265,12 +267,24 @@ class JobRunner:
         status = str(info.get("status"))
         order = watched.order
         if status == "PENDING":
+            watched.pending_at = self._clock.now()
             return
         if not watched.started and (status == "RUNNING" or info.get("start_time")):
             watched.started = True
-            self._post(Started(order.task_id, order.attempt, self._clock.now()))
+            self._post(Started(order.task_id, order.attempt, self._began(watched, status, info)))
         if status in ("SUCCEEDED", "FAILED", "STOPPED"):
             self._finish(lane, watched, _ending(watched, status, info))
+
+    def _began(self, watched: _Watched, status: str, info: dict[str, Any]) -> float:
+        """By our clock. One that is over was not seen to run: it took as long as its cluster says, and it did not begin
+        before it was last seen to wait."""
+        now = self._clock.now()
+        if status == "RUNNING" or watched.pending_at is None:
+            return now
+        begin, end = info.get("start_time"), info.get("end_time")
+        if not isinstance(begin, int | float) or not isinstance(end, int | float):
+            return watched.pending_at
+        return min(now, max(watched.pending_at, now - (end - begin) / 1000))
 
     def _finish(self, lane: _Lane, watched: _Watched, event: AttemptFinished) -> None:
         lane.jobs.pop((watched.order.task_id, watched.order.attempt), None)

@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from bench import _contenders
 from bench._contenders import Contender, ContenderFailed
@@ -114,3 +116,13 @@ def test_the_agent_is_the_gateway_that_is_connected_to_the_process() -> None:
             for process in started:
                 process.kill()
                 process.communicate()
+
+
+def test_a_configuration_is_written_anew_for_each_carrier(tmp_path: Path) -> None:
+    original = tmp_path / "clusters.yaml"
+    original.write_text("settings: {prefetch_ms: 5}\nclusters:\n- {name: a, dashboard: 'http://127.0.0.1:1'}\n")
+    path = _contenders.config_with(original, tmp_path / "other.yaml", {"carrier": "ray_client"})
+    assert yaml.safe_load(path.read_text()) == {
+        "settings": {"prefetch_ms": 5},
+        "clusters": [{"name": "a", "dashboard": "http://127.0.0.1:1", "carrier": "ray_client"}],
+    }

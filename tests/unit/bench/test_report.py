@@ -31,14 +31,24 @@ def test_a_part_has_medians_and_ratios_of_them() -> None:
 def test_floors_and_aims_are_judged_in_the_right_direction() -> None:
     document = report(
         [
-            figures("throughput", rmcs=[150.0], rmcs_service=[99.0], ray_client=[100.0], native=[200.0]),
+            figures(
+                "throughput",
+                rmcs=[150.0],
+                rmcs_service=[99.0],
+                rmcs_ray_client=[101.0],
+                ray_client=[100.0],
+                native=[200.0],
+            ),
             figures("round_trip", "ms", rmcs=[7.1], ray_client=[10.0], native=[8.0]),
         ]
     )
     assert verdicts(document) == {
         "throughput: rmcs >= 1.5 x ray_client": (1.5, True),
         "throughput: rmcs_service >= 1 x ray_client": (0.99, False),
+        "throughput: rmcs_ray_client >= 1 x ray_client": (1.01, True),
+        "throughput: rmcs >= 0.8 x native": (0.75, False),
         "round_trip: rmcs <= 0.7 x ray_client": (0.71, False),
+        "round_trip: rmcs <= 1.5 x native": (0.887, True),
         "throughput: rmcs >= 1 x native": (0.75, False),
         "round_trip: rmcs <= 1 x native": (0.887, True),
     }
@@ -49,11 +59,14 @@ def test_what_the_issue_promises_is_judged() -> None:
     assert floors == {
         ("throughput", "ray_client", 1.5, True),
         ("throughput", "ray_client", 1.0, True),
+        ("throughput", "native", 0.8, True),
+        ("round_trip", "native", 1.5, False),
         ("round_trip", "ray_client", 0.7, False),
         ("actor_calls", "ray_client", 1.2, True),
         ("map", "native", 5.0, True),
     }
     turns = {part.name: set(part.turns) for part in all_parts(tasks=10, singles=3)}
+    assert {"rmcs", "rmcs_dial_in", "rmcs_ray_client"} <= turns["throughput"], "every carrier takes part"
     for promise in PROMISES:
         assert {promise.contender, promise.against} <= turns[promise.part]
 

@@ -31,6 +31,7 @@ LOST = {"state": "CLUSTER_LOST", "current": False, "snapshot_at": 1000.0}
         (UP, "GPU", 1, "1/1"),
         (UP | {"free": None}, "CPU", 1, "?/16"),
         (UP | {"total": {"CPU": 2.0}}, "GPU", 1, "0/0"),
+        (UP | {"total": {"CPU": 2.0}, "free": None}, "GPU", 1, "0/0"),
         (DOWN, "CPU", 1, "–"),
         (UP | LOST, "CPU", 1, "–"),
         (UP | LOST | {"state": "STALE_SNAPSHOT"}, "CPU", 1, "3.5/16"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import cluster_steering
+from ray_multicluster_scheduler.cli import cluster_steering, waiting
 from ray_multicluster_scheduler.cli.clusters import why_not
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
@@ -49,6 +49,13 @@ class TestList:
         named = rmcs("clusters", "list", "-o", "yaml", "--address", service.address)
         assert [row["name"] for row in yaml.safe_load(named.out)] == ["mac"]
 
+    @pytest.mark.parametrize(("reason", "said"), [("new disks", ": new disks"), ("one\ntwo", ": one"), ("", "")])
+    def test_why_a_queue_is_paused(self, service: HttpService, rmcs: Rmcs, reason: str, said: str) -> None:
+        service.post("/api/v1/queue/cluster/mac/pause", {"reason": reason})
+        assert rmcs("clusters").out.splitlines()[2:] == [f"mac: its queue is paused{said}"]
+        (mac,) = [line for line in rmcs("status").out.splitlines() if line.startswith("mac ")]
+        assert mac.rstrip().endswith(f"its queue is paused{said}")
+
     def test_as_they_were_last_seen(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "list", "--no-refresh")
         assert done.out.splitlines()[1].split()[:2] == ["mac", "CLUSTER_UNKNOWN"]
@@ -77,6 +84,19 @@ class TestShow:
         assert re.fullmatch(r"0/8 as of \ds ago", facts["CPU"])
         row = rmcs("clusters", "list", "--no-refresh").out.splitlines()[1].split()
         assert row[:7] == ["mac", "CLUSTER_SUSPECT", "http", "–", "–", "–", "–"]
+
+    def test_a_paused_queue_is_told_once(self, service: HttpService, rmcs: Rmcs) -> None:
+        service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
+        facts = dict(re.split(r"  +", line, maxsplit=1) for line in rmcs("clusters", "show", "mac").out.splitlines())
+        assert facts["paused"].strip() == "new disks"
+        assert "why" not in facts
+
+    def test_one_that_others_use_as_well(self, service: HttpService, rmcs: Rmcs) -> None:
+        assert "notes" not in rmcs("clusters", "show", "mac").out
+        others = service.plane.runtime.links._launcher.others
+        service.plane.runtime.ask(lambda: others.update(mac=("cp7",)))
+        facts = dict(re.split(r"  +", line, maxsplit=1) for line in rmcs("clusters", "show", "mac").out.splitlines())
+        assert facts["notes"].startswith("agents of other control planes were there when ours was started (cp7); ")
 
     def test_for_programs(self, busy: HttpService, rmcs: Rmcs) -> None:
         told = json.loads(rmcs("clusters", "show", "mac", "-o", "json").out)
@@ -193,18 +213,42 @@ class TestDrain:
         assert (done.code, json.loads(done.out)) == (0, {"drained": True, "items": []})
         assert complaints(service, f"{ONE}/drain", json.loads(done.out), method="post") == []
 
-    def test_it_waits_and_says_what_is_there(self, busy: HttpService, rmcs: Rmcs) -> None:
-        def a_while_after_it_was_closed() -> None:
-            until(lambda: cordoned(busy))
+    def test_it_waits_and_says_what_is_there(
+        self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        say, said = waiting.say, threading.Event()
+
+        def heard(text: str) -> None:
+            say(text)
+            said.set()
+
+        def a_while_after_it_was_said() -> None:
+            assert said.wait(30)
             time.sleep(0.4)
             finish(busy, "t1")
 
-        other = threading.Thread(target=a_while_after_it_was_closed)
+        monkeypatch.setattr(waiting, "say", heard)
+        other = threading.Thread(target=a_while_after_it_was_said)
         other.start()
         done = rmcs("clusters", "drain", "mac")
         other.join()
         assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
         assert done.err == "rmcs: mac takes no new work; t1 is still there\n", "once, as long as nothing changes"
+
+    def test_the_last_one_ends_between_two_questions(
+        self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask = cluster_steering._items_on
+
+        def asked_late(service: Any, name: str) -> list[str]:
+            finish(busy, "t1")
+            until(lambda: ask(service, name) == [], 30)
+            return ask(service, name)
+
+        monkeypatch.setattr(cluster_steering, "_items_on", asked_late)
+        done = rmcs("clusters", "drain", "mac")
+        assert (done.code, done.out) == (0, "mac takes no new work; nothing is there any more\n")
+        assert done.err == "rmcs: mac takes no new work; t1 is still there\n"
 
     def test_not_for_ever(self, busy: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("clusters", "drain", "mac", "--timeout", "0.1", "-o", "json")
@@ -222,9 +266,13 @@ class TestDrain:
         assert cordoned(busy)
 
     def test_somebody_opens_it(self, busy: HttpService, rmcs: Rmcs) -> None:
-        timer = threading.Timer(0.3, lambda: busy.post("/api/v1/clusters/mac/uncordon"))
-        timer.start()
+        def open_it() -> None:
+            until(lambda: cordoned(busy))
+            busy.post("/api/v1/clusters/mac/uncordon")
+
+        other = threading.Thread(target=open_it)
+        other.start()
         done = rmcs("clusters", "drain", "mac")
-        timer.join()
+        other.join()
         assert done.code == 1
         assert "somebody opened it for new work again" in done.err

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.cli import completion
+from ray_multicluster_scheduler.app.client_api.events import event
+from ray_multicluster_scheduler.cli import completion, events, token
 from ray_multicluster_scheduler.cli.selectors import KINDS, STATES
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -79,6 +81,17 @@ def test_names_of_clusters_also_behind_an_equals_sign(service: HttpService, offe
     assert offered("queue", "pause", "--cluster", "=", "mac", "--rea") == ["--reason"]
 
 
+def test_owners_and_tokens(service: HttpService, offered: Offer) -> None:
+    service.submit("t1", owner="ann")
+    service.token_for("bob", Role.VIEWER, note="of a $(dashboard)")
+    until(lambda: any(row["owner"] == "ann" for row in service.get("/api/v1/owners")["owners"]))
+    assert offered("owner", "show", "an") == ["ann"]
+    assert offered("owner", "set", "an") == ["ann"]
+    ids = [row["id"] for row in service.get("/api/v1/tokens")["tokens"]]
+    assert offered("token", "revoke", "") == ids
+    assert offered("token", "revoke", ids[1]) == [ids[1]]
+
+
 def test_what_is_always_the_same(offered: Offer, tmp_path: Path) -> None:
     nobody = {"RMCS_HOME": str(tmp_path)}
     assert offered("explain", "NO_CAR", **nobody) == ["NO_CARRIER"]
@@ -92,6 +105,8 @@ def test_what_is_always_the_same(offered: Offer, tmp_path: Path) -> None:
 def test_the_states_are_all_that_there_are() -> None:
     assert sorted(STATES) == sorted(map(str, TaskState))
     assert len(KINDS) == len(set(KINDS)) == 4
+    assert events._TYPES == event.KINDS
+    assert tuple(map(str, Role)) == token._ROLES
 
 
 @pytest.mark.parametrize(
@@ -136,7 +151,10 @@ class TestZsh:
         service.submit("alpha-1")
         assert '"alpha-1":' in self.told(folder, "rmcs task show al")
         assert '"mac":"UP"' in self.told(folder, "rmcs queue pause --cluster=m")
-        assert "compdef _rmcs_completion rmcs" in (folder / "completion.zsh").read_text()
+        script = (folder / "completion.zsh").read_text()
+        assert script.lstrip().startswith("#compdef rmcs\n")
+        for part in ("compdef _rmcs_completion rmcs", "_TYPER_COMPLETE_ARGS=", "_RMCS_COMPLETE=complete_zsh rmcs"):
+            assert part in script
 
     def test_nothing_that_others_wrote_can_be_run(self, service: HttpService, folder: Path) -> None:
         """zsh evaluates what it is told, and names of items are anybody's."""

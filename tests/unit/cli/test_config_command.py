@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ray_multicluster_scheduler.cli import config
+from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, KnownFleet
+from ray_multicluster_scheduler.local_fleet.processes import Identity
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.service.http_service import HttpService
@@ -67,6 +70,16 @@ def test_a_usable_one_that_is_hardly_meant(file: str, rmcs: Rmcs) -> None:
     ]
 
 
+def test_a_token_that_is_not_there(file: str, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    Path(file).write_text(GOOD.replace("hush", "'${NO_SUCH_TOKEN}'"))
+    done = rmcs("config", "check", file)
+    assert done.code == 0, "as of all that can be used"
+    assert "can be used: 1 cluster (mac)" in done.out
+    assert "! auth_token of cluster mac refers to the environment variable NO_SUCH_TOKEN, which is not set" in done.out
+    assert "What to do: set NO_SUCH_TOKEN to the cluster's token" in done.out
+
+
 def test_what_a_service_goes_by(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("config", "show")
     assert done.code == 0
@@ -113,11 +126,31 @@ class TestWhichFile:
         assert rmcs("config", *words, file).err == f"rmcs: read {file}\n"
 
     def test_there_is_none(self, rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert "No clusters are configured" in rmcs("config", "show").err
+        done = rmcs("config", "show")
+        assert "No clusters are configured" in done.err
+        assert "or start a local fleet with `rmcs fleet up`" in done.err
         monkeypatch.setenv("RMCS_CONFIG", "other.yaml")
         done = rmcs("config", "show")
         assert (done.code, done.out) == (2, "")
         assert f"{tmp_path / 'other.yaml'} (named by RMCS_CONFIG) cannot be read" in done.err
+
+    def test_there_is_none_and_a_local_fleet_is_up(
+        self, rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+        me, home = Identity.of(os.getpid()), FleetHome()
+        assert me is not None
+        home.make()
+        home.write(KnownFleet(me, str(tmp_path), []))
+        for words in (["config", "show"], ["clusters"]):
+            done = rmcs(*words)
+            assert done.code == 2
+            assert "No clusters are configured" in done.err
+            where = tmp_path / "home" / "fleet" / "clusters.yaml"
+            assert f"What to do: a local fleet is up, so name its file: export RMCS_CONFIG={where}\n" in done.err
+        assert f"export RMCS_CONFIG={where}" in rmcs("doctor", "-o", "json").out
+        home.write(KnownFleet(Identity(me.pid, me.started - 1000), str(tmp_path), []))
+        assert "is up, so" not in rmcs("clusters").err, "its process has died"
 
     def test_a_service_that_goes_by_another(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -107,10 +107,27 @@ class TestCommands:
         assert said in done.err
         assert "Value error" not in done.err
 
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("task list", "no item is known"),
+            ("task list --state FAILED", "no item is like that"),
+            ("task list --since 1h", "no item is like that"),
+            ("job list", "no job is known"),
+            ("actor list", "no actor lives, or did lately"),
+            ("owner list", "nobody has items that are not over, or limits"),
+        ],
+    )
+    def test_a_list_of_nothing_says_so(self, service: HttpService, rmcs: Rmcs, words: str, said: str) -> None:
+        done = rmcs(*words.split())
+        assert (done.code, done.out.count("\n"), done.err) == (0, 1, f"rmcs: nothing to list: {said}\n")
+        done = rmcs(*words.split(), "-o", "json")
+        assert (done.code, done.out, done.err) == (0, "[]\n", "")
+
     def test_a_cluster_that_is_not_there_is_no_empty_answer(self, service: HttpService, rmcs: Rmcs) -> None:
         for words in ("task list --cluster macc", "events --cluster macc"):
             assert "there is no cluster 'macc' now; did you mean 'mac'?" in rmcs(*words.split()).err
-        assert rmcs("task", "list", "--cluster", "mac").err == ""
+        assert "there is no cluster" not in rmcs("task", "list", "--cluster", "mac").err
 
     @pytest.mark.parametrize("words", ["plan --num-cpus 1", "job submit --num-cpus 1 -- true", "plan --num_gpus=1"])
     def test_words_of_ray_are_answered_with_ours(self, rmcs: Rmcs, words: str) -> None:
@@ -187,7 +204,7 @@ class TestPipes:
         command = [sys.executable, "-m", "ray_multicluster_scheduler", *words.split()]
         done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
         os.close(theirs)
-        assert done.returncode == exit_codes.NOT_DONE
+        assert done.returncode == exit_codes.NOBODY_READS
         assert [line for line in done.stderr.splitlines() if not line.startswith("rmcs: ")] == []
 
 

@@ -148,6 +148,30 @@ class TestWithoutAService:
         assert rmcs("debug-dump", "x.tar.gz", "--force").code == 0
         assert "README.txt" in opened(tmp_path / "x.tar.gz")
 
+    def test_only_a_file_is_ever_replaced(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)  # as a device would be
+        done = rmcs("debug-dump", "pipe", "--force")
+        assert done.code == 2
+        assert "pipe is not a regular file, and is not replaced.\nWhat to do: give the name of a file" in done.err
+        assert pipe.is_fifo()
+        done = rmcs("debug-dump", "home", "--force")
+        assert done.code == 2
+        assert "home is a folder" in done.err
+
+    def test_of_a_link_what_it_leads_to_is_replaced(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
+        (tmp_path / "old").write_text("mine")
+        os.symlink("old", tmp_path / "link")
+        assert rmcs("debug-dump", "link", "--force").code == 0
+        assert (tmp_path / "link").is_symlink()
+        assert "README.txt" in opened(tmp_path / "old")
+
+    def test_links_that_lead_in_a_circle(self, home: Path, rmcs: Rmcs, tmp_path: Path) -> None:
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        done = rmcs("debug-dump", str(tmp_path / "loop"))
+        assert done.code == 2
+        assert f"{tmp_path / 'loop'} cannot be written: " in done.err
+
     def test_a_folder_that_is_not_there(self, home: Path, rmcs: Rmcs) -> None:
         assert rmcs("debug-dump", "nowhere/x.tar.gz").code == 2
 

@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 import ray_multicluster_scheduler
-from ray_multicluster_scheduler.cli import demo_story
+from ray_multicluster_scheduler.cli import demo, demo_story
 from ray_multicluster_scheduler.cli.demo_story import Story
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, RemoteTraceback
+from ray_multicluster_scheduler.common.model import TaskState
 
 
 @dataclass
@@ -40,6 +41,7 @@ class FakeActor:
 
     def __init__(self, tally: Any, cluster: str, lost: int) -> None:
         self._tally, self.cluster, self._lost = tally, cluster, lost
+        self.state = TaskState.RUNNING
         self.add = self
 
     def remote(self, number: int) -> FakeHandle:
@@ -48,7 +50,7 @@ class FakeActor:
         return FakeHandle(self.cluster, self._tally.add(number))
 
     def explain(self) -> dict[str, Any]:
-        return FakeHandle(self.cluster).explain()
+        return {**FakeHandle(self.cluster).explain(), "state": str(self.state)}
 
 
 DECISION = {"sentence": "it had the most room"}
@@ -80,6 +82,7 @@ class FakeApi:
 
     def kill(self, actor: FakeActor) -> None:
         self.killed = True
+        actor.state = TaskState.CANCELLED
 
     def shutdown(self) -> None:
         self.is_up = False
@@ -143,6 +146,8 @@ def test_when_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(table) == 25
     assert "its total is 5050" in text
     assert all("it had the most room" in row for row in table)
+    assert "RUNNING" not in text, "nothing runs any more when the table is shown"
+    assert any(row.startswith("actor tally (killed)") and "CANCELLED" in row for row in table)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +200,21 @@ def test_the_exit_code_says_whether_all_happened(
     captured = capsys.readouterr()
     assert ("All of it happened" in captured.out) == (code == 0)
     assert all(problem in captured.err for problem in problems)
+
+
+def test_the_last_line_calls_it_as_this_shell_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    monkeypatch.setattr("sys.executable", str(python))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert demo._rmcs() == "rmcs", "there is none beside it either"
+    python.with_name("rmcs").touch(mode=0o755)
+    assert demo._rmcs() == ".venv/bin/rmcs", "as make demo calls it"
+    monkeypatch.chdir("/")
+    assert demo._rmcs() == str(python.with_name("rmcs")).removeprefix("/")
+    monkeypatch.setenv("PATH", str(python.parent))
+    assert demo._rmcs() == "rmcs"
 
 
 def test_the_stand_in_has_only_what_the_real_api_has() -> None:

@@ -72,7 +72,7 @@ def test_a_cluster_that_is_well(dashboard: str) -> None:
     Dashboard.jobs = [agent("ours"), agent("theirs", "STOPPED"), {"status": "RUNNING", "metadata": None}]
     found = look(dashboard=dashboard, head_address=dashboard.removeprefix("http://"))
     assert troubles(found) == []
-    assert "Ray 2.60.0, 2 node(s)" in " ".join(one.says for one in found)
+    assert "Ray 2.60.0, 2 nodes" in " ".join(one.says for one in found)
 
 
 @pytest.mark.parametrize(("off_s", "words"), [(120, "120 s ahead of"), (-60, "60 s behind")])
@@ -87,7 +87,7 @@ def test_a_clock_that_is_wrong(dashboard: str, off_s: float, words: str) -> None
 def test_agents_of_others(dashboard: str) -> None:
     Dashboard.jobs = [agent("theirs"), agent("theirs"), agent("ours")]
     (one,) = [one for one in look(dashboard=dashboard) if one.verdict is Verdict.warning]
-    assert "1 other control plane(s)" in one.says
+    assert "1 other control plane has agents there" in one.says
     assert "theirs" in one.says
 
 
@@ -108,7 +108,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-    found = look(dashboard=f"http://{address}", head_address=address)
+        found = look(dashboard=f"http://{address}", head_address=address)
     assert troubles(found) == ["warning ", "wrong DASHBOARD_DOWN"]
     assert found[0].says == f"nobody listens at head_address {address}: Connection refused"
     assert all(one.mend for one in found)
@@ -123,7 +123,7 @@ def test_a_head_that_is_needed_and_does_not_answer() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-    assert troubles(look(head_address=address)) == ["wrong ", "warning NO_CARRIER"]
+        assert troubles(look(head_address=address)) == ["wrong ", "warning NO_CARRIER"]
 
 
 def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,21 @@ def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch
     assert "NOT_THERE" in one.says
 
 
+def test_a_home_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMCS_HOME", "/" + "x" * 5000)
+    (one,) = doctor_here.home()
+    assert "cannot be looked at: File name too long" in one.says
+    assert one.mend == "set RMCS_HOME to a folder of yours"
+
+
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
     assert troubles(list(doctor_here.home())) == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "file" / "a" / "b"))
+    (one,) = doctor_here.home()
+    assert one.verdict is Verdict.wrong
+    assert one.says.endswith(f"is not there yet, and cannot be made: {tmp_path / 'file'} cannot be written")
     (tmp_path / "open").mkdir(mode=0o755)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "open"))
     assert "chmod 700" in next(iter(doctor_here.home())).mend

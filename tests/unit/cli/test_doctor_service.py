@@ -58,17 +58,21 @@ def test_all_is_well_without_a_configuration_of_ones_own(service: HttpService, r
         assert words in done.out
 
 
-def test_a_cluster_that_the_service_cannot_reach(service: HttpService, rmcs: Rmcs) -> None:
+def unreachable(service: HttpService, why: str) -> None:
+    """From now on, whichever cluster is asked."""
+
     def refresh(cluster: str) -> Any:
-        failed = events.SnapshotFailed(
-            cluster, "CLUSTER_UNREACHABLE", "mac: the switch\x1b[2J is off. What to do: press it"
-        )
+        failed = events.SnapshotFailed(cluster, "CLUSTER_UNREACHABLE", why)
         service.plane.post(failed)
         answer = service.plane.runtime._loop.create_future()
         answer.set_result(failed)
         return answer
 
     service.plane.refresh = refresh  # type: ignore[method-assign]  # the hands of this test
+
+
+def test_a_cluster_that_the_service_cannot_reach(service: HttpService, rmcs: Rmcs) -> None:
+    unreachable(service, "mac: the switch\x1b[2J is off. What to do: press it")
     assert troubles(rmcs) == [("mac", "wrong", "CLUSTER_UNREACHABLE")]
     done = rmcs("doctor")
     assert done.code == 100
@@ -81,6 +85,15 @@ def test_a_cluster_that_was_closed_and_its_queue(service: HttpService, rmcs: Rmc
     service.post("/api/v1/queue/cluster/mac/pause", {"reason": "until Monday"})
     assert troubles(rmcs) == [("mac", "warning", "CORDONED"), ("mac", "warning", "QUEUE_PAUSED")]
     assert "its queue is paused: until Monday" in rmcs("doctor").out
+
+
+def test_a_paused_queue_is_no_part_of_what_is_wrong(service: HttpService, rmcs: Rmcs) -> None:
+    service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
+    unreachable(service, "the switch is off")
+    out = rmcs("doctor").out
+    (trouble,) = [line for line in out.splitlines() if line.startswith("✗ mac: ")]
+    assert "paused" not in trouble
+    assert out.count("its queue is paused: new disks") == 1
 
 
 def test_a_store_that_is_slow(service: HttpService, rmcs: Rmcs) -> None:
@@ -121,7 +134,7 @@ def test_another_version(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.M
 def test_one_that_takes_nothing(service: HttpService, rmcs: Rmcs) -> None:
     service.plane.runtime.refuse("is being stopped")
     assert troubles(rmcs) == [("service", "wrong", "SERVICE_UNAVAILABLE")]
-    assert "is not ready: is being stopped." in rmcs("doctor").out
+    assert "is being stopped." in rmcs("doctor").out
 
 
 def test_one_that_answers_without_a_token_only(
@@ -151,7 +164,10 @@ class TestNobodyToAsk:
     def test_one_is_just_starting(self, rmcs: Rmcs, home: Path) -> None:
         with StateFolder(home):
             verdict, says, _ = self.of_service(rmcs)
+            asked = rmcs("status")
         assert (verdict, says.endswith("is just starting")) == ("warning", True)
+        assert asked.code == 2
+        assert f"No service answers here yet: one is starting (process {os.getpid()}).\nWhat to do: ask" in asked.err
 
     def test_one_was_killed(self, rmcs: Rmcs, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pid = killed_service(home, "http://127.0.0.1:9")

@@ -12,6 +12,7 @@ import yaml
 from ray_multicluster_scheduler.cli import events
 from ray_multicluster_scheduler.cli.service import Service
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -39,7 +40,8 @@ def test_the_past(service: HttpService, rmcs: Rmcs) -> None:
     assert told(after.out) == heard[2:]
     documents = yaml.safe_load_all(rmcs("events", "--id", "t1", "--types", "transition", "-o", "yaml").out)
     assert list(documents) == heard
-    assert rmcs("events", "--last", "0").out == ""
+    nothing = rmcs("events", "--last", "0")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", ""), "that was asked for"
 
 
 def test_what_there_is_not_is_refused_and_ids_may_be_short(service: HttpService, rmcs: Rmcs) -> None:
@@ -50,7 +52,79 @@ def test_what_there_is_not_is_refused_and_ids_may_be_short(service: HttpService,
     assert {one["id"] for one in told(rmcs("events", "--id", "last", "--types", "transition", "-o", "json").out)} == {
         "t2"
     }
-    assert rmcs("events", "--id", "gone-long-ago").code == 0
+    done = rmcs("events", "--id", "gone-long-ago")
+    assert (done.code, done.out) == (102, "")
+    assert "gone-long-ago" in done.err
+
+
+def test_the_last_of_one_item_however_much_came_since(service: HttpService, rmcs: Rmcs) -> None:
+    before = told(rmcs("events", "--id", "t1", "-o", "json").out)
+    for at in range(60):
+        service.submit(f"x{at}", cpus=0)
+    until(lambda: service.get("/api/v1/items/x59")["state"] == "RUNNING")
+    assert told(rmcs("events", "--id", "t1", "-o", "json").out) == before
+    assert told(rmcs("events", "--id", "t1", "--last", "2", "-o", "json").out) == before[-2:]
+
+
+def test_numbers_that_are_gone_are_not_counted(service: HttpService, rmcs: Rmcs) -> None:
+    service.plane.end(CallResult("t2", 1, "succeeded"))
+    until(lambda: service.get("/api/v1/items/t2")["state"] == "SUCCEEDED")
+    until(lambda: service.ask("DELETE", "/api/v1/items/t2")[0] == 200)  # something of it may be still to be done
+    for count in (1, 2, 3):
+        assert len(told(rmcs("events", "--last", str(count), "-o", "json").out)) == count
+
+
+def test_where_nothing_is_told_this_is_said(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("events", "--since", "999999")
+    assert (done.code, done.out) == (0, "")
+    assert "nothing came after number 999999: the newest event is number " in done.err
+    done = rmcs("events", "--state", "FAILED")
+    assert (done.code, done.out) == (0, "")
+    assert "no such event is known" in done.err
+
+
+def test_telemetry_alone_has_no_past(service: HttpService, rmcs: Rmcs) -> None:
+    done = rmcs("events", "--types", "telemetry")
+    assert (done.code, done.out) == (0, "")
+    assert "no such event is known" in done.err
+
+
+def test_what_came_while_the_past_was_read_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the newest event that was asked about is another one's."""
+
+    def frames(_: object, query: dict[str, Any], silence_s: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        yield from ((one, {"number": one}) for one in (90, 95, 103, 110) if one > query["since"])
+        yield 112, None
+        if silence_s == events._ALIVE_S:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "_frames", frames)
+    service: Any = None
+    numbers = [one["number"] for one in events.last_of(service, 50, 100, {"id": "x"})]
+    news = (one["number"] for one in events._following(service, 100, {"id": "x"}))
+    with pytest.raises(KeyboardInterrupt):
+        numbers.extend(news)
+    assert numbers == [90, 95, 103, 110]
+
+
+def test_a_service_that_stops_in_the_middle_has_not_told_all(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, first = events._frames, True
+
+    def slow(*asked: Any) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
+        nonlocal first
+        if first:  # that asks for the newest number
+            first = False
+            yield from whole(*asked)
+        yield 2, None
+        raise TimeoutError
+
+    monkeypatch.setattr(events, "_frames", slow)
+    done = rmcs("events", "--id", "t1")
+    assert (done.code, done.out) == (1, "")
+    assert "has told events up to number 2 of " in done.err
+    assert "ask for the others with --since 2" in done.err
 
 
 def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
@@ -145,6 +219,10 @@ def test_a_token_that_is_revoked_meanwhile_ends_it(
     [
         ({"type": "missed", "from": 3, "to": 9}, "events 3 to 9 were missed; ask for them with --since 2"),
         ({"type": "cluster", "number": 7, "at": None, "name": "mac", "state": "UP"}, "7  cluster name=mac state=UP"),
+        (
+            {"type": "cluster", "cluster": "mac", "state": "UP", "sentence": "", "paused": "new disks"},
+            "cluster mac is UP, paused: its queue is paused: new disks",
+        ),
     ],
 )
 def test_other_words(event: dict[str, Any], line: str) -> None:

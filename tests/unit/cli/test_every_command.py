@@ -75,7 +75,7 @@ class Stage:
         return self.file("clusters:\n  - {name: mac, dashboard: 'http://mac.invalid:8265'}\n")
 
     def recorded(self) -> str:
-        path = self.folder / "history.jsonl"
+        path = self.folder / self.new("history")
         words = ["simulate", "--nodes", "a={CPU:4}", "--synthetic", "items=3 over=1min run=constant:9"]
         assert main([*words, "--record", str(path)]) == 0
         return str(path)
@@ -136,7 +136,14 @@ CASES: dict[str, Case] = {
     "status": Case(
         lambda stage: [stage.waiting()][1:],
         {"clusters": Model("/api/v1/clusters", ("clusters",)), "queue": Model("/api/v1/queue")},
-        thing(address="string", version="string", user="string", clusters="array", queue="object"),
+        thing(
+            address="string",
+            version="string",
+            user="string",
+            not_ready="string null",
+            clusters="array",
+            queue="object",
+        ),
     ),
     "job submit": Case(lambda _: ["--no-wait", "--", "true"], of("jobs/{job_id}")),
     "job status": Case(lambda stage: [stage.job()], of("jobs/{job_id}"), code=101),
@@ -218,7 +225,7 @@ TEXTS = {"task logs": "what a task printed", "job logs": "what a job printed"}
 ELSEWHERE = {
     "up": "tests/unit/service/test_up.py::test_up_and_down_and_up_again",
     "down": "tests/unit/service/test_up.py::test_down_tells_programs_what_it_has_stopped",
-    "top": "tests/unit/cli/test_top.py::TestInATerminal",
+    "top": "tests/unit/cli/test_top_in_a_terminal.py::TestInATerminal",
     "fleet up": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",
     "fleet down": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",
     "fleet status": "tests/unit/local_fleet/test_background.py::test_what_is_printed_for_programs",

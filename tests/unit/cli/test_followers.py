@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from tests.support.eventually import until
 from tests.support.running_service import RunningService
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.test_top import Terminal
+from tests.unit.cli.terminal import Terminal
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,7 +65,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
         yield service
 
 
-def test_a_service_that_is_killed_and_started_again(running: RunningService, rmcs: Rmcs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_service_that_is_killed_and_started_again(
+    running: RunningService, rmcs: Rmcs, tmp_path: Path, moves: bool
+) -> None:
+    """At its port or, as it chose that itself, at another: whoever found it in its state folder finds it again."""
     owner = json.loads(rmcs("status", "-o", "json").out)["user"]
     assert rmcs("queue", "pause", "--owner", owner).code == 0  # what is submitted waits
     assert rmcs("job", "submit", "--no-wait", "--submission-id", "first", "--", "true").code == 0
@@ -77,11 +84,13 @@ def test_a_service_that_is_killed_and_started_again(running: RunningService, rmc
         running.kill()
         for one in everybody:
             one.until(lambda one=one: AWAY in one.err.read_text())  # type: ignore[misc]  # bound at once
-        seen = len(status.lines())
+        seen, before = len(status.lines()), running.address
+        running.address = "" if moves else before
         running.start()
+        assert (running.address != before) == moves
         assert rmcs("job", "submit", "--no-wait", "--submission-id", "second", "--", "true").code == 0
         events.until(lambda: [one for one in events.lines() if one.get("id") == "second"])
-        status.until(lambda: len(status.lines()) > seen + 1)
+        status.until(lambda: len(status.lines()) > seen + 1 and status.lines()[-1]["queue"]["depth"] == 2)
         logs.until(lambda: "answers again" in logs.err.read_text())
         for one in everybody:
             said = one.interrupted()
@@ -97,6 +106,59 @@ def test_a_service_that_is_killed_and_started_again(running: RunningService, rmc
             if one.process.poll() is None:
                 one.process.kill()
             one.process.wait()
+
+
+class Forgetful:
+    """Stands between a client and a service, and forgets the lines that it has when it is told to: they stay open, and
+    nothing goes over them any more. New ones are as good as before."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port = self._door.getsockname()[1]
+        self.forgotten: set[socket.socket] = set()
+        self._lines: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._take)
+
+    def __enter__(self) -> Forgetful:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._door.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        self._thread.join()
+        for one in (self._door, *self._lines):
+            one.close()
+
+    def cut(self) -> None:
+        """Both ends of each line hear that."""
+        for one in self._lines:
+            with suppress(OSError):  # its other end may be gone
+                one.shutdown(socket.SHUT_RDWR)
+
+    def forget(self) -> None:
+        self.forgotten.update(self._lines)
+
+    def _take(self) -> None:
+        with ThreadPoolExecutor(64) as carriers:
+            while True:
+                try:
+                    near = self._door.accept()[0]
+                except OSError:  # it was closed
+                    return
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._lines += [near, far]
+                carriers.submit(self._carry, near, far)
+                carriers.submit(self._carry, far, near)
+
+    def _carry(self, come: socket.socket, go: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := come.recv(65536):
+                if come not in self.forgotten:
+                    go.sendall(piece)
+            if come not in self.forgotten:
+                go.shutdown(socket.SHUT_WR)
 
 
 def state(service: HttpService, item_id: str) -> str:
@@ -122,17 +184,21 @@ class TestLogs:
         monkeypatch.setattr(task, "to_stdout", pieces.append)
         return pieces
 
-    def followed(self, rmcs: Rmcs, *deeds: Callable[[], object]) -> None:
-        """While these things happen one after the other."""
+    def followed(self, rmcs: Rmcs, *deeds: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
+        """While these things happen one after the other. ``end`` lets it end if one of them does not happen."""
 
         def happen() -> None:
-            for deed in deeds:
-                deed()
+            try:
+                for deed in deeds:
+                    deed()
+            except BaseException:
+                end()
+                raise
 
-        thread = threading.Thread(target=happen)
-        thread.start()
-        done = rmcs("task", "logs", "-f", "t1")
-        thread.join()
+        with ThreadPoolExecutor(1) as thread:
+            happened = thread.submit(happen)
+            done = rmcs("task", "logs", "-f", "t1")
+            happened.result()
         assert done.code == 0
 
     def submitted(self, service: HttpService, **values: Any) -> None:
@@ -165,6 +231,49 @@ class TestLogs:
         assert "".join(heard) == "step 1\nstep 2\nstep 3\n"
         assert [AWAY in one for one in said] == [True, False]
         assert said[1] == "the service answers again"
+
+    def test_a_line_that_is_dead_is_not_waited_for(
+        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is between the two has forgotten the line, and tells nobody: nothing comes on it any more."""
+        monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 0.5)
+        self.submitted(service)
+        prints(service, "one\n")
+        with Forgetful(service.port) as between:
+            monkeypatch.setenv("RMCS_ADDRESS", f"http://127.0.0.1:{between.port}")
+            self.followed(
+                rmcs,
+                self.is_heard(heard, "one\n"),
+                between.forget,
+                lambda: prints(service, "two\n"),
+                self.is_heard(heard, "one\ntwo\n"),
+                lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
+                end=lambda: (service.plane.end(CallResult("t1", 1, "succeeded")), between.cut()),
+            )
+        assert between.forgotten
+
+    def test_news_end_the_patience_with_the_line_that_they_came_on(
+        self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was made after a long silence, and would be left silent for as long again."""
+        monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 300.0)
+        self.submitted(service)
+        prints(service, "one\n")
+        with Forgetful(service.port) as between:
+            monkeypatch.setenv("RMCS_ADDRESS", f"http://127.0.0.1:{between.port}")
+            self.followed(
+                rmcs,
+                self.is_heard(heard, "one\n"),
+                lambda: monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 0.5),
+                lambda: prints(service, "two\n"),
+                self.is_heard(heard, "one\ntwo\n"),
+                between.forget,
+                lambda: prints(service, "three\n"),
+                self.is_heard(heard, "one\ntwo\nthree\n"),
+                lambda: service.plane.end(CallResult("t1", 1, "succeeded")),
+                end=lambda: (service.plane.end(CallResult("t1", 1, "succeeded")), between.cut()),
+            )
+        assert between.forgotten
 
     def test_a_second_attempt_is_not_told_again(self, service: HttpService, rmcs: Rmcs, heard: list[str]) -> None:
         self.submitted(service, crash_retries=1, retries=1, lost_retries=1)

@@ -1,150 +1,173 @@
-"""Pictures of a terminal, as SVG in tests/golden; `pytest --refresh-golden` writes them anew."""
+"""How items look at the terminal: what waits, what runs, and how it ended."""
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from ray_multicluster_scheduler.cli.explain import explanation_words
-from ray_multicluster_scheduler.cli.item_tables import items_table
+from ray_multicluster_scheduler.cli.events import event_line
+from ray_multicluster_scheduler.cli.explain import explanation_lines
+from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
+from ray_multicluster_scheduler.cli.item_tables import actors_table, item_picture, items_table, jobs_table
+from ray_multicluster_scheduler.cli.job_words import standing_words
+from ray_multicluster_scheduler.cli.plan import plan_lines
+from ray_multicluster_scheduler.cli.queue import queue_picture
 from ray_multicluster_scheduler.cli.status import status_picture
+from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames
+from tests.unit.cli.golden_rows import ITEMS, STATUS, STORY, row
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
-NOW = 1794700800.0
-WIDTH = 110
-GIB = 1024.0**3
+BOTH = (WIDE, USUAL)
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/ann/train.py", line 41, in train
+    raise ValueError(f"no such split: {split}")
+ValueError: no such split: valdiation"""
+FAILED: dict[str, Any] = {
+    **row("task-7a10", "FAILED", 90_000, 3.0, attempt=3),
+    "at": NOW - 89_987,
+    "code": "TASK_FAILED",
+    "sentence": "ValueError: no such split: valdiation",
+    "outcome": {
+        "completion": {
+            "task_id": "task-7a10",
+            "state": "FAILED",
+            "cluster": "mac",
+            "message": "ValueError: no such split: valdiation",
+            "next_step": "read the traceback; mend the code, and submit it again (`rmcs task retry task-7a10`)",
+        },
+        "result": {"task_id": "task-7a10", "attempt": 3, "traceback": TRACEBACK},
+        "origin": None,
+    },
+}
+QUEUE: dict[str, Any] = STATUS["queue"]
+PLANNED: dict[str, Any] = {
+    "cluster": "centos",
+    "code": "PLACED",
+    "sentence": "centos: load score 30.8; chosen among 2 clusters that fit",
+    "unblocked_by": None,
+    "candidates": [
+        {
+            "cluster": "centos",
+            "rejections": [],
+            "ranks": {},
+            "scores": {"load": 0.77},
+            "raw_scores": {"load": 30.8},
+            "total": 0.77,
+        },
+        {
+            "cluster": "mac",
+            "rejections": [],
+            "ranks": {},
+            "scores": {"load": 0.2},
+            "raw_scores": {"load": 8.0},
+            "total": 0.2,
+        },
+        {
+            "cluster": "lab",
+            "rejections": [{"code": "CLUSTER_UNREACHABLE", "sentence": "it does not answer", "permanent": False}],
+            "ranks": {},
+            "scores": {},
+            "raw_scores": {},
+            "total": None,
+        },
+    ],
+}
 
 
-def row(item_id: str, state: str, ago_s: float, took_s: float | None = None, **values: Any) -> dict[str, Any]:
+def job(job_id: str, status: str, ago_s: float, took_s: float | None = None, **values: Any) -> dict[str, Any]:
     began = NOW - ago_s
     return {
-        "id": item_id,
-        "kind": "task",
-        "name": "train",
-        "owner": "ann",
-        "state": state,
+        "job_id": job_id,
+        "status": status,
+        "cluster": "centos",
         "attempt": 1,
-        "cluster": "mac",
-        "priority": 0,
         "submitted_at": began,
-        "started_at": None if state == "QUEUED" else began + 10,
-        "finished_at": None if took_s is None else began + 10 + took_s,
+        "started_at": None if status == "PENDING" else began + 5,
+        "finished_at": None if took_s is None else began + 5 + took_s,
+        "entrypoint": "python train.py --epochs 90 --out s3://models/nightly",
+        "message": "",
         **values,
     }
 
 
-def waiting(item_id: str, ago_s: float, sentence: str, position: int | None = None, **values: Any) -> dict[str, Any]:
-    said = {"code": "NO_CAPACITY", "sentence": sentence, "held": False, "waiting_since": NOW - ago_s, **values}
-    told = row(item_id, "QUEUED", ago_s, position=position, **said)
-    return {key: one for key, one in told.items() if key not in ("attempt", "cluster", "started_at", "finished_at")}
-
-
-def cluster(name: str, state: str, **values: Any) -> dict[str, Any]:
-    return {"name": name, "state": state, "sentence": "", "cordoned": False, "items": 0, **values}
-
-
-HELD = waiting(
-    "nightly-2026-11-15", 5400, "is held: until Monday", kind="job", name="nightly", held=True, priority=5, code="HELD"
-)
-STATUS = {
-    "version": "0.1.0",
-    "address": "http://127.0.0.1:8000",
-    "user": "ann",
-    "clusters": [
-        cluster(
-            "centos",
-            "UP",
-            nodes=2,
-            total={"CPU": 40.0, "memory": 128 * GIB, "GPU": 2.0},
-            free={"CPU": 4.0, "memory": 70 * GIB, "GPU": 1.0},
-            items=9,
-        ),
-        cluster("mac", "UP", nodes=1, total={"CPU": 8.0, "memory": 16 * GIB}, free=None, cordoned=True, items=1),
-        cluster("lab", "CLUSTER_UNREACHABLE", sentence="lab does not answer: connection refused"),
-        cluster(
-            "attic",
-            "CLUSTER_LOST",
-            sentence="its link has been silent for 75 s: it is lost",
-            current=False,
-            nodes=1,
-            total={"CPU": 4.0},
-            free={"CPU": 1.0},
-            items=3,
-        ),
-    ],
-    "queue": {
-        "depth": 7,
-        "states": {"QUEUED": 7},
-        "kinds": {"job": 1, "task": 6},
-        "waiting": [
-            HELD,
-            waiting("task-9f3c", 12, "centos: 16 CPU are not free on any one node; mac is cordoned", 2),
-        ],
-    },
-}
-ITEMS = [
-    row("task-9f3c", "QUEUED", 12, cluster=None, attempt=0),
-    row(
-        "nightly-2026-11-15", "RUNNING", 5400, kind="job", name="python train.py --epochs 90 --out s3://models/nightly"
-    ),
-    row("task-7a11", "SUCCEEDED", 86_400, 61.5, cluster="centos", owner=""),
-    row("task-7a10", "FAILED", 90_000, 3.0, attempt=3),
-    row("actor-5d", "LOST", 200_000, kind="actor", name="Counter", owner="bob"),
+JOBS = [
+    job("nightly-2026-11-15", "RUNNING", 5400),
+    job("raysubmit_4Xw9qLr2bTzK8hVd", "PENDING", 20, cluster=None, attempt=0, entrypoint="python eval.py"),
+    job("nightly-2026-11-14", "SUCCEEDED", 91_800, 7200.0),
+    job("nightly-2026-11-13", "STOPPED", 178_200, 60.0, attempt=2),
 ]
-STORY = {
-    "id": "task-9f3c",
-    "kind": "task",
-    "name": "train",
-    "state": "QUEUED",
-    "cluster": None,
-    "code": "NO_CAPACITY",
-    "sentence": "centos: 16 CPU are not free on any one node",
-    "unblocked_by": "12 more CPU are free on one node of centos",
-    "estimate": {"text": "in about 4 minutes"},
-    "queue": {"position": 2, "ahead": [{"id": "nightly-2026-11-15", "why": "priority 5"}]},
-    "decision": {
-        "at": NOW - 2,
-        "cluster": None,
-        "code": "NO_CAPACITY",
-        "sentence": "centos: 16 CPU are not free on any one node",
-        "filters": ["healthy", "cordoned", "capacity"],
-        "candidates": [
-            {
-                "cluster": "centos",
-                "rejections": [
-                    {"code": "NO_CAPACITY", "sentence": "16 CPU are not free on any one node", "permanent": False}
-                ],
-                "ranks": {},
-                "scores": {},
-                "raw_scores": {},
-                "total": None,
-            },
-            {
-                "cluster": "mac",
-                "rejections": [{"code": "TOO_BIG", "sentence": "the largest node has 8 CPU", "permanent": True}],
-                "ranks": {},
-                "scores": {},
-                "raw_scores": {},
-                "total": None,
-            },
-        ],
+
+
+def actor(actor_id: str, state: str, **values: Any) -> dict[str, Any]:
+    return {
+        "id": actor_id,
+        "name": None,
+        "class": "Counter",
+        "state": state,
+        "cluster": "mac",
+        "attempt": 1,
+        "lifetime": None,
+        "message": "",
+        **values,
+    }
+
+
+ACTORS = [
+    actor("actor-5d", "RUNNING", name="counter", lifetime="detached"),
+    actor("actor-61", "RUNNING", **{"class": "ParameterServer"}, cluster="centos"),
+    actor("actor-77", "FAILED", attempt=2, message="mac lost its node: the actor died with it, and had one restart"),
+]
+
+
+def step(number: int, ago_s: float, state: str, code: str, sentence: str, **values: Any) -> dict[str, Any]:
+    said = {"type": "transition", "number": number, "at": NOW - ago_s, "id": "task-9f3c", "cluster": None}
+    return {**said, "state": state, "code": code, "sentence": sentence, **values}
+
+
+EVENTS = [
+    step(98, 12, "PENDING", "SUBMITTED", "task train was submitted"),
+    step(99, 12, "QUEUED", "NO_CAPACITY", "centos: 16 CPU are not free on any one node; mac is cordoned"),
+    {
+        "type": "cluster",
+        "number": 100,
+        "at": NOW - 9,
+        "cluster": "lab",
+        "before": "UP",
+        "state": "CLUSTER_UNREACHABLE",
+        "sentence": "lab does not answer: connection refused",
     },
-    "attempts": [],
-    "history": [
-        {"at": NOW - 12, "state": "PENDING", "code": "SUBMITTED"},
-        {"at": NOW - 12, "state": "QUEUED", "code": "NO_CAPACITY"},
-    ],
-}
-PICTURES: dict[str, Callable[[], Any]] = {
-    "status": lambda: status_picture(STATUS, NOW),
-    "task-list": lambda: items_table(ITEMS, NOW),
-    "explain": lambda: explanation_words(STORY, "the service http://127.0.0.1:8000"),
+    {
+        "type": "action",
+        "number": 101,
+        "at": NOW - 7,
+        "user": "ann",
+        "subject": "cluster mac",
+        "action": "pause",
+        "token": "k3v9x2qa",
+        "details": {"reason": "until Monday"},
+    },
+    {"type": "decision", "number": 102, "at": NOW - 6, "id": "task-9f3c", "cluster": "mac", "sentence": "it fits"},
+    step(103, 6, "DISPATCHING", "PLACED", "mac: load score 8.0", cluster="mac"),
+    step(104, 5, "RUNNING", "STARTED", "started on mac", cluster="mac"),
+    {"type": "missed", "number": None, "at": None, "from": 105, "to": 120},
+]
+STANDING = {"status": "FAILED", "message": "The entrypoint ended with exit code 1."}
+PICTURES = {
+    "status": Picture(lambda: status_picture(STATUS, NOW), ("status",), BOTH),
+    "task-list": Picture(lambda: items_table(ITEMS, NOW), ("task list",), BOTH),
+    "task-show": Picture(lambda: item_picture(FAILED, NOW), ("task show",)),
+    "explain": Picture(lambda: explanation_lines(STORY, "the service http://127.0.0.1:8000"), ("explain",), BOTH),
+    "queue": Picture(lambda: queue_picture(QUEUE, NOW), ("queue",), BOTH),
+    "plan": Picture(lambda: plan_lines(PLANNED), ("plan",), BOTH),
+    "job-list": Picture(lambda: jobs_table(JOBS, NOW), ("job list",), BOTH),
+    "job-status": Picture(
+        lambda: standing_words("nightly-2026-11-15", STANDING, lambda: f"epoch 1\n{TRACEBACK}\n"), ("job status",)
+    ),
+    "actor-list": Picture(lambda: actors_table(ACTORS), ("actor list",), BOTH),
+    "events": Picture(lambda: FittingLines("\n".join(map(event_line, EVENTS))), ("events",)),
 }
 
 
@@ -157,15 +180,6 @@ def _one_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_it_looks_as_it_did(name: str, request: pytest.FixtureRequest) -> None:
-    screen = Console(
-        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
-    )
-    screen.print(PICTURES[name](), markup=False)
-    drawn = screen.export_svg(title=f"rmcs {name.replace('-', ' ')}", unique_id=name)
-    path = GOLDEN / f"{name}.svg"
-    if request.config.getoption("--refresh-golden"):
-        path.write_text(drawn, encoding="utf-8")
-    assert path.exists(), "write it with: pytest tests/unit/cli/test_golden.py --refresh-golden"
-    assert drawn == path.read_text(encoding="utf-8"), "if it is better now: pytest --refresh-golden, and look at it"
+@pytest.mark.parametrize(("name", "width"), frames(PICTURES))
+def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureRequest) -> None:
+    check(PICTURES, name, width, request)

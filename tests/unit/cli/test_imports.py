@@ -48,8 +48,8 @@ def loaded_by(*words: str) -> list[str]:
         ("task list -o json --limit 5", 310, 43),  # a number that is typed is converted by pydantic
         ("task show t1", 280, 43),
         ("queue", 280, 43),
-        ("job list", 280, 44),
-        ("clusters list", 290, 46),
+        ("job list", 280, 45),
+        ("clusters list", 290, 47),
     ],
 )
 def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: int) -> None:
@@ -60,6 +60,27 @@ def test_so_many_are_enough(service: HttpService, words: str, most: int, ours: i
     assert {name.partition(".")[0] for name in loaded} & HEAVY <= allowed
     assert len(loaded) <= most
     assert sum(name.startswith(OURS) for name in loaded) <= ours
+
+
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        ("status --foo", []),
+        ("status too much", []),
+        ("task show", []),
+        ("task", []),
+        ("nonsense", ["simulate", "doctor"]),  # where one of that name may be is looked for
+    ],
+)
+def test_what_is_wrong_with_one_command_loads_no_others(words: str, rest: list[str]) -> None:
+    loaded = loaded_by(*words.split())
+    assert [one for one in ("simulate", "doctor") if f"{OURS}.cli.{one}" in loaded] == rest
+
+
+@pytest.mark.parametrize("words", ["status --address http://127.0.0.1:9", "explain NO_CAPACITY", "status --foo"])
+def test_plain_words_in_a_pipe_need_no_rich(words: str) -> None:
+    loaded = loaded_by(*words.split())
+    assert not [name for name in loaded if name.partition(".")[0] == "rich" or name.endswith(".fitting_columns")]
 
 
 def options(command: Any) -> list[Any]:

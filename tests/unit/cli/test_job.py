@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ray_multicluster_scheduler.cli import job as job_command
-from ray_multicluster_scheduler.cli import ray_job_options
+from ray_multicluster_scheduler.cli import job_words, ray_job_options, waiting
 from ray_multicluster_scheduler.cli.app import Root
 from ray_multicluster_scheduler.cli.late_group import load
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.cli.service import Service
+from ray_multicluster_scheduler.common.exception import ResultLostError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
+from tests.unit.service.service_plane import ServicePlane
 
 RAYS = {
     "submit": "address job-id submission-id runtime-env runtime-env-json working-dir metadata-json entrypoint-num-cpus "
@@ -35,19 +42,30 @@ RAYS = {
     "delete": "address verify headers log-style log-color verbose",
 }
 """Options of `ray job` in Ray 2.60."""
+SILENT = DashboardProblem("mac does not answer.", code="DASHBOARD_DOWN", cluster="mac")
 
 
 class Dashboard:
-    """Of a cluster that has printed one line for each job."""
+    """Of a cluster that has printed one line for each job, and knows nothing of these attempts."""
+
+    def __init__(self, *unknown: str) -> None:
+        self.unknown = unknown
+        self.followed = threading.Event()
 
     def client(self, _: str) -> Dashboard:
         return self
 
     async def job_logs(self, submission_id: str) -> str:
+        if submission_id.endswith(self.unknown):
+            raise TaskSubmissionError(f"Cluster mac knows no job {submission_id}.")
         return "a line\n"
+
+    async def job_info(self, submission_id: str) -> dict[str, Any] | None:
+        return {"status": "RUNNING"}
 
     async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
         yield "a line\n"
+        self.followed.set()
 
     async def close(self) -> None: ...
 
@@ -84,6 +102,19 @@ def end_when_it_runs(service: HttpService, job_id: str, how: str = "succeeded") 
     return thread
 
 
+def end_when_it_is_followed(service: HttpService, job_id: str) -> threading.Thread:
+    """Somebody has heard the line that it printed."""
+    dashboard: Dashboard = service.plane.runtime.clients  # type: ignore[assignment]  # the fake of the fixture
+
+    def work() -> None:
+        dashboard.followed.wait(60)  # else the test says what is missing; it must not wait for ever
+        end(service, job_id)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
 @pytest.mark.parametrize("command", RAYS)
 def test_it_has_every_flag_of_ray_job(command: str) -> None:
     group = load("job", Root.late["job"])
@@ -92,6 +123,24 @@ def test_it_has_every_flag_of_ray_job(command: str) -> None:
 
 
 class TestSubmit:
+    @pytest.mark.parametrize("form", ["json", "table"])
+    def test_a_hint_that_cannot_be_had_changes_nothing_of_its_end(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, form: str
+    ) -> None:
+        get = Service.get
+
+        def asked(self: Service, path: str, **query: object) -> Any:
+            if path.endswith("/explain") and state(service, "j1") == "SUCCEEDED":
+                raise ServiceUnavailableError("The service does not answer.")
+            return get(self, path, **query)
+
+        monkeypatch.setattr(Service, "get", asked)
+        ending = end_when_it_runs(service, "j1")
+        done = rmcs("job", "submit", "--submission-id", "j1", "-o", form, "--", "true")
+        ending.join()
+        assert done.code == 0, done.err
+        assert form == "table" or json.loads(done.out)["status"] == "SUCCEEDED"
+
     @pytest.mark.parametrize(("how", "code", "said"), [("succeeded", 0, "succeeded"), ("failed", 100, "failed")])
     def test_its_output_and_its_end(self, service: HttpService, rmcs: Rmcs, how: str, code: int, said: str) -> None:
         ending = end_when_it_runs(service, "j1", how)
@@ -106,7 +155,42 @@ class TestSubmit:
         assert done.code == 100
         assert f"{done.out.strip()} failed: " in done.err
         assert "There is no cluster 'macc'" in done.err
+        assert "did you mean 'mac'?" in done.err
         assert "accepted" not in done.err
+
+    @pytest.mark.parametrize("words", [[], ["--no-wait"]])
+    def test_one_that_can_never_run_says_why(self, service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+        ask = ["--submission-id", "j1", "--entrypoint-num-gpus", "1000", *words, "--", "echo", "hi"]
+        done = rmcs("job", "submit", *ask)
+        assert done.code == 100
+        assert "rmcs: j1 failed: No cluster can ever run job j1 (echo hi):\n  mac: " in done.err
+        assert "\nrmcs: what to do: ask for less, " in done.err
+        assert "nothing of it has run, more: `rmcs explain j1`" in done.err
+        again = rmcs("job", "status", "j1")
+        assert again.code == 100
+        assert "Status message: No cluster can ever run job j1 (echo hi):\n  mac: " in again.out
+        assert "`rmcs explain j1`" in again.err
+        assert "job logs" not in done.err + again.err, "it has printed nothing"
+
+    def test_logs_are_not_announced_where_none_follow(self) -> None:
+        said = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n"
+        info = {"job_id": "j1", "status": "FAILED", "attempt": 1, "message": said}
+        assert job_words.end_words(info) == "j1 failed: Job entrypoint command failed with exit code 3"
+        assert job_words.standing_words("j1", info, str).endswith("failed with exit code 3")
+        assert "chars):\nboom" in job_words.standing_words("j1", {**info, "message": f"{said}boom"}, str)
+
+    def test_paths_that_were_changed_for_the_cluster_are_told(self, service: HttpService, rmcs: Rmcs) -> None:
+        """Else nobody understands why it does not find its file."""
+        paths = [("/home/ann/train.py", "/Users/ann/train.py"), ("/home/ann/data", "/Users/ann/data")]
+        made = Prepared("mac", 1, {}, "python /Users/ann/train.py /Users/ann/data", paths)
+        service.plane.runtime.dispatcher.prepared["j1"] = made
+        ending = end_when_it_runs(service, "j1", "failed")
+        done = rmcs("job", "submit", "--submission-id", "j1", "--", "python", "/home/ann/train.py", "/home/ann/data")
+        ending.join()
+        assert done.code == 100
+        where = service.get("/api/v1/items/j1")["cluster"]
+        told = "/home/ann/train.py became /Users/ann/train.py, /home/ann/data became /Users/ann/data"
+        assert f"for the home directory of {where}, {told}\n" in done.err
 
     def test_no_wait_prints_the_id_alone(self, service: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("job", "submit", "--no-wait", "python", "x.py", "--flag")
@@ -160,6 +244,15 @@ class TestSubmit:
             (["--verify", "false"], "certificate"),
             (["--headers", '{"Cookie": "x"}'], "only header"),
             (["--resource", "tpu"], "NAME=AMOUNT"),
+            (["--priority", "9999999"], "it is too high; give one from -1000000 to 1000000"),
+            (["--name", ""], "--name: it is empty; give a name"),
+            (["--submission-id", "last"], "submission_id is 'last', by which commands mean other items"),
+            (["--submission-id", "all"], "submission_id is 'all', by which commands mean other items"),
+            (["--working-dir", "/nonexistent"], "--working-dir: there is no folder or archive '/nonexistent' here"),
+            (["--runtime-env-json", '{"working_dir": "/nonexistent"}'], "working_dir: there is no folder"),
+            (["--working-dir", "~nobodyhere/x"], "--working-dir: '~nobodyhere/x' cannot be read: "),
+            (["--working-dir", "x" * 5000], "cannot be read: File name too long."),
+            (["--entrypoint-num-cpus", "1e308"], "is 1e+308: that is no amount. What to do: give a number from 0 to"),
             ([], "Missing argument"),
         ],
     )
@@ -168,19 +261,30 @@ class TestSubmit:
         assert (done.code, done.out) == (2, "")
         assert said in " ".join(done.err.split())
 
+    def test_an_empty_entrypoint(self, service: HttpService, rmcs: Rmcs) -> None:
+        done = rmcs("job", "submit", "--no-wait", "--", "")
+        assert (done.code, done.out) == (2, "")
+        assert "it is empty; give a command, such as python train.py" in " ".join(done.err.split())
+        assert service.get("/api/v1/jobs")["jobs"] == []
+
     def test_a_wait_that_is_over_before_the_job(self, service: HttpService, rmcs: Rmcs) -> None:
         running(service, "full")
-        service.plane.runtime.clients.tail_job_logs = _never  # type: ignore[method-assign, assignment]  # it prints nothing
+        service.plane.runtime.clients.tail_job_logs = silent(threading.Event())  # type: ignore[method-assign, assignment]
         done = rmcs("job", "submit", "--submission-id", "j1", "--timeout", "0.5", "--", "true")
         assert done.code == 101
-        assert "j1 is RUNNING, and not over" in done.err
+        assert re.search("j1 is (PENDING|RUNNING), and not over", done.err), "it may not have begun within that time"
+        assert "j1 goes on; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`" in done.err
 
 
-async def _never(_: str) -> AsyncIterator[str]:
-    import asyncio
+def silent(followed: threading.Event) -> Callable[[str], AsyncIterator[str]]:
+    """What a job prints that prints nothing; ``followed`` is set when somebody waits for it."""
 
-    await asyncio.sleep(1.5)
-    yield ""
+    async def tail(_: str) -> AsyncIterator[str]:
+        followed.set()
+        await asyncio.sleep(1.5)
+        yield ""
+
+    return tail
 
 
 class TestInterrupt:
@@ -188,11 +292,11 @@ class TestInterrupt:
     def test_work_goes_on_unless_it_is_not_to(
         self, service: HttpService, rmcs: Rmcs, words: list[str], after: str
     ) -> None:
-        service.plane.runtime.clients.tail_job_logs = _never  # type: ignore[method-assign, assignment]  # it prints nothing
+        followed = threading.Event()
+        service.plane.runtime.clients.tail_job_logs = silent(followed)  # type: ignore[method-assign, assignment]
 
         def interrupt() -> None:
-            until(lambda: service.ask("GET", "/api/v1/items/j1")[1].get("state") == "RUNNING")
-            threading.Event().wait(0.3)  # it is following by then
+            assert followed.wait(60)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -200,7 +304,8 @@ class TestInterrupt:
         done = rmcs("job", "submit", "--submission-id", "j1", *words, "--", "true")
         thread.join()
         assert done.code == 130
-        assert ("j1 goes on" in done.err) == (after == "RUNNING")
+        how = "j1 goes on; follow it with `rmcs job logs -f j1`, end it with `rmcs job stop j1`"
+        assert (how in done.err) == (after == "RUNNING")
         assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
         until(lambda: state(service, "j1") == after)
 
@@ -234,13 +339,22 @@ class TestOthers:
         assert rmcs("job", "status", "j2").out.splitlines()[-1] == "a line"
 
         def gone(_: str) -> None:
-            raise ClusterConnectionError("mac does not answer.", cluster="mac")
+            raise SILENT
 
         service.plane.runtime.clients.client = gone  # type: ignore[method-assign, assignment]  # it is away
         done = rmcs("job", "status", "j2")
         assert done.code == 100
         assert "cannot be had: mac does not answer" in done.err
-        assert "job logs j2" in done.err
+        assert "rmcs: when its cluster answers again, all that it printed: `rmcs job logs j2`\n" in done.err
+
+        def forgotten(_: str) -> None:
+            raise ResultLostError("Ray on mac does not know of it any more.", cluster="mac")
+
+        service.plane.runtime.clients.client = forgotten  # type: ignore[method-assign, assignment]  # started anew
+        done = rmcs("job", "status", "j2")
+        assert "what it printed cannot be had: Ray on mac does not know of it any more." in done.err
+        assert "job logs" not in done.err, "there they are as little"
+        assert "rmcs: to run it once more: `rmcs task retry j2`\n" in done.err
 
     def test_a_task_is_no_job(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")
@@ -342,3 +456,157 @@ def test_delete_forgets_what_is_over(service: HttpService, rmcs: Rmcs) -> None:
     assert rmcs("job", "list", "-o", "json").out.strip() == "[]"
     service.restart()
     assert service.get(f"/api/v1/items/{job}")["state"] == "EXPIRED"
+
+
+class TestAttemptsThatNeverRan:
+    """A job is followed over those that its cluster refused."""
+
+    @pytest.fixture
+    def refused(self, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+        """Attempts with these numbers are."""
+        dispatch, refused = ServicePlane.dispatch, set[int]()
+
+        def some(plane: ServicePlane, orders: list[Dispatch]) -> None:
+            for order in orders:
+                if order.attempt in refused:
+                    no = events.DispatchRefused(order.task_id, order.attempt, FailureClass.CRASH, "REFUSED", "no")
+                    plane.post(no)
+                else:
+                    dispatch(plane, [order])
+
+        monkeypatch.setattr(ServicePlane, "dispatch", some)
+        return refused
+
+    @pytest.mark.parametrize("words", [(), ("--tail", "3")])
+    def test_one_that_never_ran_has_failed(
+        self, service: HttpService, rmcs: Rmcs, refused: set[int], words: tuple[str, ...]
+    ) -> None:
+        service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
+        refused.add(1)
+        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
+        service.post("/api/v1/items", {"task": said})
+        until(lambda: state(service, "j") == "FAILED")
+        for _ in range(2):
+            done = rmcs("job", "logs", "-f", "j", *words)
+            assert (done.code, done.out) == (100, ""), done.err
+            assert ("Attempt 1 of job j printed nothing: it did not run on mac" in done.err) == bool(words)
+            service.restart()
+            service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
+
+    @pytest.mark.parametrize("unknown", [("-2",), ("-1", "-2")])
+    def test_those_after_it_are_heard(
+        self, service: HttpService, rmcs: Rmcs, refused: set[int], unknown: tuple[str, ...]
+    ) -> None:
+        """Also where the cluster has forgotten one that ran."""
+        dashboard = service.plane.runtime.clients = Dashboard(*unknown)  # type: ignore[assignment]  # a fake
+        refused.add(2)
+        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 3, "crash_retries": 3}
+        service.post("/api/v1/items", {"task": said})
+        until(lambda: state(service, "j") == "RUNNING")
+
+        def happens() -> None:
+            assert dashboard.followed.wait(30)
+            broke = events.AttemptFinished("j", 1, "failed", failure=FailureClass.USER, sentence="it broke")
+            service.plane.post(broke)
+            until(lambda: (told := service.get("/api/v1/items/j"))["attempt"] == 3 and told["state"] == "RUNNING")
+            service.plane.post(events.AttemptFinished("j", 3, "succeeded"))
+
+        thread = threading.Thread(target=happens)
+        thread.start()
+        done = rmcs("job", "logs", "-f", "j")
+        thread.join()
+        assert (done.code, done.out) == (0, "a line\na line\n"), done.err
+
+    def test_a_cluster_that_does_not_answer_is_said_and_hides_nothing_else(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        end(service, running(service, "j"), "failed")
+
+        async def silent(*_: object) -> str:
+            raise SILENT
+
+        monkeypatch.setattr(Dashboard, "job_logs", silent)
+        for words in ((), ("--tail", "1")):
+            done = rmcs("job", "logs", "-f", "j", *words)
+            assert (done.code, done.out) == (100, "")
+            assert done.err == "rmcs: what it printed cannot be had: mac does not answer.\n"
+
+    def test_a_cluster_that_does_not_answer_while_the_job_runs_is_said_once(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """And what it printed is heard when the cluster is back; nobody is told of a defect."""
+        job, asked = running(service, "j"), 0
+
+        async def late(*_: object) -> dict[str, Any]:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise SILENT
+            return {"status": "RUNNING"}
+
+        monkeypatch.setattr(Dashboard, "job_info", late)
+        monkeypatch.setattr(waiting, "READ_AGAIN_S", 0.2)
+        ending = end_when_it_is_followed(service, job)
+        done = rmcs("job", "logs", "-f", "j")
+        ending.join()
+        assert (done.code, done.out) == (0, "a line\n")
+        assert done.err == "rmcs: what it printed cannot be had: mac does not answer.\n"
+        assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+    def test_an_attempt_on_a_cluster_that_is_gone_does_not_hide_the_next(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+        service.post("/api/v1/items", {"task": said})
+        until(lambda: state(service, "j") == "RUNNING")
+
+        async def gone_or_running(_: Dashboard, submission_id: str) -> dict[str, Any]:
+            if submission_id.endswith("-1"):
+                raise SILENT
+            return {"status": "RUNNING"}
+
+        async def gone_or_printed(_: Dashboard, submission_id: str) -> str:
+            if submission_id.endswith("-1"):
+                raise SILENT
+            return "a line\n"
+
+        unread, printed = threading.Event(), threading.Event()
+        say, write = waiting.say, job_command.to_stdout
+        monkeypatch.setattr(waiting, "say", lambda text: (say(text), unread.set()))
+        monkeypatch.setattr(job_command, "to_stdout", lambda text: (write(text), printed.set()))
+        monkeypatch.setattr(Dashboard, "job_info", gone_or_running)
+        monkeypatch.setattr(Dashboard, "job_logs", gone_or_printed)
+
+        def happens() -> None:
+            assert unread.wait(30)
+            service.plane.post(events.AttemptFinished("j", 1, "failed", FailureClass.USER, sentence="it broke"))
+            until(lambda: (told := service.get("/api/v1/items/j"))["attempt"] == 2 and told["state"] == "RUNNING")
+            heard.append(printed.wait(30))
+            service.plane.post(events.AttemptFinished("j", 2, "succeeded"))
+
+        heard: list[bool] = []
+        thread = threading.Thread(target=happens)
+        thread.start()
+        done = rmcs("job", "logs", "-f", "j")
+        thread.join()
+        assert (done.code, done.out) == (0, "a line\n"), done.err
+        assert heard == [True], "while the second one ran"
+
+    def test_only_the_end_is_wanted_also_where_it_could_not_be_read_at_first(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job, asked = running(service, "j"), 0
+
+        async def late(*_: object) -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise SILENT
+            return "one\ntwo\nthree\n"
+
+        monkeypatch.setattr(Dashboard, "job_logs", late)
+        monkeypatch.setattr(waiting, "READ_AGAIN_S", 0.2)
+        ending = end_when_it_is_followed(service, job)
+        done = rmcs("job", "logs", "-f", "j", "--tail", "1")
+        ending.join()
+        assert (done.code, done.out) == (0, "three\na line\n"), "the end of it, and what it printed since"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,7 @@ def stranger(status: int, kind: str, data: bytes) -> Iterator[str]:
             self.wfile.write(data)
 
         def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))  # who closes before may cut the answer off
             self.do_GET()
 
         def log_message(self, *args: object) -> None: ...
@@ -153,6 +155,22 @@ class TestSilence:
         assert "What to do: see whether a service listens there" in done.err
         assert 0.9 < took < 20
 
+    @pytest.mark.parametrize(
+        ("words", "look"),
+        [
+            ("queue pause --owner ann", "rmcs status"),
+            ("clusters cordon mac", "rmcs clusters show mac"),
+            ("config log-level debug", "rmcs config log-level"),
+            ("token revoke k3v9", "rmcs token list"),
+        ],
+    )
+    def test_an_order_that_is_not_answered_may_have_been_taken(self, rmcs: Rmcs, words: str, look: str) -> None:
+        with listener(lambda _: None) as address:
+            done = rmcs(*words.split(), "--address", address)
+        assert (done.code, done.out) == (1, "")
+        assert "said nothing in 1 s. What was ordered may have been done all the same.\n" in done.err
+        assert f"What to do: see what became of it before you order it again (`{look}`); else see whether" in done.err
+
     def test_who_says_nothing_in_tls(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_service, "_CONNECT_S", 0.5)
         with listener(lambda _: None) as address:
@@ -160,8 +178,10 @@ class TestSilence:
         assert done.code == 1
         assert "does not answer" in done.err
 
-    def test_a_service_that_takes_long_is_waited_for(self, rmcs: Rmcs) -> None:
+    def test_a_service_that_takes_long_is_waited_for(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         """As long as it says to others that it lives."""
+        for module in (silence, cli_service):
+            monkeypatch.setattr(module, "LOOK_S", 60.0)
         asked: list[bytes] = []
 
         def hear(line: socket.socket) -> None:
@@ -179,6 +199,29 @@ class TestSilence:
         with listener(hear) as address:
             done = rmcs("config", "log-level", "--address", address)
         assert (done.code, done.out, len(asked)) == (0, "INFO\n", 2)
+
+
+def test_a_look_that_is_over_too_late_does_not_cut_an_answer_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENT_S", 0.01)
+    looks, late = threading.Event(), threading.Event()
+
+    class Slow:
+        def request(self, *_: str) -> None:
+            looks.set()
+            late.wait(60)
+            raise TimeoutError
+
+        def close(self) -> None: ...
+
+    line, service = socket.socketpair()
+    with line, service:
+        with silence.SilenceWatch(line, lambda _: Slow(), "/healthz") as watch:  # type: ignore[arg-type, return-value]
+            assert looks.wait(60)
+        service.sendall(b"the rest")
+        late.set()
+        watch._timer.join()
+        assert not watch.silent
+        assert line.recv(100) == b"the rest"
 
 
 def test_a_service_whose_process_is_stopped(rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +242,60 @@ def test_a_service_whose_process_is_stopped(rmcs: Rmcs, tmp_path: Path, monkeypa
         assert "stopped or hangs" in done.err
 
 
+def test_a_line_that_dies_without_a_word_is_noticed(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By TCP, also while nothing is said on it for long."""
+    seen: list[int] = []
+
+    class Watch(silence.SilenceWatch):
+        def __init__(self, line: socket.socket, *rest: Any) -> None:
+            super().__init__(line, *rest)
+            seen.append(line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            for name, most in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 5)):
+                if hasattr(socket, name):
+                    assert line.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) <= most
+
+    monkeypatch.setattr(cli_service, "SilenceWatch", Watch)
+    cli_service.connect(service.address).get(cli_service.path_of("fleet"))
+    assert seen
+    assert all(seen)
+
+
+def test_an_order_that_is_cut_off(rmcs: Rmcs) -> None:
+    def hear(line: socket.socket) -> None:
+        line.recv(65536)
+        line.shutdown(socket.SHUT_RDWR)
+
+    with listener(hear) as address:
+        with pytest.raises(ServiceUnavailableError) as caught:
+            cli_service.connect(address).post(cli_service.path_of("items", "a b", "cancel"))
+        asked = rmcs("status", "--address", address)
+    assert "may have been done all the same" in caught.value.message
+    assert "`rmcs task show a b`" in str(caught.value.next_step)
+    assert "may have been done" not in asked.err, "a question does nothing"
+
+
+def test_an_order_that_nobody_took(rmcs: Rmcs) -> None:
+    done = rmcs("clusters", "cordon", "mac", "--address", "http://127.0.0.1:9")
+    assert done.code == 1
+    assert "may have been done" not in done.err
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_that_has_heard_nothing(rmcs: Rmcs, status: int) -> None:
+    """A service that closes a connection when it has taken an order, since it stops, is a 502."""
+    with stranger(status, "text/html", PAGE) as address:
+        done = rmcs("clusters", "cordon", "mac", "--address", address)
+    assert "may have been done all the same" in done.err
+
+
+def test_a_service_that_says_no_itself(rmcs: Rmcs) -> None:
+    no = {"error": "StoreFullError", "code": "STORE_FULL", "message": "There is no room."}
+    with stranger(503, "application/problem+json", json.dumps(no).encode()) as address:
+        done = rmcs("clusters", "cordon", "mac", "--address", address)
+    assert "There is no room." in done.err
+    assert "may have been done" not in done.err
+
+
 def test_a_proxy_before_a_service_that_is_away_is_asked_again() -> None:
     error = refusal("http://x", Credentials(), 502, b"<html><title>502 Bad Gateway</title></html>", "nginx")
     assert isinstance(error, ServiceUnavailableError)
@@ -208,6 +305,21 @@ def test_a_proxy_before_a_service_that_is_away_is_asked_again() -> None:
         ServiceUnavailableError,
         "The service http://x is not ready: its disk is full.",
     )
+    draining = refusal("http://x", Credentials(), 503, b'{"status": "not ready", "reason": "is draining"}')
+    assert draining.message == "The service http://x is draining."
+    assert "its stderr, where `rmcs up` was typed" in str(draining.next_step)
+
+
+def test_a_path_behind_the_address_is_doubted(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RMCS_TOKEN")
+    done = rmcs("status", "--address", f"{service.address}/foo")
+    assert (
+        "What to do: leave /foo out of the address, if nothing stands before the service; else set RMCS_TOKEN"
+        in done.err
+    )
+    assert "out of the address" not in rmcs("status", "--address", service.address).err
 
 
 def test_a_token_that_is_refused_by_a_service_is_told_as_such(service: HttpService) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.control_plane.config import run_folder
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -25,6 +29,14 @@ def service(service: HttpService) -> HttpService:
     service.submit("beta-1", 8)
     until(lambda: service.get("/api/v1/items/beta-1/explain")["code"] == "NO_CAPACITY")
     return service
+
+
+@pytest.mark.parametrize("words", [[], ["--tail", "3"]])
+def test_logs_of_what_has_not_started(service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+    done = rmcs("task", "logs", "beta-1", *words)
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "rmcs: beta-1 has printed nothing: it is QUEUED, and has not started\n"
+    assert rmcs("task", "logs", "alpha-1").err == "", "it runs, and may yet print"
 
 
 class TestExplain:
@@ -45,10 +57,26 @@ class TestExplain:
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path))  # where no program runs
-        assert rmcs("explain", "nothing").code == 102
+        done = rmcs("explain", "nothing")
+        assert done.code == 102
+        assert f"The service {service.address} has no item 'nothing'.\n" in done.err
+        assert "What to do: look at `rmcs task list`" in done.err
         named = rmcs("explain", "nothing", "--address", service.address)
         assert named.code == 102
         assert "There is no item 'nothing'" in named.err
+
+    def test_the_service_is_no_program(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """It was asked already, and has a socket like every program with a scheduler."""
+        monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
+        programs = [(os.getpid(), Path("service")), (1, Path("program"))]
+        monkeypatch.setattr(run_folder, "sockets", lambda: programs)
+        monkeypatch.setattr(running_programs, "ask", lambda *_: {"error": "UnknownItemError"})
+        with StateFolder(tmp_path / "home") as state:
+            state.tell(address=service.address)
+            done = rmcs("explain", "nothing")
+        assert "has no item 'nothing', and none of your programs has; asked were: process 1.\n" in done.err
 
 
 def test_clusters(service: HttpService, rmcs: Rmcs) -> None:
@@ -106,6 +134,10 @@ class TestTrace:
 
     def test_a_folder_that_is_not_there(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         assert rmcs("trace", str(tmp_path / "none" / "out.csv")).code == 2
+        (tmp_path / "link").symlink_to("/dev/null")
+        done = rmcs("trace", str(tmp_path / "link"), "--force")
+        assert done.code == 2
+        assert "is not a regular file, and is not replaced" in done.err
 
 
 def test_tokens(service: HttpService, rmcs: Rmcs) -> None:

@@ -44,6 +44,23 @@ def test_listed_and_shown(service: HttpService, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["limits"] == ANN
 
 
+def test_a_name_with_a_slash_in_it(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
+    service.submit("t", owner="team/a b")
+    assert main(["owner", "show", "team/a b"]) == 0
+    assert "team/a b" in capsys.readouterr().out
+    assert main(["owner", "set", "team/a b", "--max-running", "9"]) == 0
+    assert service.get("/api/v1/owners/team%2Fa%20b")["limits"]["max_running"] == 9
+    for order, changed in (("pause", "yes"), ("resume", "no")):
+        assert main(["queue", order, "--owner", "team/a b"]) == 0
+        capsys.readouterr()
+        assert main(["owner", "show", "team/a b"]) == 0
+        assert lines(capsys)[1][-1] == changed
+    assert main(["owner", "set", "team/a b", "--reset"]) == 0
+    assert main(["owner", "show", "team/b"]) == 102
+    assert main(["task", "show", "team/a"]) == 102
+    assert "Nothing here is called 'team/a'" in capsys.readouterr().err
+
+
 def test_what_is_not_named_stays_as_it_is(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["owner", "set", "ann", "--max-running", "9", "--max-gpus", "none", "--max-priority", "-3"]) == 0
     assert lines(capsys)[1] == ["ann", "0", "0", "2", "1000000", "9", "–", "-3", "set", "later", "no"]
@@ -72,6 +89,7 @@ def test_an_owner_that_was_not_there(service: HttpService, capsys: pytest.Captur
         (["ann", "--max-running", "many"], "'many' is not a whole number, or none."),
         (["ann", "--max-running", "1.5"], "'1.5' is not a whole number, or none."),
         (["ann", "--weight", "none"], "'none' is not a number."),
+        (["ann", "--max-running", "-1"], "give a number, or for no limit none (null in JSON, None in Python)"),
         (["ann", "--weight", "0"], "weight is '0.0': it should be greater than 0"),
         (["ann", "--max-gpus", "x"], "'x' is not a number, or none."),
     ],

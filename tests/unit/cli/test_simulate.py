@@ -143,6 +143,7 @@ def test_the_history(words: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*words, "--synthetic", "items=3 over=1s run=constant:1", "--record", str(path)]) == 0
     kinds = [json.loads(line)["line"] for line in path.read_text().splitlines()]
     assert kinds.count("Began") == kinds.count("Over") == 3
+    assert f"rmcs: wrote {path}; `rmcs replay {path}` feeds it to the scheduler once more\n" in capsys.readouterr().err
     assert kinds[0] == "Setup"
     assert {"Fed", "Told", "Nodes"} <= set(kinds)
     capsys.readouterr()
@@ -187,3 +188,36 @@ def test_a_mistake_is_one_sentence_and_2(
 def test_a_cluster_without_a_size(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--clusters", config, "--nodes", "big={CPU:1}", "--synthetic", SMALL]) == 2
     assert "Nobody says how large the cluster fast is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
+def test_a_file_that_is_there_is_not_replaced(
+    words: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine"
+    file.write_text("all my work")
+    ask = [*words, "--synthetic", "items=3 over=1min run=constant:9", option, str(file)]
+    assert main(ask) == 2
+    assert f"{file} is there already.\nWhat to do: give another name, or --force" in capsys.readouterr().err
+    assert file.read_text() == "all my work"
+    assert main([*ask, "--force"]) == 0
+    assert file.read_text() != "all my work"
+    assert f"rmcs: wrote {file}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
+def test_only_a_file_is_ever_replaced(
+    words: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    ask = [*words, "--synthetic", "items=3 over=1min run=constant:9", option, str(link), "--force"]
+    assert main(ask) == 2
+    assert f"{link} is not a regular file, and is not replaced." in capsys.readouterr().err
+
+
+def test_one_is_one_item(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--nodes", "a={CPU:4}", "--synthetic", "items=1 over=1min run=constant:9"]) == 0
+    out, err = capsys.readouterr()
+    assert "; 1 item\n" in out.replace(" \n", "\n")
+    assert err.startswith("rmcs: 1 item, 9.01 s, simulated in ")

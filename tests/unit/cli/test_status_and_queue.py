@@ -147,6 +147,12 @@ class TestQueue:
         for words in (("status",), ("clusters", "list")):
             assert "UP, cordoned, paused" in rmcs(*words).out
 
+    @pytest.mark.parametrize("order", ["pause", "resume"])
+    def test_a_name_alone_is_asked_about(self, rmcs: Rmcs, order: str) -> None:
+        done = rmcs("queue", order, "mac")
+        assert done.code == 2
+        assert "Write --cluster mac, or --owner mac." in " ".join(done.err.split())
+
     @pytest.mark.parametrize(("what", "name"), [("cluster", "mac"), ("owner", "ann")])
     def test_pause_and_resume(self, service: HttpService, rmcs: Rmcs, what: str, name: str) -> None:
         done = rmcs("queue", "pause", f"--{what}", name, "--reason", "until Monday", "-o", "json")

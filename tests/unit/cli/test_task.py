@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli import output
+from ray_multicluster_scheduler.cli import output, task, waiting
 from ray_multicluster_scheduler.cli.item_tables import item_picture
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
@@ -215,7 +215,8 @@ class TestOrders:
         end(two, "alpha-1")
         assert rmcs("task", "cancel", "alpha-1").err == "rmcs: alpha-1 is over already: SUCCEEDED\n"
         released = rmcs("task", "release", "alpha-1")
-        assert (released.code, "What to do: `rmcs task retry alpha-1`" in released.err) == (1, True)
+        assert (released.code, "What to do: `rmcs task retry alpha-1 --anyway`" in released.err) == (1, True)
+        assert rmcs("task", "retry", "alpha-1", "--anyway").code == 0, "as it says"
 
     def test_hold_and_release(self, two: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("task", "hold", "alpha-2", "--reason", "later", "-o", "json")
@@ -245,6 +246,19 @@ class TestOrders:
             assert (done.code, done.out) == (1, "")
             assert "alpha-1 is over: SUCCEEDED." in done.err
             assert "rmcs task retry" in done.err
+
+    def test_what_runs_is_neither_held_nor_does_it_wait(self, two: HttpService, rmcs: Rmcs) -> None:
+        goes_on = "rmcs: alpha-1 is RUNNING and goes on; if it is tried again, it is held\n"
+        assert rmcs("task", "hold", "alpha-1").err == goes_on
+        counts = "rmcs: alpha-1 has priority 5 now, which counts if it is tried again: it is RUNNING\n"
+        assert rmcs("task", "priority", "alpha-1", "5").err == counts
+
+    @pytest.mark.parametrize("name", ["../../tokens", "..", "a/b", "x" * 100_000])
+    def test_what_no_item_is_called_leads_nowhere_else(self, two: HttpService, rmcs: Rmcs, name: str) -> None:
+        done = rmcs("task", "show", name)
+        assert (done.code, done.out) == (102, "")
+        assert done.err.startswith("rmcs: error: Nothing here is called ")
+        assert len(done.err) < 300
 
     def test_priority(self, two: HttpService, rmcs: Rmcs) -> None:
         two.submit("beta-1", 8)
@@ -297,6 +311,32 @@ class TestRetry:
         assert third.code == 0
         until(lambda: state(service, third.out.strip()) == "RUNNING")
         assert f"as {third.out.strip()}, which is RUNNING" in rmcs("task", "retry", "t1").err, "the newest one"
+
+    def test_two_at_once_repeat_it_once(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each has looked before the other one gave the order; or one does it again, as its answer was lost."""
+        self.failed(service, "t1")
+        monkeypatch.setattr(task, "repetitions", lambda *_: {})
+        first, second = rmcs("task", "retry", "t1"), rmcs("task", "retry", "t1")
+        assert (first.code, second) == (0, first)
+        assert service.get("/api/v1/items/t1")["repeated_by"] == [first.out.strip()]
+        monkeypatch.setattr(task, "repetitions", lambda *_: {"t1": first.out.strip()})
+        third, fourth = rmcs("task", "retry", "t1", "--anyway"), rmcs("task", "retry", "t1", "--anyway")
+        assert (third.code, fourth) == (0, third)
+        assert service.get("/api/v1/items/t1")["repeated_by"] == [first.out.strip(), third.out.strip()]
+
+    def test_one_that_somebody_else_repeated_meanwhile(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After we looked, and by no command: without the key that a command would use."""
+        self.failed(service, "t1")
+        other = service.post("/api/v1/items/t1/retry")["id"]
+        monkeypatch.setattr(task, "repetitions", lambda *_: {})
+        done = rmcs("task", "retry", "t1")
+        assert (done.code, done.out) == (1, "")
+        assert f"t1 was repeated already, as {other}, which is " in done.err
+        assert service.get("/api/v1/items/t1")["repeated_by"] == [other]
 
     def test_what_succeeded(self, service: HttpService, rmcs: Rmcs) -> None:
         service.submit("t1")
@@ -363,20 +403,29 @@ class TestLogs:
         later.join()
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
-    def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs) -> None:
+    def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        say, said = waiting.say, threading.Event()
+
+        def heard(text: str) -> None:
+            say(text)
+            if "alpha-2 is QUEUED: mac" in text:
+                said.set()
+
         def go() -> None:
+            said.wait(60)
             end(two, "alpha-1")
             until(lambda: state(two, "alpha-2") == "RUNNING")
             end(two, "alpha-2")
 
-        later = threading.Timer(0.8, go)
+        monkeypatch.setattr(waiting, "say", heard)
+        later = threading.Thread(target=go)
         later.start()
         done = rmcs("task", "logs", "-f", "alpha-2")
         later.join()
         assert done.code == 0
         assert "alpha-2 is QUEUED: mac" in done.err
 
-    def test_the_end_of_it(self, service: HttpService, rmcs: Rmcs) -> None:
+    def test_the_end_of_it(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         service.submit("t1")
         until(lambda: state(service, "t1") == "RUNNING")
         self.printed(service, "one\ntwo\r2\nthree\n")
@@ -384,11 +433,19 @@ class TestLogs:
         assert rmcs("task", "logs", "t1", "--tail", "0").out == ""
         assert rmcs("task", "logs", "t1", "--tail", "9").out == "one\ntwo\r2\nthree\n"
 
+        shown = threading.Event()
+
+        def show(text: str) -> None:
+            waiting.to_stdout(text)
+            shown.set()
+
         def rest() -> None:
+            shown.wait(60)
             self.printed(service, "four\n")
             end(service, "t1")
 
-        later = threading.Timer(0.5, rest)
+        monkeypatch.setattr(task, "to_stdout", show)
+        later = threading.Thread(target=rest)
         later.start()
         done = rmcs("task", "logs", "-f", "--tail", "1", "t1")
         later.join()

@@ -1,34 +1,27 @@
-"""`rmcs top`: what keys do, how it looks, and a whole run in a terminal."""
+"""`rmcs top`: what keys do, and how it looks."""
 
 from __future__ import annotations
 
-import fcntl
 import io
-import os
-import pty
-import select
-import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.top import look
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
-from ray_multicluster_scheduler.cli.top_state import View, chosen, keys_of, press, within
+from ray_multicluster_scheduler.cli.top_state import (
+    AHEAD,
+    View,
+    chosen,
+    keys_of,
+    press,
+    within,
+)
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.test_golden import GIB, GOLDEN, HELD, NOW, STATUS, row, waiting
-from tests.unit.client_api.control_plane import until
+from tests.unit.cli.golden import NOW, compare
+from tests.unit.cli.golden_rows import GIB, HELD, STATUS, row, waiting
 from tests.unit.service.http_service import HttpService
 
-ROOT = Path(__file__).resolve().parents[3]
 SEEN: dict[str, Any] = {
     "address": STATUS["address"],
     "version": STATUS["version"],
@@ -51,7 +44,11 @@ SEEN: dict[str, Any] = {
         ),
     ],
     "running": [row("task-2a11", "RUNNING", 30, cluster="centos"), row("old-1", "DISPATCHING", 7200, owner="bob")],
-    "counts": {"queue": 5022},
+    "at": NOW,
+    "queue_at": NOW,
+    "counts": {"queue": 22, "running": "2"},
+    "asked": {"queue": AHEAD, "running": AHEAD},
+    "more": {"queue": False, "running": False},
 }
 
 
@@ -138,17 +135,26 @@ class TestRows:
 
 
 class TestPicture:
-    def drawn(self, keys: str, width: int, height: int, trouble: tuple[str, float] | None = None) -> Console:
+    def drawn(
+        self,
+        keys: str,
+        width: int,
+        height: int,
+        trouble: tuple[str, float] | None = None,
+        *,
+        later_s: float = 0.0,
+        colours: Literal["truecolor"] | None = "truecolor",
+    ) -> Console:
         screen = Console(
             file=io.StringIO(),
             record=True,
             width=width,
             height=height,
             force_terminal=True,
-            color_system="truecolor",
+            color_system=colours,
             highlight=False,
         )
-        screen.print(TopPicture(pressed(keys), SEEN, NOW, height, trouble), end="")
+        screen.print(TopPicture(pressed(keys), SEEN, NOW + later_s, height, trouble), end="")
         return screen
 
     @pytest.mark.parametrize(
@@ -165,11 +171,7 @@ class TestPicture:
         self, name: str, keys: str, width: int, height: int, request: pytest.FixtureRequest
     ) -> None:
         drawn = self.drawn(keys, width, height).export_svg(title="rmcs top", unique_id=name)
-        path = GOLDEN / f"{name}.svg"
-        if request.config.getoption("--refresh-golden"):
-            path.write_text(drawn, encoding="utf-8")
-        assert path.exists(), "write it with: pytest tests/unit/cli/test_top.py --refresh-golden"
-        assert drawn == path.read_text(encoding="utf-8"), "if it is better now: pytest --refresh-golden, and look at it"
+        compare(name, drawn, request)
 
     @pytest.mark.parametrize("keys", ["", "2", "3", "4", "3/bob", "3/none", "\x1b[F3p"])
     @pytest.mark.parametrize("width", [1, 7, 20, 41, 80, 200])
@@ -182,33 +184,35 @@ class TestPicture:
         assert max(map(cell_len, lines)) <= width
 
     def test_a_service_that_is_lost(self) -> None:
-        first = self.drawn("", 110, 10, ("it does not answer: refused", NOW - 12)).export_text().splitlines()[0]
-        assert first.rstrip() == "No answer for 12s; it is asked again. it does not answer: refused"
+        for keys, pause in (("", ""), ("p", "PAUSED  ")):
+            first = self.drawn(keys, 110, 10, ("it does not answer: refused", NOW - 12)).export_text().splitlines()[0]
+            assert first.rstrip() == f"{pause}No answer for 12s; it is asked again. it does not answer: refused"
 
     def test_where_there_is_little_room_the_pane_and_the_pause_are_seen(self) -> None:
         lines = self.drawn("4p", 24, 8).export_text().splitlines()
         assert lines[0].startswith("PAUSED  rmcs")
         assert lines[1].startswith(" Running 2  4/4")
 
+    def test_without_styles_the_pane_stands_in_brackets(self) -> None:
+        second = self.drawn("2", 80, 8, colours=None).export_text().splitlines()[1]
+        assert second.startswith(" Clusters 4 [Nodes 3] Queue 22  Running 2   by cluster")
+        narrow = self.drawn("4", 24, 8, colours=None).export_text().splitlines()[1]
+        assert narrow.startswith("[Running 2] 4/4")
+        assert "[" not in self.drawn("2", 80, 8).export_text().splitlines()[1]
+
+    @pytest.mark.parametrize("pane", ["3", "4"])
+    def test_times_of_a_pause_stand_still(self, pane: str) -> None:
+        def rows(keys: str, later_s: float) -> list[str]:
+            return self.drawn(keys, 110, 12, later_s=later_s).export_text().splitlines()[2:]
+
+        assert rows(f"{pane}p", 0) == rows(f"{pane}p", 100) == rows(pane, 0)
+        assert rows(pane, 0) != rows(pane, 100)
+        lost = self.drawn(f"{pane}p", 110, 12, ("refused", NOW), later_s=100).export_text()
+        assert "No answer for 100s" in lost, "this goes on: it is of now"
+
     def test_where_one_is(self) -> None:
         assert "13-22 of 22" in self.drawn("3\x1b[F", 110, 14).export_text()
         assert "Nothing here has 'xyz' in it." in self.drawn("3/xyz", 110, 14).export_text()
-
-
-def test_what_there_is_to_see(service: HttpService) -> None:
-    from ray_multicluster_scheduler.cli.service import connect
-
-    service.submit("t0", 8)
-    until(lambda: service.get("/api/v1/items/t0")["state"] == "RUNNING")
-    service.submit("t1", 8)
-    until(lambda: service.get("/api/v1/queue")["depth"] == 1)
-    seen = look(connect(service.address))
-    assert [one["id"] for one in seen["running"]] == ["t0"]
-    assert [one["id"] for one in seen["queue"]] == ["t1"]
-    assert [one["name"] for one in seen["clusters"]] == ["mac"]
-    screen = Console(file=io.StringIO(), width=100, height=10)
-    for pane in "1234":
-        screen.print(TopPicture(pressed(pane), seen, time.time(), 10))
 
 
 def test_without_a_terminal(service: HttpService, rmcs: Rmcs) -> None:
@@ -216,118 +220,3 @@ def test_without_a_terminal(service: HttpService, rmcs: Rmcs) -> None:
     assert (done.code, done.out) == (2, "")
     assert "needs a terminal" in done.err
     assert "rmcs status --watch" in done.err
-
-
-class Terminal:
-    """A real one of 100 columns and 20 lines, in which `rmcs top`, or another command, runs."""
-
-    CODE = (
-        "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-        "from ray_multicluster_scheduler.main import main; sys.exit(main(sys.argv[1:]))"
-    )
-
-    def __init__(self, *words: str) -> None:
-        self.ours, self._theirs = pty.openpty()
-        self.resize(100, 20)
-        self.before = termios.tcgetattr(self._theirs)
-        environ = {name: one for name, one in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.CODE, *(words or ("top", "--every", "0.5"))],
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            cwd=ROOT,
-            env={**environ, "TERM": "xterm-256color"},
-            start_new_session=True,
-        )
-        self.text = ""
-
-    def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def type(self, keys: str) -> None:
-        self.text = ""
-        os.write(self.ours, keys.encode())
-
-    def until(self, said: str, patience_s: float = 20.0) -> None:
-        deadline = time.monotonic() + patience_s
-        while said not in self.text:
-            assert time.monotonic() < deadline, f"{said!r} does not come: {self.text[-2000:]!r}"
-            self._read(0.1)
-
-    def _read(self, wait_s: float) -> None:
-        if select.select([self.ours], [], [], wait_s)[0]:
-            self.text += os.read(self.ours, 65536).decode(errors="replace")
-
-    def end(self) -> int:
-        """Its exit code; the terminal is as it was."""
-        deadline = time.monotonic() + 20
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline
-            self._read(0.1)
-        self._read(0.1)
-        assert termios.tcgetattr(self._theirs) == self.before
-        assert "\x1b[?1049l" in self.text, "the ordinary screen is back"
-        assert "\x1b[?25h" in self.text, "and the cursor"
-        assert "Traceback" not in self.text
-        return self.process.returncode
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.ours)
-        os.close(self._theirs)
-
-
-class TestInATerminal:
-    @pytest.fixture
-    def terminal(self, service: HttpService) -> Iterator[Terminal]:
-        service.submit("alpha-1")
-        until(lambda: service.get("/api/v1/items/alpha-1")["state"] == "RUNNING")
-        one = Terminal()
-        try:
-            one.until("\x1b[?1049h")
-            one.until("mac")
-            yield one
-        finally:
-            one.close()
-
-    def test_keys(self, terminal: Terminal) -> None:
-        assert termios.tcgetattr(terminal._theirs) != terminal.before
-        terminal.type("\x1b[D")
-        terminal.until("alpha-1")
-        terminal.type("/zzz")
-        terminal.until("Nothing here has 'zzz' in it.")
-        terminal.type("\x1b")
-        terminal.until("alpha-1")
-        terminal.type("p")
-        terminal.until("PAUSED")
-        terminal.resize(30, 6)
-        terminal.text = ""
-        terminal.until("quit")
-        terminal.type("q")
-        assert terminal.end() == 0
-
-    def test_ctrl_c(self, terminal: Terminal) -> None:
-        terminal.type("\x03")
-        assert terminal.end() == 130
-
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-    def test_signals(self, terminal: Terminal, number: signal.Signals) -> None:
-        terminal.process.send_signal(number)
-        assert terminal.end() == 128 + number
-
-    def test_the_service_goes_and_comes_back(self, terminal: Terminal, service: HttpService) -> None:
-        service.stop()
-        terminal.until("No answer for")
-        service.start()
-        terminal.text = ""
-        terminal.until(f"at {service.address}")
-        terminal.type("q")
-        assert terminal.end() == 0
-
-    def test_a_token_that_is_revoked_ends_it(self, terminal: Terminal, service: HttpService) -> None:
-        service.book.revoke(service.token.split("_")[1], force=True)
-        assert terminal.end() == 1
-        assert "does not take the token from RMCS_TOKEN" in terminal.text.partition("\x1b[?1049l")[2]

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
+from ray_multicluster_scheduler.cli.troubleshooting import _plain, codes
 from ray_multicluster_scheduler.main import main
 
 
 def test_a_code_is_explained_without_any_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "NO_CAPACITY"]) == 0
     said = capsys.readouterr().out
-    assert "one* node" in said
+    assert "freed on one node." in said
     assert "###" not in said
 
 
@@ -21,6 +22,20 @@ def test_links_are_told_by_their_words(capsys: pytest.CaptureFixture[str]) -> No
     said = json.loads(capsys.readouterr().out)
     assert said["code"] == "STORE"
     assert "](" not in said["text"]
+
+
+@pytest.mark.parametrize("code", codes())
+def test_programs_get_plain_sentences(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", code, "-o", "json"]) == 0
+    text = json.loads(capsys.readouterr().out)["text"]
+    assert "*" not in text
+    assert "\n" not in text.replace("\n\n", ""), "only between paragraphs"
+
+
+def test_lists_and_examples_keep_their_lines() -> None:
+    kept = "- one\n- two\n\n```sh\nrmcs up *.yaml\n\nrmcs down *.yaml\n```"
+    text = f"Some *words*\nthat **go on**, 2 * 3 `*x*`:\n\n{kept}\n\nThe\nend.\n"
+    assert _plain(text) == f"Some words that go on, 2 * 3 `*x*`:\n\n{kept}\n\nThe end."
 
 
 def test_what_is_no_code_is_looked_for_as_an_id(

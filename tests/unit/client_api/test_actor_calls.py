@@ -210,7 +210,7 @@ class TestArguments:
         with pytest.raises(
             TaskSubmissionError, match=f"an actor that lives on linux, but actor {actor.id} lives on mac"
         ):
-            wrong.result(5)
+            wrong.result(60)
         calls = slow.sent(1)
         assert ([call.task_id for call in calls], numbers(calls)) == ([right.id], [0])
 
@@ -236,7 +236,7 @@ class TestAnswers:
             False,
         )
         plane.answer(handle.id, [1, 2])
-        assert handle.result(5) == [1, 2]
+        assert handle.result(60) == [1, 2]
         assert (handle.state, handle.accepted) == (TaskState.SUCCEEDED, True)
 
     def test_the_users_exception_comes_back_as_itself(self, plane: ActorPlane) -> None:
@@ -244,7 +244,7 @@ class TestAnswers:
         plane.sent(1)
         plane.fail_call(handle.id, FailureClass.USER, payload=pickling.dumps(ValueError("bad")), traceback="there")
         with pytest.raises(ValueError, match="bad") as caught:
-            handle.result(5)
+            handle.result(60)
         assert "there" in str(caught.value.__cause__)
 
     @pytest.mark.parametrize(
@@ -261,14 +261,14 @@ class TestAnswers:
         plane.sent(1)
         plane.fail_call(handle.id, failure, message="it went wrong")
         with pytest.raises(kind, match=rf"Counter\.add .* by actor {actor.id} on mac: it went wrong"):
-            handle.result(5)
+            handle.result(60)
 
     def test_a_call_that_was_ended_with_its_actor_is_not_called_cancelled(self, plane: ActorPlane) -> None:
         handle = plane.actor().add.remote(1)
         plane.sent(1)
         plane.runtime.ask(lambda: plane.link.cancel(handle.id, 1, force=True))  # nobody asked for it here
         with pytest.raises(ActorDiedError):
-            handle.result(5)
+            handle.result(60)
 
     def test_a_time_out_says_why_it_waits(self, slow: ActorPlane) -> None:
         handle = slow.actor().add.remote(1)
@@ -282,14 +282,14 @@ class TestAnswers:
         plane.sent(1)
         plane.answer(handle.id, 5)
         assert await handle == 5
-        assert told.wait(5)
+        assert told.wait(60)
 
     def test_several_values(self, plane: ActorPlane) -> None:
         actor = plane.actor()
         one, two = actor.pair.options(num_returns=2).remote()
         plane.sent(1)
         plane.answer(one.id.removesuffix(".0"), (1, 2))
-        assert (one.result(5), two.result(5)) == (1, 2)
+        assert (one.result(60), two.result(60)) == (1, 2)
         assert isinstance(one, Handle)
         assert one.explain()["kind"] == "call"
         assert actor.add.options(num_returns=0).remote() is None

@@ -35,7 +35,7 @@ class TestCancel:
         first, second = actor.add.remote(1), actor.add.remote(2)
         first.cancel()
         with pytest.raises(TaskCancelledError, match="before it was sent"):
-            first.result(5)
+            first.result(60)
         slow.start(actor)
         calls = slow.sent(1)
         assert ([call.task_id for call in calls], numbers(calls)) == ([second.id], [0])
@@ -51,7 +51,7 @@ class TestCancel:
         plane.sent(1)
         handle.cancel(force=True)
         with pytest.raises(TaskCancelledError, match=handle.id):
-            handle.result(5)
+            handle.result(60)
         assert plane.link.cancelled == [(handle.id, 1, True)]
         handle.cancel()
         plane.settle()
@@ -81,7 +81,7 @@ class TestTheActorEnds:
         later = actor.add.remote(2)
         plane.fail_call(lost.id, FailureClass.CRASH, message="the worker died")
         with pytest.raises(ActorDiedError):
-            lost.result(5)
+            lost.result(60)
         plane.settle()
         assert len(plane.link.calls) == 1
         plane.start(actor, 2)
@@ -109,7 +109,7 @@ class TestTheActorEnds:
         plane.die(actor)
         until(lambda: actor.state is TaskState.FAILED)
         with pytest.raises(ActorDiedError, match=rf"was not sent: actor {actor.id} has ended\. .*the worker died"):
-            actor.add.remote(1).result(5)
+            actor.add.remote(1).result(60)
         assert plane.link.calls == []
 
     def test_killed(self, plane: ActorPlane) -> None:
@@ -121,7 +121,7 @@ class TestTheActorEnds:
         assert plane.link.calls == [], "nothing leaves after a kill"
         plane.post(events.AttemptFinished(actor.id, 1, "cancelled"))
         with pytest.raises(ActorDiedError, match=rf"actor {actor.id} was killed"):
-            handle.result(5)
+            handle.result(60)
         assert actor.state is TaskState.CANCELLED
 
     def test_it_left_by_itself(self, plane: ActorPlane) -> None:
@@ -129,14 +129,14 @@ class TestTheActorEnds:
         plane.post(events.AttemptFinished(actor.id, 1, "succeeded"))
         until(lambda: actor.state is TaskState.SUCCEEDED)
         with pytest.raises(ActorDiedError, match="has left by itself"):
-            actor.add.remote(1).result(5)
+            actor.add.remote(1).result(60)
 
     def test_its_constructor_failed(self, slow: ActorPlane) -> None:
         actor = slow.actor()
         handle = actor.add.remote(1)
         constructor_failed(slow, actor, ValueError("no such file"))
         with pytest.raises(ActorDiedError, match="no such file") as caught:
-            handle.result(5)
+            handle.result(60)
         assert isinstance(caught.value.__cause__, ValueError)
         with pytest.raises(ValueError, match="no such file"):
             actor.ready(5)
@@ -195,7 +195,7 @@ def test_a_defect_on_the_way_is_told_to_everybody(plane: ActorPlane) -> None:
     plane.runtime.method_calls.link = fail
     handle = actor.add.remote(1)
     with pytest.raises(SchedulerError, match="not answered: the scheduler has a defect.*oops"):
-        handle.result(5)
+        handle.result(60)
     assert handle.state is TaskState.FAILED
     with pytest.raises(SchedulerError, match="has a defect.*oops"):
         actor.add.remote(2)
@@ -209,7 +209,7 @@ def test_the_child_of_a_fork_cannot_cancel_a_call(plane: ActorPlane, monkeypatch
         handle.cancel()
     monkeypatch.undo()
     plane.answer(handle.id, 1)
-    assert handle.result(5) == 1
+    assert handle.result(60) == 1
     handle.cancel()  # nothing happens to one that is over
 
 

@@ -119,7 +119,7 @@ class TestDeathsOfOurActors:
             with pytest.raises(ActorDiedError):
                 next(results)
             for number in (1, 2, 3):
-                until(lambda number=number: len(plane.link.calls) > number, 3)
+                until(lambda number=number: len(plane.link.calls) > number)
                 plane.answer(plane.link.calls[number].task_id, number)
                 assert next(results) == number
             assert actors_of(plane) == [first._item.id, *[second._item.id] * 3]
@@ -176,11 +176,11 @@ class TestDeathsOfOurActors:
             plane.sent(2)
             plane.answer_all()
             for _ in range(2):
-                assert begun.acquire(timeout=10)
+                assert begun.acquire(timeout=60)
             pool = ActorPool([actor])
             pool.submit(add, 1)
             pool.submit(add, 2)
             for number in (0, 1):
                 plane.answer(plane.sent(3 + number)[2 + number].task_id, number)
-                assert pool.get_next(5) == number
+                assert pool.get_next(60) == number
             let_go.set()

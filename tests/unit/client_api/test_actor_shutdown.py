@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
+from tests.support.moments import press_ctrl_c, when_main_thread_is_in
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
 
@@ -34,10 +34,9 @@ def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
     with ActorPlane() as plane:
         handle = plane.actor().add.remote(1)
         plane.sent(1)
-        timer = threading.Timer(0.1, plane.answer, (handle.id, 7))
-        timer.start()
+        other = when_main_thread_is_in("drain", "wait_for", deed=lambda: plane.answer(handle.id, 7))
         end(plane)
-        timer.join()
+        other.join()
         assert handle.result(0) == 7
     assert f"waiting for {handle.id} (DISPATCHING) to end" in capsys.readouterr().err
 
@@ -71,10 +70,9 @@ def test_ctrl_c_ends_the_wait_for_calls(monkeypatch: pytest.MonkeyPatch, capsys:
         actor = plane.actor()
         handle = actor.add.remote(1)
         plane.sent(1)
-        interrupt = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
-        interrupt.start()
+        other = when_main_thread_is_in("drain", "wait_for", deed=press_ctrl_c)
         end(plane)
-        interrupt.join()
+        other.join()
         assert (handle.done(), actor.state) == (False, TaskState.CANCELLED)
     assert isinstance(handle.exception(0), TaskCancelledError)
     assert f"waiting for {handle.id} (DISPATCHING) to end (Ctrl+C cancels)" in capsys.readouterr().err

@@ -306,7 +306,7 @@ class TestDetached:
         began = time.monotonic()
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
             plane.actors.submit(Counter, (), None, None, None, {"name": "tally", "lifetime": "detached"})
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert "mac: no answer within 0.05 s" in caplog.text
         monkeypatch.undo()
 
@@ -380,10 +380,10 @@ class TestWaiting:
         """It may wait for room as long as it takes: only what happens on the cluster counts."""
         task = plane.submit(plane.with_payload(plane_task("t1", 8)))
         until(lambda: task.state is TaskState.RUNNING)
-        timer = threading.Timer(0.4, plane.finish, (task,))
+        timer = threading.Timer(1.5, plane.finish, (task,))
         timer.start()
         try:
-            actor = plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 0.1}, wait=True)
+            actor = plane.actors.submit(Counter, (), None, None, None, {"ready_timeout": 1.0}, wait=True)
             assert actor.state is TaskState.RUNNING
         finally:
             timer.join()

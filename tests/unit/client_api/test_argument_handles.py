@@ -177,7 +177,7 @@ class TestWaitedFor:
         values = [pickling.loads(data) for _, data in plane.runtime.shelf.objects_of("t3")]
         assert values == ["theirs", "kept"]
         with pytest.raises(TaskCancelledError, match="o2 did not end by itself"):
-            unlucky.result(5)
+            unlucky.result(60)
 
 
 class TestFailures:
@@ -188,14 +188,14 @@ class TestFailures:
         fail(plane, first, KeyError("mine"))
         for handle in (second, third):
             with pytest.raises(KeyError, match="mine") as caught:
-                handle.result(5)
+                handle.result(60)
             assert any("raised in t1 (attempt 1) on cluster 'mac'" in note for note in caught.value.__notes__)
             assert any(f"{handle.id} was to have the value" in note for note in caught.value.__notes__)
             assert handle.state is TaskState.FAILED
             assert "its argument" in handle.explain()["sentence"]
         late = submit(plane, "t4", first)
         with pytest.raises(KeyError, match="mine"):
-            late.result(5)
+            late.result(60)
         assert len(plane.runtime.shelf) == 0
 
     def test_one_that_was_cancelled(self, plane: ControlPlane) -> None:
@@ -203,7 +203,7 @@ class TestFailures:
         second = submit(plane, "t2", first)
         first.cancel()
         with pytest.raises(TaskCancelledError, match="t1"):
-            second.result(5)
+            second.result(60)
 
     def test_the_dependent_can_be_cancelled_alone(self, plane: ControlPlane) -> None:
         first = plane.task("t1")
@@ -211,7 +211,7 @@ class TestFailures:
         until(lambda: second.accepted)
         second.cancel()
         with pytest.raises(TaskCancelledError, match="t2 was cancelled"):
-            second.result(5)
+            second.result(60)
         assert not first._item._watchers, "nobody waits there any more"
         succeed(plane, first, 1)
         assert second.state is TaskState.CANCELLED
@@ -223,7 +223,7 @@ class TestFailures:
             submit(plane, "t2", first)
             third = submit(plane, "t3", first)
             with pytest.raises(QueueFullError):
-                third.result(5)
+                third.result(60)
             until(lambda: len(first._item._watchers or ()) == 1)
 
     def test_the_end_of_the_control_plane_answers_them(self) -> None:
@@ -231,7 +231,7 @@ class TestFailures:
             first = plane.task("t1")
             second = submit(plane, "t2", first)
         with pytest.raises(TaskCancelledError, match="shut down"):
-            second.result(5)
+            second.result(60)
         assert len(plane.runtime.shelf) == 0
         with pytest.raises(SchedulerError, match="was shut down"):
             submit(plane, "t3", first)
@@ -286,7 +286,7 @@ class TestObjects:
         kept.cancel()
         heard = threading.Event()
         kept.add_done_callback(lambda _: heard.set())
-        assert heard.wait(5)
+        assert heard.wait(60)
         with pytest.raises(TaskSubmissionError):
             pickle.dumps(kept)
 

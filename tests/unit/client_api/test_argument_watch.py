@@ -184,5 +184,5 @@ def test_on_a_control_plane() -> None:
         until(lambda: waiting.state is TaskState.RUNNING)
         elsewhere.died()
         with pytest.raises(Exception, match="has ended: it crashed") as caught:
-            submit("t2", elsewhere).result(5)
+            submit("t2", elsewhere).result(60)
         assert type(caught.value).__name__ == "ActorDiedError"

@@ -72,7 +72,7 @@ class TestDeclareDead:
         plane.fall_silent()
         assert api.declare_dead("mac", "its rack burnt down") == ["j1", "t1"]
         with pytest.raises(ClusterLostError, match="j1 .*an operator declared mac dead: its rack burnt down"):
-            once.result(10)
+            once.result(60)
         until(lambda: again.explain()["code"] == "CLUSTER_DEAD")
         assert again.state is TaskState.QUEUED
         (row,) = api.list_clusters()
@@ -208,7 +208,7 @@ class TestCommand:
         assert line.startswith(f"process {os.getpid()} (")
         assert "): mac is taken for dead; j1 was there" in line
         with pytest.raises(ClusterLostError, match="declared mac dead: sold"):
-            handle.result(10)
+            handle.result(60)
 
     def test_a_refusal_is_told_with_what_to_do(self, plane: SilentPlane, capsys: pytest.CaptureFixture[str]) -> None:
         handle = plane.job("j1")
@@ -216,6 +216,7 @@ class TestCommand:
         error = capsys.readouterr().err
         assert "was not declared dead: it answered" in error
         assert "What to do: leave it alone, or drain it" in error
+        assert "use --force (force=True in a program): what runs there is cancelled" in error
         assert handle.state is TaskState.RUNNING
         assert main(["clusters", "declare-dead", "mac", "--force"]) == 0
         assert isinstance(handle.exception(10), ClusterLostError)

@@ -57,7 +57,7 @@ def test_a_failure_is_raised_before_others_are_over() -> None:
     began = time.monotonic()
     with pytest.raises(ValueError, match="bad"):
         get([slow, bad], timeout=30)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
 
 
 def test_of_several_failures_the_first_in_order_is_raised() -> None:
@@ -112,11 +112,11 @@ def test_in_the_child_of_a_fork_nobody_waits_for_ever() -> None:
 
 def test_the_time_is_for_all_of_them_together() -> None:
     with ControlPlane() as plane:
-        many = [plane.task(f"t{number}") for number in range(5)]
+        many = [plane.task(f"t{number}") for number in range(8)]
         began = time.monotonic()
         with pytest.raises(TaskTimeoutError, match="t0 is not over"):
-            get(many, timeout=0.1)
-        assert time.monotonic() - began < 5
+            get(many, timeout=2)
+        assert time.monotonic() - began < 14
 
 
 def test_ten_thousand_handles_and_one_sleeper() -> None:

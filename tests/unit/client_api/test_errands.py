@@ -36,7 +36,7 @@ def test_the_thread_goes_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> Non
     errands, done = Errands("short-lived"), threading.Event()
     for _ in range(3):
         errands.put(done.set)
-        assert done.wait(10)
+        assert done.wait(60)
         done.clear()
         until(lambda: threads("short-lived") == 0)
 
@@ -56,7 +56,7 @@ def test_an_error_is_shown_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch)
     errands, done = Errands("with-an-error"), threading.Event()
     errands.put(lambda: 1 / 0)
     errands.put(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     assert [args.exc_type for args in shown] == [ZeroDivisionError]
 
 
@@ -76,10 +76,10 @@ def test_when_the_interpreter_makes_no_more_threads(monkeypatch: pytest.MonkeyPa
 def test_in_the_child_of_a_fork() -> None:
     errands, done = Errands("forked"), threading.Event()
     errands.put(done.set)
-    assert done.wait(10), "its thread is there, and will not be in the child"
+    assert done.wait(60), "its thread is there, and will not be in the child"
     done.clear()
     child = os.fork()
     if child == 0:
         errands.put(done.set)
-        os._exit(0 if done.wait(10) else 1)
+        os._exit(0 if done.wait(60) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -150,6 +150,23 @@ async def test_there_is_a_limit_and_who_leaves_makes_room() -> None:
     assert world._by_key == {}
 
 
+async def test_a_reader_that_is_cancelled_when_something_comes_does_not_go_on() -> None:
+    world = hub()
+    reader = world.subscribe(EventFilter(), after=0)
+
+    async def reads_and_goes_on() -> None:
+        await reader.take(10)
+        await asyncio.sleep(10)
+
+    reading = asyncio.create_task(reads_and_goes_on())
+    await asyncio.sleep(0.01)
+    world.publish(1, [step("t1")])
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait({reading}, timeout=30)
+    assert reading.cancelled()
+
+
 async def test_the_end_is_told_to_those_who_wait() -> None:
     world = hub()
     reader = world.subscribe(EventFilter(), after=0)

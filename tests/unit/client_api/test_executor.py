@@ -52,17 +52,17 @@ def running(pool: FleetExecutor) -> FleetFuture[str]:
 
 class TestSubmit:
     def test_value_and_error(self, pool: FleetExecutor) -> None:
-        assert pool.submit(divmod, 7, 2).result(10) == (3, 1)
-        assert pool.submit(lambda *, a, b: a - b, a=5, b=2).result(10) == 3
+        assert pool.submit(divmod, 7, 2).result(60) == (3, 1)
+        assert pool.submit(lambda *, a, b: a - b, a=5, b=2).result(60) == 3
         with pytest.raises(ZeroDivisionError):
-            pool.submit(divmod, 1, 0).result(10)
+            pool.submit(divmod, 1, 0).result(60)
 
     def test_names_that_submit_uses_itself_are_free(self, pool: FleetExecutor) -> None:
-        assert pool.submit(lambda fn, self: fn + self, fn=1, self=2).result(10) == 3
+        assert pool.submit(lambda fn, self: fn + self, fn=1, self=2).result(60) == 3
 
     def test_options_reach_every_call(self, fleet: ThreadFleet) -> None:
         pool = FleetExecutor(fleet, resource_requirements={"CPU": 2}, tags=["gpu"], priority=5)  # type: ignore[arg-type]
-        pool.submit(str).result(10)
+        pool.submit(str).result(60)
         list(pool.map(str, [1]))
         for handle in fleet.handles:
             assert (
@@ -72,7 +72,7 @@ class TestSubmit:
     def test_the_context_of_the_caller_is_carried(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
         with ClusterContextManager.use("mac"):
             pool.submit(str)
-        pool.submit(str).result(10)
+        pool.submit(str).result(60)
         assert [handle.preferred for handle in fleet.handles] == ["mac", None]
 
     def test_wait_and_as_completed(self, pool: FleetExecutor) -> None:
@@ -89,8 +89,8 @@ class TestSubmit:
         first, second = running(pool), pool.submit(str)
         assert (first.done(), first.running(), second.running()) == (False, True, False)
         _events["go"].set()
-        second.result(10)
-        assert (first.done(), first.running(), first.result(10)) == (True, False, "held")
+        second.result(60)
+        assert (first.done(), first.running(), first.result(60)) == (True, False, "held")
 
     def test_callbacks_of_the_future(self, pool: FleetExecutor) -> None:
         seen: list[Any] = []
@@ -121,7 +121,7 @@ class TestCallbacks:
 
     def test_slow_ones_stop_no_result(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
         let_go = self.block(pool)
-        assert pool.submit(int, 3).result(10) == 3
+        assert pool.submit(int, 3).result(60) == 3
         assert list(pool.map(int, "456")) == [4, 5, 6]
         assert fleet.callbacks._work_queue.empty()
         let_go.set()
@@ -140,10 +140,10 @@ class TestCallbacks:
         others = [pool.submit(int, number) for number in range(4)]
         seen: list[int] = []
         for future in others[:2]:
-            future.add_done_callback(lambda _: seen.append(sum(other.result(10) for other in others)))
+            future.add_done_callback(lambda _: seen.append(sum(other.result(60) for other in others)))
         _events["go"].set()
         until(lambda: seen == [6, 6])
-        assert first.result(10) == "held"
+        assert first.result(60) == "held"
 
     def test_with_a_real_control_plane(self) -> None:
         errands, let_go, begun = Errands("test"), threading.Event(), threading.Semaphore(0)
@@ -157,10 +157,10 @@ class TestCallbacks:
                 handle = plane.task(name)
                 handle.add_done_callback(block)
                 plane.finish(handle)
-                assert begun.acquire(timeout=10)
+                assert begun.acquire(timeout=60)
             future: FleetFuture[None] = FleetFuture(plane.task("t3"), errands)
             plane.finish(future.handle)
-            assert future.result(5) is None
+            assert future.result(60) is None
             let_go.set()
 
     def test_in_order_and_with_errors(self, pool: FleetExecutor, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,7 +178,7 @@ class TestCallbacks:
 
     def test_at_once_when_it_is_over(self, pool: FleetExecutor) -> None:
         future, seen = pool.submit(int, 3), []
-        future.result(10)
+        future.result(60)
         future.add_done_callback(lambda done: seen.append((done.result(), threading.get_ident())))
         assert seen == [(3, threading.get_ident())]
 
@@ -195,7 +195,7 @@ class TestCallbacks:
         second.add_done_callback(hold_up)
         _events["go"].set()
         for _ in range(2):
-            assert begun.acquire(timeout=10)
+            assert begun.acquire(timeout=60)
         return let_go
 
 
@@ -223,7 +223,7 @@ class Slow:
 class TestFromSeveralThreads:
     def test_pickling_is_not_one_after_another(self, pool: FleetExecutor) -> None:
         results: list[int] = []
-        threads = [threading.Thread(target=lambda: results.append(pool.submit(int, Meets()).result(10))) for _ in "123"]
+        threads = [threading.Thread(target=lambda: results.append(pool.submit(int, Meets()).result(60))) for _ in "123"]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -241,15 +241,15 @@ class TestFromSeveralThreads:
             running(pool)
         submits = threading.Thread(target=lambda: futures.append(pool.submit(int, Slow())))
         submits.start()
-        assert Slow.begun.wait(10)
+        assert Slow.begun.wait(60)
         ends = threading.Thread(target=lambda: pool.shutdown(cancel_futures=cancel))
         ends.start()
         until(lambda: pool._shut_down)
         Slow.let_go.set()
-        submits.join(10)
+        submits.join(60)
         until(lambda: bool(fleet.handles[-1].done()))
         _events["go"].set()
-        ends.join(10)
+        ends.join(60)
         assert not ends.is_alive()
         assert [future.cancelled() for future in futures] == [cancel]
 
@@ -287,7 +287,7 @@ class TestCancel:
             assert not futures[1].cancel()
             assert [handle.looked for handle in fleet.handles] == [0, 0], "nobody asked Ray"
             _events["go"].set()
-            assert [future.result(10) for future in futures] == ["held", ""]
+            assert [future.result(60) for future in futures] == ["held", ""]
 
     def test_what_waits_is_withdrawn(self, fleet: ThreadFleet, pool: FleetExecutor) -> None:
         running(pool)
@@ -314,12 +314,12 @@ class TestCancel:
         future = running(pool)
         assert not future.cancel()
         _events["go"].set()
-        assert future.result(10) == "held"
+        assert future.result(60) == "held"
         assert not future.cancelled()
 
     def test_what_is_over_stays_as_it_is(self, pool: FleetExecutor) -> None:
         future = pool.submit(int, 3)
-        future.result(10)
+        future.result(60)
         assert not future.cancel()
         assert future.result(0) == 3
 
@@ -351,7 +351,7 @@ class TestCancel:
             assert second.cancel()
             assert second.handle.state == "CANCELLED"
             plane.finish(first.handle)
-            assert first.result(10) is None
+            assert first.result(60) is None
             assert [order.task_id for order in plane.placed] == ["t1"]
 
     def test_after_the_end_of_the_scheduler(self) -> None:
@@ -374,23 +374,33 @@ class TestShutdown:
             with pytest.raises(RuntimeError, match="after shutdown"):
                 late()
         _events["go"].set()
-        ended.join(10)
+        ended.join(60)
         assert not ended.is_alive()
         assert future.done()
-        assert FleetExecutor(fleet).submit(int, 3).result(10) == 3, "the scheduler goes on"  # type: ignore[arg-type]
+        assert FleetExecutor(fleet).submit(int, 3).result(60) == 3, "the scheduler goes on"  # type: ignore[arg-type]
 
     def test_without_waiting(self, pool: FleetExecutor) -> None:
         future = running(pool)
         pool.shutdown(wait=False)
         assert not future.done()
         _events["go"].set()
-        assert future.result(10) == "held"
+        assert future.result(60) == "held"
 
     def test_with_cancel(self, pool: FleetExecutor) -> None:
         first = running(pool)
         rest = [pool.submit(str) for _ in range(10)]
-        threading.Timer(0.1, _events["go"].set).start()
+
+        def let_go() -> None:
+            """Not before: the next ones would begin in its place."""
+            try:
+                until(lambda: all(future.cancelled() for future in rest))
+            finally:
+                _events["go"].set()
+
+        other = threading.Thread(target=let_go)
+        other.start()
         pool.shutdown(cancel_futures=True)
+        other.join()
         assert all(future.cancelled() for future in rest)
         assert first.result(0) == "held"
 
@@ -430,7 +440,7 @@ class TestMaking:
             pool = FleetExecutor()
             assert not where.has_shared()
             where.exchange_shared(fleet)  # type: ignore[arg-type]
-            assert pool.submit(int, "3").result(10) == 3
+            assert pool.submit(int, "3").result(60) == 3
             assert list(pool.map(int, "45")) == [4, 5]
         finally:
             where.exchange_shared(before)

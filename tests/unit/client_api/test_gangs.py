@@ -168,7 +168,7 @@ class TestTasks:
         plane.runtime.ask(
             lambda: plane.runtime.collector.finished("mac", CallResult(handle.id, 1, "succeeded", payload))
         )
-        assert handle.result(5) == [2, 3]
+        assert handle.result(60) == [2, 3]
         assert len(plane.runtime.shelf) == 0
 
     def test_an_error_says_whose_it_was(self, plane: ActorPlane) -> None:
@@ -186,7 +186,7 @@ class TestTasks:
         )
         plane.runtime.ask(lambda: plane.runtime.collector.finished("mac", result))
         with pytest.raises(ValueError, match="no") as raised:
-            handle.result(5)
+            handle.result(60)
         assert f"raised in member 1 of {handle.id} (attempt 1)" in raised.value.__notes__[0]
 
     def test_the_same_key_is_the_same_gang(self, plane: ActorPlane) -> None:
@@ -239,7 +239,7 @@ class TestActors:
             (f"{gang}.1", 1, gang),
         }
         plane.answer(calls[0].id, "done")
-        assert calls[0].result(5) == "done"
+        assert calls[0].result(60) == "done"
 
     def test_they_are_where_the_gang_is(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         assert [(one.cluster, one.attempt, one.state) for one in pair] == [("mac", 1, TaskState.RUNNING)] * 2
@@ -300,9 +300,9 @@ class TestActors:
         until(lambda: pair[1].state is TaskState.CANCELLED)
         plane.fail_call(call.id, FailureClass.CRASH, message="it was killed")
         with pytest.raises(ActorDiedError):
-            call.result(5)
+            call.result(60)
         with pytest.raises(ActorDiedError, match="was killed"):
-            pair[1].add.remote(2).result(5)
+            pair[1].add.remote(2).result(60)
 
     def test_a_death_is_told_of_each(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
         plane.die(_AsOne(self.gang_id(pair)))  # type: ignore[arg-type]  # it only asks for the id

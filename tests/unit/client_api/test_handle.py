@@ -93,7 +93,7 @@ def test_an_end_comes_once() -> None:
 def test_waiting_ends_when_another_thread_ends_it() -> None:
     one = handle()
     timer = later(0.05, succeed, one)
-    assert one.result(5) == 42
+    assert one.result(60) == 42
     timer.join()
 
 
@@ -101,6 +101,7 @@ def test_a_time_out_says_why_it_still_waits_and_leaves_it_alone() -> None:
     with ControlPlane() as plane:
         plane.task("t0", cpus=8)
         one = plane.submit(task("t1", cpus=8))
+        until(lambda: "8 CPU" in str(one.explain()["sentence"]))
         with pytest.raises(TaskTimeoutError, match=r"t1 is not over after 0.05 s; it is QUEUED: .*8 CPU") as caught:
             one.result(0.05)
         assert caught.value.task_id == "t1"
@@ -148,7 +149,7 @@ class TestParts:
             first, second = PartHandle.split(plane.task("t1"), 2)
             second.cancel()
             with pytest.raises(TaskCancelledError):
-                first.result(5)
+                first.result(60)
             assert first.explain()["id"] == "t1"
             assert first.logs() == ""
 
@@ -227,7 +228,7 @@ async def test_wait_for_and_the_end_of_whoever_awaits_leave_the_item_alone() -> 
     assert not one.done()
     assert not one._item._watchers
     succeed(one)
-    assert await asyncio.wait_for(_awaited(one), 5) == 42
+    assert await asyncio.wait_for(_awaited(one), 60) == 42
 
 
 async def _awaited(one: Handle) -> Any:
@@ -266,8 +267,8 @@ def test_the_time_of_get_is_for_all_of_them_together() -> None:
         many = [plane.task(f"t{number}") for number in range(8)]
         began = time.monotonic()
         with pytest.raises(TaskTimeoutError):
-            get(many, timeout=0.8)
-        assert time.monotonic() - began < 6
+            get(many, timeout=2)
+        assert time.monotonic() - began < 14
     done = handle()
     succeed(done)
     assert get([done], timeout=0) == [42]
@@ -278,7 +279,7 @@ def test_wait_gives_what_is_over_and_what_is_not() -> None:
     succeed(many[2])
     assert wait(many) == ([many[2]], [many[0], many[1], many[3]])
     timer = later(0.05, fail, many[0], ValueError("x"))
-    assert wait(many, num_returns=2, timeout=5) == ([many[0], many[2]], [many[1], many[3]])
+    assert wait(many, num_returns=2, timeout=60) == ([many[0], many[2]], [many[1], many[3]])
     timer.join()
     assert wait(many, num_returns=4, timeout=0.02) == ([many[0], many[2]], [many[1], many[3]])
     assert wait(many, num_returns=3, timeout=0) == ([many[0], many[2]], [many[1], many[3]])
@@ -340,16 +341,24 @@ def test_waiting_for_a_change() -> None:
     thread.start()
     assert not done.wait(0.05)
     one._item.moved(Transition("t1", 1, TaskState.QUEUED, 0, 0.0, "QUEUED", "waits"))
-    assert done.wait(5)
+    assert done.wait(60)
     thread.join()
     one._item.wait_for_change(None)  # not missed by whoever comes late
     succeed(one)
     one._item.wait_for_change(one._item.transition)  # nor is the end
 
 
-def followed(one: TaskHandle) -> Future[list[str]]:
+def followed(one: TaskHandle, heard: list[str] | None = None) -> Future[list[str]]:
+    """What it prints until it is over; ``heard`` has what came so far."""
+    pieces: list[str] = [] if heard is None else heard
+
+    def read() -> list[str]:
+        for piece in one.follow_logs():
+            pieces.append(piece)  # noqa: PERF402 - as they come
+        return pieces
+
     pool = ThreadPoolExecutor(1)
-    following = pool.submit(lambda: list(one.follow_logs()))
+    following = pool.submit(read)
     pool.shutdown(wait=False)
     return following
 
@@ -361,20 +370,22 @@ class TestFollowingATask:
             waiting = plane.submit(task("t1", cpus=8))
             following = followed(waiting)
             waiting.cancel()
-            assert following.result(5) == []
+            assert following.result(60) == []
 
     def test_over_retries_to_the_end(self) -> None:
         with ControlPlane() as plane:
             one = plane.task("t1", retries=2)
-            following = followed(one)
+            heard: list[str] = []
+            following = followed(one, heard)
             plane.runtime.output.write("t1", 1, "stdout", "first ")
+            until(lambda: heard)  # whoever comes later is told of the newest attempt only
             plane.fail(one)
             until(lambda: (one.attempt, one.state) == (2, TaskState.RUNNING))
             plane.fail(one, 2)  # this one prints nothing
             until(lambda: (one.attempt, one.state) == (3, TaskState.RUNNING))
             plane.runtime.output.write("t1", 3, "stdout", "third")
             plane.finish(one, 3)
-            assert following.result(5) == ["first ", "third"]
+            assert following.result(60) == ["first ", "third"]
             assert one.logs() == "third"
 
     def test_one_whose_attempt_was_refused(self) -> None:
@@ -383,9 +394,9 @@ class TestFollowingATask:
             following = followed(one)
             plane.post(DispatchRefused("t1", 1, FailureClass.PERMANENT, "NO", "no"))
             plane.post(AttemptFinished("t1", 1, "failed", FailureClass.PERMANENT, code="NO", sentence="no"))
-            assert following.result(5) == []
+            assert following.result(60) == []
 
     def test_one_that_is_abandoned(self) -> None:
         with ControlPlane() as plane:
             following = followed(plane.task("t1"))
-        assert following.result(5) == []
+        assert following.result(60) == []

@@ -170,6 +170,7 @@ def test_rows_of_clusters_are_lists_and_dicts_like_any_other() -> None:
     assert f"4 of 8 CPU, 0 of 1.5 {EVIL}" in cells
     assert f"cordoned; {EVIL}" in cells
     assert shown(ClusterRow(ROW))[0] == f"cluster {EVIL}"
+    assert f"cordoned; its queue is paused: repairs; {EVIL}" in shown(ClusterRows([{**ROW, "paused": "repairs"}]))
 
 
 @pytest.mark.parametrize("rows", [[], [{"name": "a"}]])

@@ -32,7 +32,7 @@ def test_after_a_part_was_taken_it_stops_after_the_row_on_its_way() -> None:
     assert reader.take(10) == [0, 1]
     source.go_on.set()
     for _ in range(3):  # of the first row, of the first one after that, and that it reads no further
-        told.get(timeout=10)
+        told.get(timeout=60)
     assert (len(reader), source.given) == (1, 3)
     reader.want(3)
     until(lambda: len(reader) == 3)
@@ -48,7 +48,7 @@ def test_it_reads_as_far_as_it_was_asked_to_and_says_so() -> None:
     for taken in (range(5), range(5, 10)):
         reader.want(5)
         for _ in range(2):  # the first row, and that all are there
-            told.get(timeout=10)
+            told.get(timeout=60)
         assert source.given == taken.stop
         assert reader.take(5) == list(taken)
     reader.want(1000)

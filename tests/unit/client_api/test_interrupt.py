@@ -44,7 +44,7 @@ def test_all_schedulers_of_the_program_are_stopped(silent_port: str, number: sig
             own = UnifiedScheduler(clusters=[{"name": "mac", "dashboard": silent_port}])
             handles.append(own.submit_job_async("ls"))
         os.kill(os.getpid(), number)
-        threading.Event().wait(10)
+        threading.Event().wait(60)
 
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as caught:
@@ -83,8 +83,21 @@ def test_off_the_main_thread_no_handler_is_set() -> None:
 
 
 PROGRAM = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     from ray_multicluster_scheduler import *
+
+    def when_main_thread_is_in(function, deed):
+        def look():
+            while function not in functions_of(sys._current_frames()[threading.main_thread().ident]):
+                time.sleep(0.01)
+            time.sleep(0.5)  # it says first that it waits
+            deed()
+        threading.Thread(target=look, daemon=True).start()
+
+    def functions_of(frame):
+        while frame is not None:
+            yield frame.f_code.co_name
+            frame = frame.f_back
 
     def submit():
         return UnifiedScheduler(clusters=[{"name": "mac", "dashboard": sys.argv[1]}]).submit_job_async("ls")
@@ -105,13 +118,13 @@ WAITING = """
     initialize_scheduler_environment(FleetConfig(clusters=[ClusterConfig(name="mac", dashboard=sys.argv[1])]))
     shared = submit_job("ls")
     submit()
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    when_main_thread_is_in("wait_for_all_jobs", lambda: os.kill(os.getpid(), signal.SIGINT))
     wait_for_all_jobs([shared])
 """
 LEFT = """
     handle = submit()
     handle.add_done_callback(lambda handle: print(handle.state, flush=True))
-    threading.Timer(0.3, handle.cancel).start()
+    when_main_thread_is_in("_end_with_the_program", handle.cancel)
 """
 
 
@@ -120,7 +133,7 @@ def run(tmp_path: Path, program: str, port: str) -> subprocess.CompletedProcess[
     path.write_text(textwrap.dedent(PROGRAM) + textwrap.dedent(program))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, str(path), port], capture_output=True, text=True, timeout=40, env=environment, check=False
+        [sys.executable, str(path), port], capture_output=True, text=True, timeout=120, env=environment, check=False
     )
 
 

@@ -185,13 +185,13 @@ def test_a_screen_that_raises_harms_nobody(bars: list[FakeTqdm], monkeypatch: py
 
 def test_a_screen_that_takes_nothing_holds_nobody_up(bars: list[FakeTqdm], monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = threading.Event()
-    monkeypatch.setattr(FakeTqdm, "refresh", lambda _: stuck.wait(20))
+    monkeypatch.setattr(FakeTqdm, "refresh", lambda _: stuck.wait(120))
     monkeypatch.setattr(progress, "LAST_WORD_S", 0.05)
     many = [handle(f"t{number}") for number in range(1000)]
     later(lambda: [succeed(one) for one in many])
     began = time.monotonic()
     assert len(get(many, progress=True)) == 1000
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     stuck.set()
 
 

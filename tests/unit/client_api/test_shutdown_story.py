@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from tests.support.moments import when_main_thread_is_in
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 
@@ -26,10 +27,9 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
             plane.finish(first)
             plane.finish(more[0])
 
-        timer = threading.Timer(0.1, go_on)
-        timer.start()
+        other = when_main_thread_is_in("drain", "wait_for", deed=go_on)
         shutdown_story.drain(plane.runtime)
-        timer.join()
+        other.join()
         assert [handle.state for handle in (first, *more)] == [TaskState.SUCCEEDED] * 2
     assert "rmcs: waiting for j1 (RUNNING) to end (Ctrl+C cancels)" in capsys.readouterr().err
 

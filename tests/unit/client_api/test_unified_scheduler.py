@@ -62,7 +62,7 @@ class TestAgainAfterShutdown:
         second = scheduler.submit_task_async(len, idempotency_key="k")
         assert second.id != first.id
         with pytest.raises(NoHealthyClusterError, match=second.id):
-            second.result(5)
+            second.result(60)
 
     def test_handles_start_nothing(self, scheduler: UnifiedScheduler) -> None:
         handle, job = scheduler.submit_task_async(print), scheduler.submit_job_async("ls")
@@ -76,7 +76,7 @@ class TestAgainAfterShutdown:
             assert one.logs() == ""
             assert list(one.follow_logs()) == []
             one.add_done_callback(lambda _: called.set())
-        assert called.wait(5)
+        assert called.wait(60)
         assert scheduler._runtime is None
 
     def test_nor_do_questions_by_id(self, scheduler: UnifiedScheduler) -> None:
@@ -130,7 +130,7 @@ class TestTheEnd:
         draining = threading.Thread(target=waiting.shutdown, kwargs={"drain": True})
         draining.start()
         waiting.shutdown()
-        draining.join(10)
+        draining.join(60)
         assert not draining.is_alive()
         assert handle.state is TaskState.CANCELLED
 
@@ -152,7 +152,7 @@ class TestTheEnd:
         exiting.join(0.2)
         assert exiting.is_alive(), "it waits"
         handle.cancel()
-        exiting.join(10)
+        exiting.join(60)
         assert not exiting.is_alive()
         other = waiting.submit_job_async("ls")
         program.end_without_draining()
@@ -169,7 +169,7 @@ def test_only_items_can_be_cancelled(waiting: UnifiedScheduler) -> None:
     assert not handle.done()
     waiting.cancel(handle)
     with pytest.raises(TaskCancelledError):
-        handle.result(10)
+        handle.result(60)
 
 
 def test_an_actor_that_is_cancelled_by_its_id_gives_its_name_away_at_once(waiting: UnifiedScheduler) -> None:

@@ -111,7 +111,11 @@ def test_one_that_never_answered_is_unreachable_and_says_when_it_is_asked_again(
     state.heard_nothing("refused.", permanent=False, now=10.0)
     again = state.trouble(20.0)
     assert again is not None
-    assert again.sentence.endswith("It is not asked again for 50 s (2 times in a row).")
+    assert again.sentence.endswith("added: refused. It is not asked again for 50 s (2 times in a row).")
+    state.heard_nothing("nothing listens there", permanent=False, now=10.0)
+    again = state.trouble(20.0)
+    assert again is not None
+    assert ": nothing listens there. It is not asked again for" in again.sentence
 
 
 def test_an_open_breaker_says_when_it_is_probed() -> None:
@@ -255,7 +259,7 @@ def test_a_link_that_cannot_be_made_is_tried_again(permanent: bool) -> None:
     trouble = state.link_trouble(50.0)
     assert trouble is not None
     assert (trouble.code, trouble.hopeless) == ("LINK_FAILED", permanent)
-    again = "" if permanent else " It is tried again in 30 s."
+    again = "" if permanent else ". It is tried again in 30 s."
     assert trouble.sentence == f"no link for tasks could be made: no way back{again}"
     assert state.link_trouble(80.0) is None
     assert heard().link_trouble(50.0) is None

@@ -114,7 +114,22 @@ def test_the_entrypoint_of_a_wide_job_needs_room_on_a_new_node_or_on_one_that_is
     new = NewNode({"CPU": 8.0}, {})
     assert find_place(with_entrypoint(20, 8), nodes({"CPU": 0.0}), new) == {NEW_NODE: {"CPU": 20.0}}
     assert find_place(with_entrypoint(20, 12), nodes({"CPU": 0.0}), new) is None
-    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), new) == {NEW_NODE: {"CPU": 20.0}}
+    there = {"n1": {"CPU": 12.0}, NEW_NODE: {"CPU": 8.0}}
+    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), new) == there, "Ray starts it where there is room"
+    assert find_place(with_entrypoint(20, 12), nodes({"CPU": 12.0}), NewNode({"CPU": 8.0}, {"CPU": 1.0})) is None
+    gpu = {"CPU": 2.0, "GPU": 1.0}
+    need = job("j", requirements=gpu, job=JobDescription("x", entrypoint_resources={"CPU": 2.0}))
+    assert find_place(need, nodes({"CPU": 2.0}), NewNode(gpu, {})) == {"n1": {"CPU": 2.0}, NEW_NODE: {"GPU": 1.0}}
+
+
+def test_of_the_new_node_only_that_is_asked_which_goes_there() -> None:
+    gpu = job("j", requirements={"CPU": 8.0, "GPU": 1.0}, job=JobDescription("x", entrypoint_resources={"GPU": 1.0}))
+    parts = {"n1": {"GPU": 1.0}, NEW_NODE: {"CPU": 8.0}}
+    assert find_place(gpu, nodes({"CPU": 0.0, "GPU": 1.0}), NewNode({"CPU": 8.0}, {})) == parts
+    some_on_its_way = NewNode({"CPU": 8.0}, {"CPU": 1.0})
+    parts = {"n1": {"CPU": 3.0}, NEW_NODE: {"CPU": 7.0}}
+    assert find_place(with_entrypoint(10, 3), nodes({"CPU": 3.0}), some_on_its_way) == parts
+    assert find_place(with_entrypoint(11, 3), nodes({"CPU": 3.0}), some_on_its_way) is None
 
 
 def test_what_asks_for_nothing_fits_everywhere() -> None:

@@ -28,6 +28,31 @@ def test_it_opens_only_after_enough_failures_in_a_row() -> None:
     assert breaker.failures_in_a_row == 3
 
 
+def test_an_answer_takes_back_the_silence_before_it_and_no_other_failure() -> None:
+    breaker = CircuitBreaker(failures=3, recovery_s=60)
+    breaker.record_failure(1)
+    breaker.record_failure(2, silence=True)
+    breaker.record_answer()
+    breaker.record_answer()
+    assert breaker.failures_in_a_row == 1
+    breaker.record_failure(3, silence=True)
+    breaker.record_success()
+    breaker.record_failure(4)
+    breaker.record_answer()
+    assert breaker.failures_in_a_row == 1, "the silence of before was forgotten with all else"
+
+
+def test_an_answer_that_is_no_probe_does_not_close_it() -> None:
+    breaker = CircuitBreaker(failures=1, recovery_s=60)
+    breaker.record_failure(100, silence=True)
+    breaker.record_answer()
+    assert breaker.state(100) is BreakerState.OPEN
+    assert breaker.failures_in_a_row == 1
+    breaker.close()
+    breaker.record_answer()
+    assert breaker.failures_in_a_row == 0
+
+
 @pytest.mark.parametrize(("now", "state"), [(100, "OPEN"), (159.9, "OPEN"), (160, "HALF_OPEN"), (999, "HALF_OPEN")])
 def test_it_is_half_open_after_the_recovery_time(now: float, state: str) -> None:
     assert opened().state(now) == state

@@ -41,13 +41,21 @@ def test_each_cluster_has_a_verdict_and_what_it_was_judged_by() -> None:
     )
 
 
+def test_sentences_are_joined_by_one_sign() -> None:
+    row = CandidateReport("a", (Rejection("X", "it is not asked (2 times)."), Rejection("Y", "it is closed.")))
+    decision = SchedulingDecision("t", 1.0, None, "X", "it waits", (row,))
+    assert decision_lines(decision)[0].why == "X: it is not asked (2 times); Y: it is closed."
+
+
 def test_as_text_and_by_str_and_from_data() -> None:
     text = decision_text(WAITING)
     assert text.splitlines()[:2] == [
         "NO_CAPACITY: it waits; each cluster says why",
         "It can go on when enough is freed on centos.",
     ]
-    assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY"]
+    assert text.splitlines()[2].split() == ["CLUSTER", "VERDICT", "WHY"], "nobody was ranked, or scored"
+    placed = SchedulingDecision("t", 1.0, "mac", "PLACED", "mac: it fits", ROWS)
+    assert decision_text(placed).splitlines()[1].split() == ["CLUSTER", "VERDICT", "RANKS", "SCORES", "WHY"]
     assert len(text.splitlines()) == 5
     assert str(WAITING) == text == decision_text(WAITING.to_dict())
     assert decision_text(SchedulingDecision("t", 1.0, None, "NO_CLUSTERS", "there is none")) == (

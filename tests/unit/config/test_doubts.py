@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,3 +45,23 @@ def test_a_cluster_without_a_dashboard() -> None:
         "a has a head_address and no dashboard: tasks and actors go there by Ray Client, and no jobs" in doubt.sentence
     )
     assert "`dashboard: http://head.example:8265`" in doubt.mend
+
+
+def test_a_token_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    file, cluster = tmp_path / "token", {"dashboard": "http://h:1"}
+    by_file, by_name = found(
+        a={**cluster, "auth_token_path": str(file)}, b={"dashboard": "http://h:2", "auth_token": "${NO_SUCH_TOKEN}"}
+    )
+    assert (by_file.clusters, by_name.clusters, by_file.code) == (("a",), ("b",), "CLUSTER_MISCONFIGURED")
+    assert by_file.sentence.endswith(f"is {file}, which cannot be read: No such file or directory")
+    assert by_name.sentence.endswith("refers to the environment variable NO_SUCH_TOKEN, which is not set")
+    assert by_name.mend == "set NO_SUCH_TOKEN to the cluster's token, or change auth_token"
+    file.write_text("hush")
+    monkeypatch.setenv("NO_SUCH_TOKEN", "hush")
+    assert (
+        found(
+            a={**cluster, "auth_token_path": str(file)}, b={"dashboard": "http://h:2", "auth_token": "${NO_SUCH_TOKEN}"}
+        )
+        == []
+    )

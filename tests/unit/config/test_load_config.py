@@ -154,6 +154,15 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
         ("clusters: {name: a}\n", ["clusters holds a mapping", "expected a list"]),
         ("clusters: [a]\n", ["clusters[0]: expected a mapping, got text"]),
         ("cluster: []\n", ["line 1: cluster: unknown key", "did you mean 'clusters'?"]),
+        (
+            "clusters: [{name: a, head_address: 'h:1', auth_token_file: /x}]",
+            ["cluster a, auth_token_file", "did you mean 'auth_token_path'?"],
+        ),
+        (
+            "clusters: [{name: a, head_address: 'h:460110'}]",
+            ["from 1 to 65535, got 'h:460110', where it is 460110"],
+        ),
+        ("clusters: [{name: a, dashboard: 'http://h:460110'}]", ["https://host:port with a port from 1 to 65535, got"]),
         ("settings: [1]\n" + ONE % "a", ["settings: expected a mapping, got a list"]),
         ("clusters:\n  - name: a\n   dashboard: x\n", ["line 3, column 4", "not YAML"]),
         ("clusters: [\x00]", ["not YAML"]),

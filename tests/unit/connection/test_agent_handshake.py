@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway import dial as dial
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join, Rejected, dial
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
+from tests.support.eventually import eventually
 from tests.support.links import FakeClock
 from tests.support.scripted_agent import WHO, ScriptedAgent
 from tests.unit.connection.conftest import Plane
@@ -58,7 +59,7 @@ async def test_the_right_token_opens_the_door_and_both_sides_know_each_other(pla
 
 async def test_a_wrong_token_is_turned_away_with_a_sentence_and_spoils_nothing(plane: Plane) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    with pytest.raises(Rejected, match="the proof is wrong"):
+    with pytest.raises(CannotDial, match="the proof is wrong"):
         await knock(join(plane, "not the token"))
     assert "secret" in await knock(join(plane, token))
 
@@ -77,11 +78,61 @@ async def test_a_token_does_not_live_long(plane: Plane) -> None:
         await knock(join(plane, token))
 
 
-@pytest.mark.parametrize(("cluster", "agent"), [("b", "agent-1"), ("a", "agent-2")])
-async def test_a_token_is_bound_to_cluster_and_agent(plane: Plane, cluster: str, agent: str) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "agent", "ends"),
+    [
+        pytest.param("b", "agent-1", Rejected, id="whoever has the key is told so for sure"),
+        pytest.param("a", "agent-2", CannotDial, id="of whom nothing is known nothing can be proved"),
+    ],
+)
+async def test_a_token_is_bound_to_cluster_and_agent(
+    plane: Plane, cluster: str, agent: str, ends: type[Exception]
+) -> None:
     token, _ = plane.port.expect("a", "agent-1", plane.link())
-    with pytest.raises(Rejected, match="nobody waits for this agent"):
+    with pytest.raises(ends, match="nobody waits for this agent"):
         await knock(join(plane, token, cluster=cluster, agent=agent))
+
+
+WELCOME = {"secret": "s", "lease_s": 1, "heartbeat_s": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "somebody who does not prove to be our control plane says: the proof is wrong"),
+        ((m.REJECT, {"sentence": "go away", "proof": "0" * 64}), "our control plane says: go away"),
+        ((m.WELCOME, WELCOME), "somebody answers who does not prove to be our control plane"),
+        ((m.WELCOME, {**WELCOME, "proof": "0" * 64}), "somebody answers who does not prove to be our control plane"),
+        ((m.CLOSE, {}), "somebody answers who does not prove to be our control plane"),
+    ],
+)
+async def test_an_agent_ends_for_nobody_who_does_not_prove_to_be_its_control_plane(
+    plane: Plane, answer: tuple[str, dict[str, Any]] | None, told: str
+) -> None:
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """It knows the nonce, and says what it likes, or (None) what our port says to those who do not know the key."""
+        writer.write(framed(m.CHALLENGE, {"nonce": "n"}))
+        hello = FrameReader(65536).feed(await reader.read(65536))[0]
+        if answer is not None:
+            writer.write(framed(*answer))
+            await writer.drain()
+            return
+        theirs, ours = await asyncio.open_connection("127.0.0.1", plane.number)
+        await theirs.read(65536)
+        ours.write(framed(hello.kind, hello.head))
+        writer.write(await theirs.read(65536))
+        await writer.drain()
+        ours.close()
+
+    server = await serve(stranger)
+    addresses = [("127.0.0.1", port_of(server))]
+    with pytest.raises(CannotDial, match=told):
+        await knock(Join("a", "agent-1", addresses, token), patience=0.5)
+    addresses.append(("127.0.0.1", plane.number))
+    assert "secret" in await knock(Join("a", "agent-1", addresses, token)), "it goes on to look for its own"
+    server.close()
 
 
 async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -> None:
@@ -89,6 +140,14 @@ async def test_an_agent_that_is_no_longer_expected_stays_outside(plane: Plane) -
     plane.port.forget("agent-1")
     with pytest.raises(Rejected, match="nobody waits"):
         await knock(join(plane, token))
+
+
+async def test_one_that_was_in_and_is_no_longer_expected_is_told_so_and_can_be_sure_of_it(plane: Plane) -> None:
+    token, _ = plane.port.expect("a", "agent-1", plane.link())
+    secret = str((await knock(join(plane, token)))["secret"])
+    plane.port.forget("agent-1")
+    with pytest.raises(Rejected, match="nobody waits"):
+        await knock(join(plane, token), secret)
 
 
 async def test_the_secret_opens_the_door_again_long_after_the_token(plane: Plane) -> None:
@@ -102,7 +161,7 @@ async def test_a_wrong_secret_and_the_token_as_secret_are_refused(plane: Plane) 
     token, _ = plane.port.expect("a", "agent-1", plane.link())
     await knock(join(plane, token))
     for wrong in ("guess", token):
-        with pytest.raises(Rejected, match="the proof is wrong"):
+        with pytest.raises(CannotDial, match="the proof is wrong"):
             await knock(join(plane, token), wrong)
 
 
@@ -176,8 +235,8 @@ async def test_a_strange_hello_is_answered_with_a_sentence(
 async def test_something_that_speaks_another_protocol_is_hung_up_on(plane: Plane, noise: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
     writer.write(noise)
-    await asyncio.wait_for(reader.read(65536), 5)  # the challenge
-    assert await asyncio.wait_for(reader.read(65536), 5) == b""
+    await asyncio.wait_for(reader.read(65536), 60)  # the challenge
+    assert await asyncio.wait_for(reader.read(65536), 60) == b""
     writer.close()
 
 
@@ -190,22 +249,9 @@ async def test_somebody_who_connects_and_says_nothing_is_hung_up_on(
         writer.write(bytes([byte]))
         await asyncio.sleep(0.01)
     with caplog.at_level(logging.WARNING, "ray_multicluster_scheduler"):
-        await asyncio.wait_for(reader.read(65536), 5)
-        assert await asyncio.wait_for(reader.read(65536), 5) == b""
+        await asyncio.wait_for(reader.read(65536), 60)
+        assert await asyncio.wait_for(reader.read(65536), 60) == b""
     writer.close()
-
-
-async def test_an_agent_refuses_a_server_that_cannot_prove_itself() -> None:
-    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(framed(m.CHALLENGE, {"protocol": 1, "nonce": "n"}))
-        await reader.read(65536)
-        writer.write(framed(m.WELCOME, {"secret": "s", "lease_s": 1, "heartbeat_s": 1, "proof": "0" * 64}))
-        await writer.drain()
-
-    server = await serve(impostor)
-    with pytest.raises(Rejected, match="could not prove that it is our control plane"):
-        await knock(Join("a", "agent-1", [("127.0.0.1", port_of(server))], "t"))
-    server.close()
 
 
 @pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
@@ -244,7 +290,7 @@ async def test_an_agent_keeps_trying_until_its_time_is_over(plane: Plane) -> Non
         await late.start()
 
     opening = asyncio.create_task(open_later())
-    welcome = await knock(Join("a", "agent-1", [("127.0.0.1", number)], token), patience=5)
+    welcome = await knock(Join("a", "agent-1", [("127.0.0.1", number)], token), patience=60)
     await opening
     assert welcome["lease_s"] == 45.0
     await link.close("over")
@@ -262,7 +308,8 @@ async def test_an_agent_dials_no_longer_than_it_may() -> None:
     began = time.monotonic()
     with pytest.raises(CannotDial, match="no answer in time"):
         await knock(Join("a", "agent-1", addresses, "t"), patience=0.3)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 12
+    await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()}, lambda: "it did not hang up on all")
     server.close()
 
 
@@ -280,7 +327,7 @@ async def test_the_lease_of_a_new_connection_counts_from_when_the_agent_asked(pl
 
     server = await serve(slow)
     join = Join("a", "agent-1", [("127.0.0.1", port_of(server))], token)
-    connection = await dial(join, WHO, None, time.monotonic() + 5)
+    connection = await dial(join, WHO, None, time.monotonic() + 60)
     assert time.monotonic() - connection.asked_at >= 0.4
     connection.writer.close()
     server.close()
@@ -309,7 +356,7 @@ async def test_closing_the_port_hangs_up_on_half_open_connections(plane: Plane) 
     reader, writer = await asyncio.open_connection("127.0.0.1", plane.number)
     await reader.read(65536)
     await plane.port.close()
-    assert await asyncio.wait_for(reader.read(65536), 5) == b""
+    assert await asyncio.wait_for(reader.read(65536), 60) == b""
     writer.close()
     with pytest.raises(ConnectionError):
         await asyncio.open_connection("127.0.0.1", plane.number)
@@ -331,7 +378,7 @@ async def test_the_pinned_certificate_is_trusted_and_no_other(monkeypatch: pytes
     agent = ScriptedAgent(Join("a", "agent-1", place, token, certificate=ours.certificate))
     await agent.dial()
     await link.joined
-    assert await link.health(5) < 5
+    assert await link.health(60) < 60
     await agent.close()
     await link.close("over")
     await plane.port.close()

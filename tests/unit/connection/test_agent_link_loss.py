@@ -45,12 +45,12 @@ async def test_when_the_agents_job_is_over_every_call_is_answered_and_the_link_e
 
 
 async def test_an_agent_that_is_not_heard_of_is_dead_when_its_lease_is_over(plane: Plane) -> None:
+    began = time.monotonic()
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.6)
     link.submit([call("t1")])
     await agent.cut()
-    began = time.monotonic()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - began >= 0.55
+    assert time.monotonic() - began >= 0.6
     result = plane.heard.result("t1")
     assert result.failure is FailureClass.CLUSTER
     assert "for 0.6 s" in result.message
@@ -67,22 +67,22 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
 
 
 async def test_an_agent_that_answers_is_not_given_up(plane: Plane) -> None:
-    link, _ = await plane.pair(heartbeat_s=0.4)
-    await asyncio.sleep(2.0)
+    link, _ = await plane.pair(heartbeat_s=1.0)
+    await asyncio.sleep(4.0)
     assert plane.heard.kinds() == ["link_up"]
     assert link.connected
 
 
 async def test_the_lease_counts_from_when_the_agent_may_have_heard_us_last(plane: Plane) -> None:
     """The agent asks late in the life of a connection; our answer renews its lease, and so our own count."""
-    _, agent = await plane.pair(heartbeat_s=0.2, lease_s=0.6, lost_after_s=0.9)
-    await asyncio.sleep(0.7)
+    _, agent = await plane.pair(heartbeat_s=0.6, lease_s=1.0, lost_after_s=2.0)
+    await asyncio.sleep(1.6)
+    asked = time.monotonic()
     agent.say(m.PING, {"t": 1.0})
     await agent.until(m.PONG)
-    answered = time.monotonic()
     await agent.cut()
     await plane.heard.until("link_closed")
-    assert 0.85 <= time.monotonic() - answered < 5
+    assert 2.0 <= time.monotonic() - asked < 30
 
 
 async def test_the_agents_job_is_ended_before_its_calls_are_declared_dead(plane: Plane) -> None:
@@ -110,7 +110,7 @@ async def test_an_agent_that_returns_while_its_job_is_being_ended_stays_outside(
 
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.1, lost_after_s=0.3, end_agent=end_agent)
     await agent.cut()
-    await asyncio.wait_for(ending.wait(), 5)
+    await asyncio.wait_for(ending.wait(), 60)
     with pytest.raises(Rejected, match="is over"):
         await agent.dial()
     assert not link.connected
@@ -163,34 +163,34 @@ async def test_a_connection_that_is_given_up_delivers_nothing_more(plane: Plane)
     assert agent._connection is not None
     received = 0
     with contextlib.suppress(ConnectionResetError):
-        while data := await asyncio.wait_for(agent._connection.reader.read(1 << 20), 5):
+        while data := await asyncio.wait_for(agent._connection.reader.read(1 << 20), 60):
             received += len(data)
     assert received < 32 * CHUNK_BYTES
 
 
 async def test_a_short_return_renews_the_lease(plane: Plane) -> None:
     """Down, back for a moment, down again: the second silence counts from the second break."""
-    _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=3.0)
+    _, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.5, lost_after_s=4.0)
     await agent.cut()
     await plane.heard.until("link_down")
     await asyncio.sleep(1.0)
+    returning = time.monotonic()
     await agent.dial()
     await plane.heard.until("link_up", 2)
     await agent.cut()
     await plane.heard.until("link_down", 2)
-    second = time.monotonic()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - second >= 2.9
+    assert time.monotonic() - returning >= 4.0
 
 
 async def test_an_agent_that_returns_in_time_is_not_declared_dead(plane: Plane) -> None:
-    link, agent = await plane.pair(heartbeat_s=0.5, lease_s=0.3, lost_after_s=0.8)
+    link, agent = await plane.pair(heartbeat_s=1.0, lease_s=0.3, lost_after_s=3.0)
     link.submit([call("t1")])
     await agent.cut()
     await plane.heard.until("link_down")
     await agent.dial()
     await plane.heard.until("link_up", 2)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(3.5)
     assert not link.over.is_set()
     agent.finish(T1)
     await plane.heard.until("finished")
@@ -292,34 +292,34 @@ async def test_an_agent_is_told_that_we_are_away_and_its_word_is_waited_for(plan
     await asyncio.sleep(0.05)
     assert not parking.done()
     agent.say(m.AWAY, {})
-    assert await asyncio.wait_for(parking, 1)
+    assert await asyncio.wait_for(parking, 60)
     assert plane.heard.kinds() == ["link_up"], "nobody is told anything"
 
 
 async def test_one_that_does_not_answer_to_that_holds_up_nobody(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.05)
     link, _ = await plane.pair()
-    assert not await asyncio.wait_for(link.announce(600.0), 1)
+    assert not await asyncio.wait_for(link.announce(600.0), 60)
 
 
 async def test_one_that_was_told_so_is_waited_for_that_much_longer(plane: Plane) -> None:
+    began = time.monotonic()
     link = plane.link(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
     link.adopt("t1", 1)
-    began = time.monotonic()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - began >= 0.85
+    assert time.monotonic() - began >= 0.9
     assert "for 0.9 s" in plane.heard.result("t1").message
     assert "after 0.8 s" in plane.heard.result("t1").message
 
 
 async def test_one_that_may_not_know_that_it_was_let_in_is_not_back(plane: Plane) -> None:
     """The welcome was lost on its way: the agent goes on for as long as it was told before."""
+    began = time.monotonic()
     link, agent = await plane.pair(heartbeat_s=0.05, lease_s=0.2, lost_after_s=0.3, of_before=True, away_s=0.6)
     link.adopt("t1", 1)
     await agent.cut()
-    began = time.monotonic()
     await plane.heard.until("link_closed")
-    assert time.monotonic() - began >= 0.8
+    assert time.monotonic() - began >= 0.9
     assert not link.back.is_set()
 
 
@@ -332,7 +332,7 @@ async def test_one_that_breaks_off_and_comes_again_is_told_again(plane: Plane) -
     await agent.dial()
     assert (await agent.until(m.AWAY)).head == {"seconds": 600.0}
     agent.say(m.AWAY, {})
-    assert await asyncio.wait_for(announcing, 2)
+    assert await asyncio.wait_for(announcing, 60)
 
 
 async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> None:
@@ -341,5 +341,5 @@ async def test_once_it_is_back_its_lease_is_as_short_as_any(plane: Plane) -> Non
     agent.say(m.PING, {"t": 1.0})
     await link.back.wait()
     await agent.cut()
-    await asyncio.wait_for(plane.heard.until("link_closed"), 5)
+    await asyncio.wait_for(plane.heard.until("link_closed"), 60)
     assert "for 0.3 s" in plane.heard.result("t1").message

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.scheduler.connection.connector.checks import (
     Problem,
     check_port,
     from_connecting,
+    in_one_line,
     raise_for_status,
 )
 from ray_multicluster_scheduler.scheduler.connection.link_problem import OF_CONNECTORS, from_connector
@@ -39,6 +40,10 @@ def test_a_closed_port_is_told_at_once() -> None:
         ("UNAUTHENTICATED", "", False, "HEAD_WRONG_TOKEN", "asks for a token"),
         ("UNIMPLEMENTED", "", True, "NOT_A_RAY_CLIENT", "is no Ray Client server"),
         ("UNAVAILABLE", "Trying to connect an http1.x server", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
+        ("UNAVAILABLE", "connect an http1.x server (HTTP status 400)", True, "NOT_A_RAY_CLIENT", "a dashboard?"),
+        ("UNAVAILABLE", "connect an http1.x server (HTTP status 502)", True, "HEAD_UNREACHABLE", "a proxy .*HTTP 502"),
+        ("UNAVAILABLE", "Received http2 header with status: 503", True, "HEAD_UNREACHABLE", "a proxy .*HTTP 503"),
+        ("UNAVAILABLE", "http2 GOAWAY", True, "HEAD_UNREACHABLE", "no Ray Client server answers there"),
         ("UNAVAILABLE", "Socket closed", True, "HEAD_UNREACHABLE", "Socket closed"),
         ("DEADLINE_EXCEEDED", "", True, "HEAD_UNREACHABLE", "nothing answers there within"),
     ],
@@ -60,6 +65,51 @@ def test_a_mismatch_names_both_versions_and_what_to_set() -> None:
     told = from_connector("a", "/usr/bin/python3", problem.code, problem.sentence)
     assert told.permanent
     assert "connector_python" in str(told.next_step)
+
+
+DISCONNECTED = """Request can't be sent because the Ray client has already been disconnected due to an error. \
+Last exception: <_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.{status}
+\tdetails = "{details}"
+\tdebug_error_string = "{status}:{details}"
+>"""
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "code", "says"),
+    [
+        (
+            "NOT_FOUND",
+            "Attempted to reconnect a session that has already been cleaned up",
+            "HEAD_UNREACHABLE",
+            "due to an error. NOT_FOUND: Attempted to reconnect a session that has already been cleaned up",
+        ),
+        ("UNAVAILABLE", 'no "route"\nto host', "HEAD_UNREACHABLE", 'UNAVAILABLE: no "route" to host'),
+        ("UNAVAILABLE", "", "HEAD_UNREACHABLE", "UNAVAILABLE:"),
+        (
+            "UNAUTHENTICATED",
+            "no token",
+            "HEAD_WRONG_TOKEN",
+            "does not take the token, or the server of another cluster",
+        ),
+        ("PERMISSION_DENIED", "", "HEAD_WRONG_TOKEN", "does not take the token"),
+    ],
+)
+def test_a_connection_that_grpc_ended_is_told_with_its_status_and_details(
+    status: str, details: str, code: str, says: str
+) -> None:
+    error = ConnectionError(DISCONNECTED.format(status=status, details=details))
+    problem = from_connecting("h:10001", error, ("2.60.0", "3.11.7"))
+    assert problem.code == code
+    assert says in problem.sentence
+    assert "\n" not in problem.sentence
+    assert "terminated with" not in problem.sentence
+
+
+def test_very_long_details_are_cut() -> None:
+    said = in_one_line(ConnectionError(DISCONNECTED.format(status="UNKNOWN", details="trace " * 1000)))
+    assert "UNKNOWN: trace" in said
+    assert len(said) <= 400
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 import textwrap
 from dataclasses import replace
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.scheduler.connection import connector_process
+from ray_multicluster_scheduler.scheduler.connection import connector, connector_process
 from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess
@@ -61,7 +62,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "SILENCE_S", 1.0)
+    monkeypatch.setattr(connector_process, "SILENCE_S", 3.0)
     script = Script(tmp_path, READY + "time.sleep(1000)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
@@ -69,20 +70,21 @@ async def test_one_that_hangs_is_killed_and_its_successor_only_looks_for_the_gat
     script.becomes(READY + "live()")
     assert hung is not None
     await eventually(lambda: kept.ready.is_set() and kept.pid != hung)
-    assert script.starts() == ["make", "find"]
+    starts = script.starts()
+    assert (starts[0], set(starts[1:])) == ("make", {"find"})
     assert not psutil.pid_exists(hung)
     assert kept.failure is not None
-    assert "silent for 1 s" in kept.failure.sentence
+    assert "silent for 3 s" in kept.failure.sentence
     await kept.stop()
 
 
 async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_process, "SILENCE_S", 1.0)
+    monkeypatch.setattr(connector_process, "SILENCE_S", 3.0)
     script = Script(tmp_path, READY + "live()")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
     first = kept.pid
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(4.0)
     assert (kept.pid, script.starts()) == (first, ["make"])
     await kept.stop()
 
@@ -90,14 +92,62 @@ async def test_one_that_beats_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_process, "CONNECT_PATIENCE_S", 1.0)
+    monkeypatch.setattr(connector_process, "CONNECT_PATIENCE_S", 6.0)
     script = Script(tmp_path, "say('phase', phase='connect to h:10001'); time.sleep(1000)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     failure = await kept.wait_ended()
     assert failure == connector_process.Failure(
-        "HEAD_UNREACHABLE", "the connector took more than 1 s to connect to h:10001"
+        "HEAD_UNREACHABLE", "the connector took more than 6 s to connect to h:10001"
     )
     assert script.starts() == ["make"], "whoever started it decides what comes next"
+
+
+async def test_what_says_nothing_after_its_start_is_killed_and_named_long_before_the_rest_of_the_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_process, "FIRST_WORD_S", 0.5)
+    mute = tmp_path / "python"
+    mute.write_text("#!/bin/sh\nexec sleep 300\n")
+    mute.chmod(0o700)
+    kept = ConnectorProcess(MAKE, FIND, lambda: Command([str(mute)], dict(os.environ)))
+    failure = await asyncio.wait_for(kept.wait_ended(), 60)
+    assert failure.code == "CONNECTOR_FAILED"
+    assert failure.sentence == f"{mute} said nothing for 0.5 s after its start as a connector, and was killed"
+    assert "connector_python is the path of a Python" in failure.next_step
+
+
+async def test_a_real_connector_speaks_before_it_does_anything_that_may_take_long() -> None:
+    boot = Path(connector.__file__).with_name("boot.py")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        order = replace(FIND, head=f"127.0.0.1:{silent.getsockname()[1]}")
+        kept = ConnectorProcess(order, order, lambda: Command([sys.executable, "-u", str(boot)], dict(os.environ)))
+        await eventually(lambda: kept.phase.startswith("look whether") or kept.phase == "import ray")
+        await kept.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("sys.exit(3)", True), ("say('phase', phase='connect to h:10001'); sys.exit(3)", False)],
+)
+async def test_what_ends_without_a_word_may_be_no_python(tmp_path: Path, text: str, told: bool) -> None:
+    failure = await ConnectorProcess(MAKE, FIND, Script(tmp_path, text).command).wait_ended()
+    assert ("connector_python" in failure.next_step) is told
+
+
+@pytest.mark.parametrize(
+    ("order", "text", "may"),
+    [
+        (MAKE, "say('phase', phase='connect to h:10001', makes=False); sys.exit(3)", False),
+        (MAKE, "say('phase', phase='start the gateway', makes=True); sys.exit(3)", True),
+        (MAKE, READY + "say('gone', session='s1', why='', dead=True)", True),
+        (FIND, READY + "say('gone', session='s1', why='', dead=True)", True),
+    ],
+)
+async def test_whether_there_may_be_a_gateway(tmp_path: Path, order: o.Order, text: str, may: bool) -> None:
+    kept = ConnectorProcess(order, FIND, Script(tmp_path, text).command)
+    assert kept.may_be_there is (order is FIND)
+    await kept.wait_ended()
+    assert kept.may_be_there is may
 
 
 @pytest.mark.parametrize(
@@ -106,7 +156,8 @@ async def test_one_that_never_gets_ready_is_killed_and_says_what_it_was_about_to
         ("say('failed', code='RAY_MISMATCH', sentence='the cluster runs Ray 9')", "RAY_MISMATCH", "runs Ray 9"),
         ("sys.stderr.write('no module named x'); sys.exit(3)", "CONNECTOR_FAILED", "status 3.*no module named x"),
         ("os.kill(os.getpid(), 9)", "CONNECTOR_FAILED", "by signal 9"),
-        ("say('gone', session='s1', why='its environment failed')", "CONNECTOR_FAILED", "its environment failed"),
+        ("say('gone', session='s1', why='no such wheel', dead=False)", "CONNECTOR_FAILED", "no such wheel"),
+        ("print('no JSON', flush=True); live()", "CONNECTOR_FAILED", "the connector failed: JSONDecodeError"),
     ],
 )
 async def test_why_the_first_one_failed_is_told(tmp_path: Path, text: str, code: str, says: str) -> None:
@@ -114,6 +165,34 @@ async def test_why_the_first_one_failed_is_told(tmp_path: Path, text: str, code:
     failure = await kept.wait_ended()
     assert failure.code == code
     assert re.search(says, failure.sentence), failure.sentence
+
+
+async def test_one_that_hangs_up_and_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector_process, "_END_PATIENCE_S", 0.5)
+    script = Script(tmp_path, "note = open('/dev/null'); os.dup2(note.fileno(), 1); time.sleep(1000)")
+    failure = await asyncio.wait_for(ConnectorProcess(MAKE, FIND, script.command).wait_ended(), 60)
+    assert "the connector hung up and did not end while it was to start" in failure.sentence
+
+
+async def test_what_a_connector_leaves_behind_does_not_hold_up_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_process, "_END_PATIENCE_S", 0.5)
+    note = tmp_path / "child"
+    leaving = f"""
+        one = subprocess.Popen(
+            [sys.executable, '-c', 'import time; time.sleep(1000)'], stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        open({str(note)!r}, 'w').write(str(one.pid))
+        sys.exit(3)
+    """
+    try:
+        failure = await asyncio.wait_for(
+            ConnectorProcess(MAKE, FIND, Script(tmp_path, leaving).command).wait_ended(), 60
+        )
+        assert "ended (status 3)" in failure.sentence
+    finally:
+        psutil.Process(int(note.read_text())).kill()
 
 
 async def test_an_interpreter_that_cannot_be_started_is_told() -> None:
@@ -132,12 +211,12 @@ async def test_a_token_that_cannot_be_read_is_told() -> None:
 
 
 async def test_a_gateway_that_is_gone_is_looked_for_no_more(tmp_path: Path) -> None:
-    script = Script(tmp_path, READY + "say('gone', session='s2', why='')")
+    script = Script(tmp_path, READY + "say('gone', session='s2', why='', dead=False)")
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await eventually(lambda: kept.gone is not None)
     await asyncio.sleep(0.3)
     assert script.starts() == ["make"]
-    assert (kept.session, kept.gone) == ("s1", connector_process.GatewayGone("s2", ""))
+    assert (kept.session, kept.gone) == ("s1", connector_process.GatewayGone("s2", "", dead=False))
     await kept.stop()
 
 
@@ -148,6 +227,21 @@ async def test_what_was_before_us_is_looked_for_again_and_again_while_nobody_ans
     assert kept.gone is None, "nobody said so"
     script.becomes(READY + "live()")
     await kept.ready.wait()
+    await kept.stop()
+
+
+async def test_one_that_says_nonsense_is_replaced_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(tmp_path, READY + "print('no JSON', flush=True); live()")
+    kept = ConnectorProcess(MAKE, FIND, script.command)
+    await kept.ready.wait()
+    odd = kept.pid
+    script.becomes(READY + "live()")
+    await eventually(lambda: kept.ready.is_set() and kept.pid != odd)
+    assert kept.failure is not None
+    assert "JSONDecodeError" in kept.failure.sentence
+    assert "what the connector of cluster a did was not foreseen" in caplog.text
     await kept.stop()
 
 
@@ -210,12 +304,54 @@ async def test_packages_go_through_the_connector_and_what_goes_wrong_is_told(tmp
         await packages.package_exists("gcs://there.zip")
 
 
+async def test_a_connector_that_lives_but_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, READY + "live()").command)
+    await kept.ready.wait()
+    with pytest.raises(ClusterConnectionError, match=r"no answer within 0\.2 s"):
+        await asyncio.wait_for(kept.ask("has package", patience_s=0.2, uri="gcs://x.zip"), 60)
+    await kept.stop()
+
+
 async def test_a_connector_that_ends_answers_no_question(tmp_path: Path) -> None:
     kept = ConnectorProcess(MAKE, FIND, Script(tmp_path, READY + "sys.stdin.readline()").command)
     await kept.ready.wait()
     with pytest.raises(ClusterConnectionError, match="the connector ended"):
         await kept.ask("has package", uri="gcs://x.zip")
     await kept.stop()
+
+
+PARENT = """
+import subprocess, sys, time
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+child = subprocess.Popen([sys.executable, "-u", sys.argv[1]], start_new_session=True, **pipes)
+print(child.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+async def test_a_connector_that_is_stopped_does_not_outlive_the_process_that_started_it() -> None:
+    boot = Path(connector.__file__).with_name("boot.py")
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, str(boot), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(await parent.stdout.readline()))
+    try:
+        # It waits for its order, and so has said by now with whom it is to end.
+        await eventually(lambda: child.status() == psutil.STATUS_SLEEPING and _waits_for_input(child))
+        child.suspend()
+        parent.kill()
+        await parent.wait()
+        await eventually(lambda: not _alive(child.pid))
+    finally:
+        if _alive(child.pid):
+            child.kill()
+
+
+def _waits_for_input(process: psutil.Process) -> bool:
+    """Its standard output is not its first one any more: see Voice."""
+    return os.readlink(f"/proc/{process.pid}/fd/1") == os.readlink(f"/proc/{process.pid}/fd/2")
 
 
 def test_an_order_survives_the_pipe() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.connector import chunks
-from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize
+from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize, Gathering
 from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel as Carried
 from ray_multicluster_scheduler.scheduler.connection.gateway.host_tunnel import Offers, Tunnel
 
@@ -88,22 +88,22 @@ async def test_everything_arrives_in_order_both_ways(line: Line, way: str) -> No
 
 async def test_what_is_small_goes_at_once(line: Line) -> None:
     line.theirs[1].write(b"hello")
-    assert await asyncio.wait_for(line.ours[0].readexactly(5), 5) == b"hello"
+    assert await asyncio.wait_for(line.ours[0].readexactly(5), 60) == b"hello"
     line.ours[1].write(b"well")
-    assert await asyncio.wait_for(line.theirs[0].readexactly(4), 5) == b"well"
+    assert await asyncio.wait_for(line.theirs[0].readexactly(4), 60) == b"well"
 
 
 async def test_when_our_end_closes_the_tunnel_ends_and_the_agent_is_told(line: Line) -> None:
     line.ours[1].close()
-    await asyncio.wait_for(line.carrying, 5)
+    await asyncio.wait_for(line.carrying, 60)
     assert await line.tunnel.close() == "told to"
-    assert await asyncio.wait_for(line.theirs[0].read(), 5) == b""
+    assert await asyncio.wait_for(line.theirs[0].read(), 60) == b""
 
 
 async def test_when_the_agent_closes_our_end_sees_it(line: Line) -> None:
     line.theirs[1].close()
-    await asyncio.wait_for(line.carrying, 5)
-    assert await asyncio.wait_for(line.ours[0].read(), 5) == b""
+    await asyncio.wait_for(line.carrying, 60)
+    assert await asyncio.wait_for(line.ours[0].read(), 60) == b""
 
 
 def test_a_pull_that_waits_is_woken_when_the_connection_closes() -> None:
@@ -131,9 +131,9 @@ async def test_an_offer_that_nobody_took_gives_way_to_the_next() -> None:
     offers.put(first.theirs)
     offers.put(second.theirs)
     await asyncio.sleep(0)
-    reader, writer = await asyncio.wait_for(offers.take(), 5)
+    reader, writer = await asyncio.wait_for(offers.take(), 60)
     second.push(b"for the second")
-    assert await asyncio.wait_for(reader.readexactly(14), 5) == b"for the second"
+    assert await asyncio.wait_for(reader.readexactly(14), 60) == b"for the second"
     assert first.pull(10, 1.0) is None
     first.close()
     second.close()
@@ -166,3 +166,31 @@ def test_on_64_kilobytes_a_second_no_chunk_takes_longer_than_a_moment() -> None:
         took.append(seconds)
         size.took(size.bytes, seconds)
     assert max(took) <= 2.0
+
+
+def test_single_messages_go_at_once_and_many_wait_for_each_other() -> None:
+    gathering = Gathering()
+    assert gathering.pause_after("there", chunks.MANY_BYTES, now=1.0) == 0, "an argument; nothing came back yet"
+    assert gathering.pause_after("here", 10, now=1.01) == 0, "its answer"
+    assert gathering.pause_after("here", chunks.MANY_BYTES, now=1.02) == chunks.GATHER_S, "many answers"
+    assert gathering.pause_after("there", 10, now=1.1) == chunks.GATHER_S, "one of many, even if it is small"
+    assert gathering.pause_after("there", 10, now=1.1 + chunks.BUSY_S) == 0, "it is quiet again"
+
+
+def test_something_large_does_not_wait_for_others() -> None:
+    gathering = Gathering()
+    for way in ("here", "there"):
+        gathering.pause_after(way, chunks.MANY_BYTES, now=1.0)
+    assert gathering.pause_after("there", chunks.FIRST_BYTES, now=1.0) == 0, "the rest of it follows"
+
+
+async def test_many_messages_travel_in_few_calls(line: Line) -> None:
+    message = b"m" * chunks.MANY_BYTES
+    for _ in range(50):
+        line.ours[1].write(message)
+        line.theirs[1].write(message)
+        await asyncio.sleep(0.002)
+    for reader, _ in (line.ours, line.theirs):
+        assert await asyncio.wait_for(reader.readexactly(50 * len(message)), 10) == 50 * message
+    assert len(line.actor.calls["push"]) < 25, "each message in a call of its own would be 50"
+    assert len(line.actor.calls["pull"]) < 25

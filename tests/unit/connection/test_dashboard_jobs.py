@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.connection.dashboard_http import Timeo
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 
 OURS = {"rmcs_control_plane": "cp", "rmcs_task": "t", "rmcs_attempt": "1"}
-TIMEOUTS = Timeouts(connect=0.5, small=2.0, submit_first_try=0.3, submit=1.5)
+TIMEOUTS = Timeouts(connect=20.0, small=60.0, submit_first_try=3.0, submit=30.0)
 
 
 class Dashboard:
@@ -65,7 +65,7 @@ class Dashboard:
         self.jobs[name] = {**body, "status": "RUNNING"}
         if self.lose_answers:
             self.lose_answers -= 1
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(6)
         return web.json_response({"job_id": name, "submission_id": name})
 
     async def list(self, request: web.Request) -> web.Response:
@@ -302,7 +302,7 @@ async def test_followed_log_has_no_gap_and_no_double(
     dashboard.jobs["j1"] = {"submission_id": "j1", "status": "RUNNING"}
     dashboard.streams = streams
     dashboard.log = "one\ntwo\nthree\n"
-    pieces = await asyncio.wait_for(collect(client), 10)
+    pieces = await asyncio.wait_for(collect(client), 25)
     assert "".join(pieces) == "one\ntwo\nthree\n"
 
 
@@ -312,7 +312,7 @@ async def test_following_can_be_given_up_early(dashboard: Dashboard, client: Das
     dashboard.streams = [["one\n", "HANG"]]
     stream = client.tail_job_logs("j1")
     assert await anext(aiter(stream)) == "one\n"
-    await asyncio.wait_for(stream.aclose(), 5)  # it is a generator
+    await asyncio.wait_for(stream.aclose(), 25)  # it is a generator
 
 
 async def test_unknown_job_cannot_be_followed(client: DashboardClient) -> None:

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("leak_check")
 
 TOKEN = "tok-very-secret"
 QUICK = Timeouts(connect=0.5, small=0.5, submit_first_try=0.3, submit=1.0)
+PATIENT = Timeouts(connect=30.0, small=30.0)
+"""For who answers at once, if the machine lets it."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -68,7 +70,7 @@ async def raw_server(greeting: bytes | None) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def problem_of(url: str, *, timeouts: Timeouts = QUICK, **options: object) -> DashboardProblem:
+async def problem_of(url: str, *, timeouts: Timeouts = PATIENT, **options: object) -> DashboardProblem:
     """What asking for the version leads to."""
     options.setdefault("token", lambda: TOKEN)
     client = DashboardClient("mac", url, timeouts=timeouts, **options)  # options of a table
@@ -84,15 +86,11 @@ async def problem_of(url: str, *, timeouts: Timeouts = QUICK, **options: object)
     return error
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_nobody_listens() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    error = await problem_of(url)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # and it does not listen; nobody else can
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        error = await problem_of(url)
     assert (error.code, error.permanent, error.ambiguous) == ("DASHBOARD_DOWN", False, False)
     assert url in str(error)
     assert "refused" in str(error)
@@ -100,7 +98,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_unknown_host() -> None:
-    error = await problem_of("http://no-such-host.invalid:8265", timeouts=Timeouts(small=5))
+    error = await problem_of("http://no-such-host.invalid:8265", timeouts=Timeouts(connect=30, small=60))
     assert error.code == "DASHBOARD_DOWN"
     assert "host name" in error.message
 
@@ -108,10 +106,10 @@ async def test_unknown_host() -> None:
 async def test_accepts_and_never_answers() -> None:
     async with raw_server(None) as url:
         before = time.monotonic()
-        error = await problem_of(url)
+        error = await problem_of(url, timeouts=QUICK)
         assert (error.code, error.permanent) == ("DASHBOARD_TIMEOUT", False)
         assert "0.5 s" in error.message
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 30
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ async def test_a_port_that_speaks_something_else(greeting: bytes) -> None:
 
 async def test_closes_without_a_word() -> None:
     async with raw_server(b"") as url:
-        assert (await problem_of(url)).code in ("DASHBOARD_DOWN", "DASHBOARD_TIMEOUT")
+        assert (await problem_of(url, timeouts=QUICK)).code in ("DASHBOARD_DOWN", "DASHBOARD_TIMEOUT")
 
 
 async def html(request: web.Request) -> web.Response:
@@ -155,7 +153,7 @@ async def test_another_web_server(handler: Handler) -> None:
 
 async def test_a_strangers_404_is_not_taken_for_an_unknown_job() -> None:
     async with http_server(html_404) as url:
-        client = DashboardClient("mac", url, timeouts=QUICK)
+        client = DashboardClient("mac", url, timeouts=PATIENT)
         with pytest.raises(DashboardProblem) as caught:
             await client.job_info("j1")
         assert caught.value.code == "NOT_A_DASHBOARD"
@@ -227,7 +225,7 @@ async def test_proxy_in_front_of_a_dead_dashboard(status: int) -> None:
 
 async def test_answer_that_breaks_off() -> None:
     async with raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf") as url:
-        error = await problem_of(url)
+        error = await problem_of(url, timeouts=QUICK)
         assert error.code in ("BAD_ANSWER", "DASHBOARD_TIMEOUT")
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
-from ray_multicluster_scheduler.common.tls_pem import mutual
+from ray_multicluster_scheduler.common.self_signed import self_signed
+from ray_multicluster_scheduler.common.tls_pem import certificate_of, dialling, fingerprint_of, waiting
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.dialler import Dialler
+from ray_multicluster_scheduler.scheduler.connection.gateway import accept
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.accept import CannotListen, Door
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join, dial
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.link_problem import from_agent_log
 from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
 from tests.support.eventually import eventually as until
 from tests.support.scripted_agent import WHO
@@ -30,7 +41,7 @@ class Listening:
     """An agent's side, and what dials it."""
 
     def __init__(self, plane: Plane) -> None:
-        self.plane, self.door = plane, Door(PEM)
+        self.plane, self.door = plane, Door(certificate_of(PEM))
         self.link: AgentLink = plane.link()
         self.token, self.secret = plane.port.expect("a", "agent-1", self.link)
         self.diallers: list[Dialler] = []
@@ -39,14 +50,16 @@ class Listening:
     async def open(self) -> None:
         self.number = await self.door.open(LOOPBACK, 0)
 
-    def dialled(self, *addresses: tuple[str, int], pem: str = PEM) -> Dialler:
-        dialler = Dialler("agent-1", addresses or ((LOOPBACK, self.number),), pem, self.plane.port.admit)
+    def dialled(self, *addresses: tuple[str, int], pem: str = PEM, fingerprint: str = "") -> Dialler:
+        self.addresses = now = list(addresses or ((LOOPBACK, self.number),))
+        known_by = fingerprint or self.door.fingerprint
+        dialler = Dialler("agent-1", lambda: now, pem, known_by, self.plane.port.admit)
         self.diallers.append(dialler)
         return dialler
 
     async def joins(self, secret: str | None = None) -> Connection:
         join = Join("a", "agent-1", [("its control plane", 0)], self.token)
-        return await dial(replace(join, opener=self.door.next), WHO, secret, time.monotonic() + 10)
+        return await dial(replace(join, opener=self.door.next), WHO, secret, time.monotonic() + 60)
 
 
 @pytest.fixture
@@ -78,9 +91,10 @@ async def test_a_connection_that_breaks_is_dialled_again(listening: Listening) -
 
 async def test_nobody_without_the_key_takes_the_agents_time(listening: Listening) -> None:
     silent = [await asyncio.open_connection(LOOPBACK, listening.number) for _ in range(20)]
-    stranger = mutual(ssl.PROTOCOL_TLS_CLIENT, OTHER)
-    with pytest.raises(ssl.SSLError):
-        await asyncio.open_connection(LOOPBACK, listening.number, ssl=stranger)
+    reader, writer = await asyncio.open_connection(LOOPBACK, listening.number, ssl=dialling(OTHER))
+    with suppress(OSError):
+        assert await asyncio.wait_for(reader.read(), 60) == b"", "it is hung up on, whichever way that is told"
+    writer.close()
     listening.dialled()
     connection = await listening.joins()
     assert not connection.reader.at_eof()
@@ -91,9 +105,50 @@ async def test_nobody_without_the_key_takes_the_agents_time(listening: Listening
 
 async def test_an_agent_knows_its_control_plane_by_the_key_and_the_other_way_round(listening: Listening) -> None:
     wrong = listening.dialled(pem=OTHER)
-    await until(lambda: bool(wrong.problem))
-    assert f"{LOOPBACK}:{listening.number} (SSL" in wrong.problem
+    await until(lambda: "not as our agent" in wrong.problem)
     assert not listening.link.connected
+    assert listening.door._newest is None, "it never got as far as that"
+    odd = listening.dialled(fingerprint=fingerprint_of(certificate_of(OTHER)))
+    await until(lambda: "not with the key of our agent" in odd.problem)
+    assert not listening.link.connected
+
+
+async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_is_taken_for_it(
+    listening: Listening,
+) -> None:
+    told = certificate_of(PEM)  # and the token, which is in the environment of the agent's job
+    as_agent = await asyncio.start_server(lambda *_: None, LOOPBACK, 0, ssl=waiting(OTHER, told))
+    number = as_agent.sockets[0].getsockname()[1]
+    dialler = listening.dialled((LOOPBACK, number))
+    await until(lambda: "not with the key of our agent" in dialler.problem)
+    as_agent.close()
+
+
+async def test_nobody_is_spoken_to_of_whom_no_fingerprint_is_known(listening: Listening) -> None:
+    place = ((LOOPBACK, listening.number),)
+    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
+    carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
+    carrier.take_back(agent, 0, listening.plane.port.admit)
+    await until(lambda: "not with the key of our agent" in carrier._diallers["agent-1"].problem)
+    await carrier.close()
+
+
+def test_a_key_of_ones_own_is_a_fresh_one_and_its_certificate_is_signed_with_it() -> None:
+    one, other = self_signed("rmcs agent"), self_signed("rmcs agent")
+    assert fingerprint_of(certificate_of(one)) != fingerprint_of(certificate_of(other))
+    for pem in (one, other):
+        certificate = x509.load_pem_x509_certificate(certificate_of(pem).encode())
+        certificate.verify_directly_issued_by(certificate)
+        key = serialization.load_pem_private_key(pem.encode(), None)
+        assert key.public_key() == certificate.public_key()
+        waiting(pem, certificate_of(PEM))
+
+
+def test_where_an_agent_listens_and_how_it_is_known_is_read_from_its_log() -> None:
+    line = m.listens_line("10.0.0.7", 7100, "ab" * 32)
+    assert m.listens_at(f"hello\n{line}\nmore") == ("10.0.0.7", 7100, "ab" * 32)
+    assert m.listens_at(m.listens_line("fd00::7", 7100, "ab" * 32)) == ("fd00::7", 7100, "ab" * 32)
+    assert m.listens_at(f"{m.LISTENS} 10.0.0.7:7100") is None, "nobody is dialled who could be anybody"
 
 
 async def test_the_newest_connection_counts(listening: Listening) -> None:
@@ -125,6 +180,120 @@ async def test_who_answers_but_is_not_our_agent_is_told_as_such(listening: Liste
     await until(lambda: "not as our agent" in dialler.problem)
 
 
-async def test_a_port_that_is_taken(listening: Listening) -> None:
-    with pytest.raises(CannotListen, match=f"{LOOPBACK}:{listening.number}"):
-        await Door(PEM).open(LOOPBACK, listening.number)
+async def test_what_nobody_foresaw_is_told_and_the_agent_is_dialled_again(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialler = listening.dialled(("h" * 70, 7))  # no such name can be written: that is a ValueError, not an OSError
+    await until(lambda: bool(dialler.problem))
+    assert "UnicodeError" in dialler.problem
+    assert "dialling agent agent-1 failed in a way that was not foreseen" in caplog.text
+    listening.addresses[:] = [(LOOPBACK, listening.number)]
+    await listening.joins()
+    await until(lambda: dialler.problem == "")
+
+
+async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_ends(listening: Listening) -> None:
+    carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
+    place = ((LOOPBACK, listening.number),)
+    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
+    agent = replace(agent, fingerprint=listening.door.fingerprint)
+    carrier.take_back(agent, 0, listening.plane.port.admit)
+    first = await listening.joins()
+    await carrier.dial_no_more()
+    assert not first.reader.at_eof(), "what stands stays"
+    first.writer.transport.abort()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(listening.door.next(), 1.0)
+    await carrier.close()
+
+
+async def test_an_agent_address_that_is_given_later_is_the_one_that_is_dialled_next(listening: Listening) -> None:
+    configs = {"a": ClusterConfig(name="a", dashboard="http://127.0.0.1:8265", agent_address="127.0.0.1:1")}
+    carrier = DialInCarrier(configs.__getitem__, Settings(), cast("Any", None), cast("Any", None))
+    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=(("127.0.0.1", 2),), identity=PEM)
+    agent = replace(agent, fingerprint=listening.door.fingerprint)
+    carrier.take_back(agent, 0, listening.plane.port.admit)
+    await until(lambda: "127.0.0.1:1 (" in carrier._diallers["agent-1"].problem)
+    configs["a"] = configs["a"].model_copy(update={"agent_address": f"{LOOPBACK}:{listening.number}"})
+    await listening.joins()
+    assert carrier.remembers("agent-1")["listens"] == (("127.0.0.1", 2),), "as it says itself, not as it is reached"
+    await carrier.close()
+
+
+async def test_a_handshake_that_is_broken_off_closes_its_connection(listening: Listening) -> None:
+    ours, theirs = socket.socketpair()
+    streams = await asyncio.open_connection(sock=ours)
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    shaking = asyncio.create_task(listening.plane.port.admit(*streams))
+    assert await reader.read(1), "it is asked who it is"
+    shaking.cancel()
+    await asyncio.wait([shaking])
+    await asyncio.wait_for(reader.read(), 60)
+    assert reader.at_eof()
+    writer.close()
+
+
+async def test_a_port_that_is_taken(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "TAKEN_PATIENCE_S", 0.1)
+    with pytest.raises(CannotListen, match=f"TAKEN {LOOPBACK}:{listening.number}") as told:
+        await Door(certificate_of(PEM)).open(LOOPBACK, listening.number)
+    problem = from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}")
+    assert (problem.code, problem.permanent) == ("AGENT_CANNOT_LISTEN", False)
+    assert f"cannot listen at {LOOPBACK}:{listening.number} (" in problem.message
+
+
+async def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
+    door = Door(certificate_of(PEM))
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        number = taken.getsockname()[1]
+        opening = asyncio.create_task(door.open(LOOPBACK, number))
+        await asyncio.sleep(0.3)
+    assert await asyncio.wait_for(opening, 60) == number
+    door.close()
+
+
+async def test_a_port_that_nobody_may_have_is_not_waited_for() -> None:
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1:0 \(Cannot assign") as told:  # an address of no machine
+        await asyncio.wait_for(Door(certificate_of(PEM)).open("192.0.2.1", 0), 60)
+    assert from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}").permanent
+
+
+@pytest.mark.parametrize("place", ["127.0.0.2", LOOPBACK])
+async def test_an_agent_is_reached_at_its_node_and_by_what_is_forwarded_to_its_machine(
+    plane: Plane, place: str
+) -> None:
+    one = Listening(plane)
+    one.number = await one.door.open("127.0.0.2", 0)
+    dialler = one.dialled((place, one.number))
+    assert (await one.joins()).welcome["secret"] == one.secret
+    await dialler.stop()
+    one.door.close()
+
+
+async def test_where_loopback_is_taken_the_address_of_the_node_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        number = taken.getsockname()[1]
+        door = Door(certificate_of(PEM))
+        assert await asyncio.wait_for(door.open("127.0.0.2", number), 60) == number
+        door.close()
+    assert "it listens at 127.0.0.2 alone" in capsys.readouterr().out
+
+
+async def test_a_machine_without_loopback_is_no_reason_not_to_listen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = socket.create_server
+
+    def without_loopback(address: tuple[str, int], **values: Any) -> socket.socket:
+        if address[0] == LOOPBACK:
+            raise OSError(errno.EADDRNOTAVAIL, "no such address")
+        return create(("127.0.0.1", address[1]), **values)
+
+    monkeypatch.setattr(socket, "create_server", without_loopback)
+    door = Door(certificate_of(PEM))
+    try:
+        number = await door.open("10.1.2.3", 0)
+    finally:
+        door.close()
+    said = capsys.readouterr().out
+    assert f"not at 127.0.0.1:{number} (Cannot assign requested address)" in said

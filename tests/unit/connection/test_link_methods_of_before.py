@@ -145,7 +145,7 @@ async def test_a_claimed_answer_is_acknowledged_only_when_it_is_kept(plane: Plan
     link.adopt_method("call-1", ACTOR, ACTOR)
     assert len(plane.heard.results()) == 1
     await asyncio.sleep(2 * m.LAZY_S)
-    await link.health(5)
+    await link.health(60)
     assert acknowledged(agent) == []
     plane.heard.keep()
     await eventually(lambda: acknowledged(agent) == ["call-1"])
@@ -187,7 +187,7 @@ async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
 
 
 async def test_answers_that_nobody_asks_for_are_acknowledged_after_a_while(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True, unclaimed_s=0.3)
+    link, agent = await plane.pair(of_before=True, unclaimed_s=3.0)
     agent.finish(C1, C2, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     assert acknowledged(agent) == []
@@ -198,7 +198,7 @@ async def test_answers_that_nobody_asks_for_are_acknowledged_after_a_while(plane
 
 
 async def test_a_parked_link_acknowledges_nothing(plane: Plane) -> None:
-    link, agent = await plane.pair(of_before=True, unclaimed_s=0.2)
+    link, agent = await plane.pair(of_before=True, unclaimed_s=60.0)
     agent.finish(C1, method=True)
     await eventually(lambda: link.idle_s == 0.0)
     await link.park()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher
+from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.scheduler.connection import agent_launcher, dial_in_carrier
 from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.carrier import CLOSED_S
 from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.accept import Door
+from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_connector
@@ -34,6 +38,7 @@ class ByClient:
         self.let_gone: list[str] = []
         self.over: str | None = None
         self.closed = False
+        self.heard_when_dialling_ended: list[str] | None = None
 
     def address(self, config: Any) -> AgentAddress:
         return AgentAddress("127.0.0.1", 0, "127.0.0.1", None)
@@ -58,6 +63,9 @@ class ByClient:
 
     async def end(self, cluster: str, agent: str) -> None:
         self.ended.append(agent)
+
+    async def dial_no_more(self) -> None:
+        self.heard_when_dialling_ended = [one.kind for agent in self.dashboard.agents for one in agent.heard]
 
     async def let_go(self, agent: str) -> None:
         self.let_gone.append(agent)
@@ -109,16 +117,69 @@ async def test_an_agent_that_can_neither_dial_nor_listen_is_followed_by_ray_clie
         for job in fleet.dashboard.jobs.values():
             job["status"] = "FAILED"
     fleet.dashboard.joins = True  # what follows does join
-    link = await asyncio.wait_for(starting, 10)
+    link = await asyncio.wait_for(starting, 60)
     assert link.connected
     choice = fleet.pool.carrier("a")
     assert choice is not None
     assert choice.carrier == "ray_client"
     assert "cannot dial back to" in choice.why
     assert "cannot listen at 127.0.0.1:7" in choice.why
+    cast("Any", fleet.pool._clock).time += 2 * CLOSED_S
+    assert fleet.pool.carrier("a") == choice, "as it came, for as long as it is there"
+    fleet.pool.update({"a": fleet.pool._clusters["a"].model_copy(update={"tags": ("new",)})})
+    assert fleet.pool.carrier("a") == choice, "tags are no way"
     assert [one.carrier for one in fleet.agents.values()] == ["ray_client"], "the first one is forgotten"
     await shut(fleet)
     assert client.closed
+
+
+async def test_the_log_of_an_agent_that_is_dialled_is_read_only_until_it_says_where_it_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dial_in_carrier, "REACH_S", 0.5)
+    fleet, _ = both_ways(carrier="dial_in")
+    fleet.dashboard.joins = False
+    fleet.dashboard.log = m.listens_line("127.0.0.1", 1, "ab" * 32)
+    with pytest.raises(LinkProblem, match="listens at 127.0.0.1:1, but cannot be reached from here"):
+        await asyncio.wait_for(fleet.pool.link("a"), 60)
+    assert fleet.dashboard.logs_read == 1
+    (job,) = fleet.dashboard.submitted
+    assert "PRIVATE KEY" not in str(job)
+    await shut(fleet)
+
+
+async def test_a_token_of_an_agent_that_is_dialled_opens_no_port_of_ours_and_the_agent_joins_all_the_same() -> None:
+    """Who reads the environment of its job, and is on our machine, gets no further than who does not."""
+    fleet, _ = both_ways(carrier="dial_in")
+    port = fleet.pool._reception(AgentAddress("127.0.0.1", 0, "127.0.0.1", None))  # for agents that do dial
+    number = await port.start()
+    fleet.dashboard.joins = False
+    starting = asyncio.create_task(fleet.pool.link("a"))
+    await eventually(lambda: fleet.dashboard.submitted)
+    told = fleet.dashboard.agent_of(fleet.dashboard.submitted[0]).join
+    assert told.listen is not None
+    stranger = ScriptedAgent(replace(told, addresses=[("127.0.0.1", number)]))
+    with pytest.raises(CannotDial, match="nobody waits for this agent"):
+        await stranger.dial(patience_s=3)
+    assert list(fleet.pool._ports) == [("127.0.0.1", 0)], "no other port is open either"
+    door = Door(str(told.listen["certificate"]))
+    place = m.listens_line("127.0.0.1", await door.open("127.0.0.1", 0), door.fingerprint)
+    fleet.dashboard.log = place
+    agent = ScriptedAgent(replace(told, addresses=[("its control plane", 0)], opener=door.next))
+    await agent.dial()
+    fleet.dashboard.agents.append(agent)
+    fleet.dashboard.joins = True
+    link = await asyncio.wait_for(starting, 60)
+    assert link.connected
+    await fleet.pool._carriers["dial_in"].close()
+    await fleet.die()
+    after, _ = both_ways(before=fleet, carrier="dial_in")
+    await after.pool.take_back(fleet.agents.values(), None)
+    assert after.pool._ports == {}
+    await agent.dial()
+    await after.heard.until("link_up")
+    door.close()
+    await shut(after)
 
 
 async def test_other_failures_of_an_agent_are_told_and_no_other_way_is_tried() -> None:
@@ -160,6 +221,29 @@ async def test_a_gateway_of_another_session_is_told_as_a_restart_and_let_go() ->
     await shut(fleet)
 
 
+@pytest.mark.parametrize(("moved", "code"), [(True, "CLUSTER_LOST"), (False, "CLUSTER_RESTARTED")])
+async def test_who_does_not_know_an_agent_at_another_address_may_be_another_cluster(moved: bool, code: str) -> None:
+    quick = Settings(heartbeat_s=0.05, lease_s=0.2, lost_after_s=10.3)
+    before = Fleet(settings=quick)
+    await before.pool.link("a")
+    (agent,) = before.dashboard.agents
+    await before.die()
+    await agent.cut()
+    (known,) = before.agents.values()
+    assert known.reached_at == "http://127.0.0.1:8265"
+    before.dashboard.jobs.clear()
+    there = "http://127.0.0.2:8265" if moved else "http://127.0.0.1:8265"
+    after = Fleet(before, settings=quick, dashboard=there)
+    after.pool._settings = quick.model_copy(update={"lost_after_s": 0.8})
+    await after.pool.take_back(before.agents.values(), None)
+    link = after.pool.existing("a")
+    assert link is not None
+    link.adopt("t1", 1)
+    await after.heard.until("finished")
+    assert after.heard.result("t1").code == code
+    await after.pool.close()
+
+
 async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_its_own() -> None:
     before, _ = both_ways(dashboard=None)
     link = await before.pool.link("a")
@@ -175,11 +259,39 @@ async def test_the_next_process_takes_it_back_by_the_same_carrier_at_a_port_of_i
     await shut(after)
 
 
-async def test_parked_links_leave_no_connector() -> None:
+async def test_nobody_is_dialled_any_more_when_agents_are_told_that_we_leave() -> None:
     fleet, client = both_ways(dashboard=None)
     await fleet.pool.link("a")
+    (agent,) = fleet.dashboard.agents
+    parking = asyncio.create_task(fleet.pool.park(600.0))
+    await agent.until(m.AWAY)
+    assert client.heard_when_dialling_ended is not None
+    assert m.AWAY not in client.heard_when_dialling_ended
+    agent.say(m.AWAY, {})
+    assert await parking == ["a"]
+    await agent.close()
+
+
+async def test_parked_links_leave_no_connector() -> None:
+    fleet, client = both_ways(dashboard=None)
+    (await fleet.pool.link("a")).submit([call("t")])
     await fleet.pool.park()
     assert client.closed
     assert client.ended == []
     for agent in fleet.dashboard.agents:
         await agent.close()
+
+
+async def test_a_dialled_agent_whose_key_is_lost_is_ended_and_its_link_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet()
+    agent = RememberedAgent("a", "rmcs-agent-cp1-a-1-1", "s", "", 0, carrier="dial_in", listens=(("127.0.0.1", 9),))
+    fleet.agents[agent.agent] = agent
+    fleet.dashboard.jobs[agent.agent] = {"status": "RUNNING"}
+    await fleet.pool.take_back([agent], None)
+    assert fleet.pool.existing("a") is not None, "what it ran is waited for"
+    assert "cannot come back: the key that it lets in is lost" in caplog.text
+    await eventually(lambda: fleet.pool.existing("a") is None and not fleet.agents)
+    assert set(fleet.dashboard.stopped) == {agent.agent}
+    await fleet.pool.close()

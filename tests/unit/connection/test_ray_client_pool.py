@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection import agent_launcher, ray_client_pool
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
@@ -38,29 +39,39 @@ class Dashboard:
         self.stopped: list[str] = []
         self.log = ""
         self.joins = True
-        self.down = False
+        self.down = self.frozen = False
+        self.refuses: Exception | None = None
+        self.logs_read = 0
 
     async def submit_job(self, submission_id: str, entrypoint: str, **options: Any) -> None:
         self._check()
+        if self.refuses is not None:
+            raise self.refuses
         self.submitted.append({"id": submission_id, "entrypoint": entrypoint, **options})
         self.jobs[submission_id] = {"status": "RUNNING", "metadata": options["metadata"]}
         if self.joins:
-            join = Join.from_dict(json.loads(options["runtime_env"]["env_vars"][m.JOIN_VARIABLE]))
-            agent = ScriptedAgent(join)
+            agent = self.agent_of(self.submitted[-1])
             await agent.dial()
             self.agents.append(agent)
 
+    def agent_of(self, job: dict[str, Any]) -> ScriptedAgent:
+        return ScriptedAgent(Join.from_dict(json.loads(job["runtime_env"]["env_vars"][m.JOIN_VARIABLE])))
+
     async def job_info(self, submission_id: str) -> dict[str, Any] | None:
         self._check()
+        if self.frozen:
+            await asyncio.sleep(1000)
         return self.jobs.get(submission_id)
 
     async def job_logs(self, submission_id: str) -> str:
+        self.logs_read += 1
         return self.log
 
     async def stop_job(self, submission_id: str) -> None:
         self._check()
         self.stopped.append(submission_id)
-        self.jobs[submission_id]["status"] = "STOPPED"
+        if submission_id in self.jobs:
+            self.jobs[submission_id]["status"] = "STOPPED"
 
     async def list_jobs(self) -> list[dict[str, Any]]:
         return list(self.jobs.values())
@@ -83,7 +94,7 @@ class Fleet:
         )
         self.pool = RayClientPool(
             {"a": config},
-            settings or Settings(heartbeat_s=0.05),
+            settings or Settings(heartbeat_s=0.5),  # three of these without a word end a connection
             cast("Any", self),
             self.heard,
             FakeClock(),
@@ -193,6 +204,54 @@ async def test_an_agent_that_ends_before_it_joins_is_explained_and_the_next_try_
     assert first != second
 
 
+async def test_a_dashboard_that_froze_holds_up_nobody_whose_agent_has_joined(fleet: Fleet) -> None:
+    fleet.dashboard.joins, fleet.dashboard.frozen = False, True
+    starting = asyncio.create_task(fleet.pool.link("a"))
+    await eventually(lambda: fleet.dashboard.submitted)
+    await asyncio.sleep(0.1)  # a look is under way
+    fleet.dashboard.joins = True
+    agent = fleet.dashboard.agent_of(fleet.dashboard.submitted[0])
+    fleet.dashboard.agents.append(agent)
+    await agent.dial()
+    assert (await asyncio.wait_for(starting, 60)).connected
+
+
+async def test_a_dashboard_that_froze_does_not_keep_a_late_agent_from_being_told_as_late(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_launcher, "JOIN_TIMEOUT_S", 0.1)
+    fleet.dashboard.joins, fleet.dashboard.frozen = False, True
+    with pytest.raises(LinkProblem, match="did not join within .*its job is unknown"):
+        await asyncio.wait_for(fleet.pool.link("a"), 60)
+
+
+async def test_a_dashboard_that_failed_and_then_froze_is_told_instead_of_a_late_agent(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def job_info(_: str) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            await asyncio.sleep(1000)
+        raise DashboardProblem("the dashboard does not answer in time", code="DASHBOARD_TIMEOUT")
+
+    monkeypatch.setattr(agent_launcher, "JOIN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(fleet.dashboard, "job_info", job_info)
+    fleet.dashboard.joins = False
+    with pytest.raises(DashboardProblem, match="does not answer in time"):
+        await asyncio.wait_for(fleet.pool.link("a"), 60)
+    assert looks == 2
+
+
+async def test_a_job_that_ray_refuses_is_told_as_an_agent_that_cannot_be_started(fleet: Fleet) -> None:
+    fleet.dashboard.refuses = TaskSubmissionError("Ray refuses the job.", next_step="ask Ray")
+    with pytest.raises(LinkProblem, match="agent of cluster 'a' cannot be started there: Ray refuses the job") as told:
+        await fleet.pool.link("a")
+    assert (told.value.code, told.value.permanent, told.value.next_step) == ("AGENT_FAILED", False, "ask Ray")
+
+
 async def test_an_agent_that_does_not_come_is_stopped(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_launcher, "JOIN_TIMEOUT_S", 0.1)
     fleet.dashboard.joins = False
@@ -284,6 +343,19 @@ async def test_another_control_planes_agent_is_noticed(fleet: Fleet, caplog: pyt
     with caplog.at_level(logging.WARNING, "ray_multicluster_scheduler"):
         await fleet.pool.link("a")
     assert "another control plane (other)" in caplog.text
+    assert fleet.pool.other_control_planes("a") == ("other",)
+    assert fleet.pool.other_control_planes("b") == ()
+
+
+async def test_what_others_call_themselves_is_cut_and_spelt_out(fleet: Fleet) -> None:
+    names = [None, "a\nb", "n" * 1000, *(f"z{number:02}" for number in range(20))]
+    for at, name in enumerate(names):
+        metadata = {"rmcs_agent": "a"} if name is None else {"rmcs_agent": "a", "rmcs_control_plane": name}
+        fleet.dashboard.jobs[f"x{at}"] = {"status": "RUNNING", "metadata": metadata}
+    await fleet.pool.link("a")
+    told = fleet.pool.other_control_planes("a")
+    assert told[:3] == ("a\\nb", "n" * 64, "z00")
+    assert len(told) == 10
 
 
 # ---- agents of the process before
@@ -452,7 +524,7 @@ def test_a_key_that_was_kept_is_the_same_again() -> None:
 def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
     names = ["rmcs-agent-cp-my-mac-2-9", "rmcs-agent-cp-my-mac-10-1", "rmcs-agent-cp-my-mac-2-10"]
     agents = [RememberedAgent("my-mac", name, "s", "127.0.0.1", 1) for name in names]
-    assert [one.agent for one in sorted(agents, key=ray_client_pool._age)] == [names[0], names[2], names[1]]
+    assert [one.agent for one in sorted(agents, key=RememberedAgent.age)] == [names[0], names[2], names[1]]
 
 
 async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
@@ -515,7 +587,7 @@ async def test_agents_are_not_told_what_cannot_be_written(
 
     monkeypatch.setattr(fleet.pool._memory, "remember", never)
     with caplog.at_level(logging.WARNING):
-        assert await asyncio.wait_for(fleet.pool.park(600.0), 5) == []
+        assert await asyncio.wait_for(fleet.pool.park(600.0), 60) == []
     assert "cannot be written down, so they are not told" in caplog.text
     (agent,) = fleet.dashboard.agents
     assert not [one for one in agent.heard if one.kind == m.AWAY]

@@ -72,7 +72,7 @@ async def test_output_that_is_lost_is_waited_for_once(
     monkeypatch.setattr(results_module, "_OUTPUT_PATIENCE_S", 0.05)
     report = Report()
     results.add([answer("a", report, chunks=1), answer("b", report, chunks=1)])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(line.answered()) < 2:
             await asyncio.sleep(0.01)
     assert line.answered() == ["a", "b"]
@@ -108,7 +108,7 @@ async def test_large_results_are_read_a_few_at_a_time(line: Line, monkeypatch: p
     assert list(being_read) == ["a", "b"]
     for expected in (["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]):
         being_read[expected[-1]].set_result(b"x" * 60)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while line.answered() != expected or len(being_read) < min(len(expected) + 2, 4):
                 await asyncio.sleep(0.001)
 

@@ -15,15 +15,16 @@ import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import channel as channel_module
+from ray_multicluster_scheduler.scheduler.connection.gateway import running as running_module
 from ray_multicluster_scheduler.scheduler.connection.gateway import worker_server
 from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
     REPORT_AFTER_S,
     Line,
     NoLease,
-    Running,
     WorkerChannel,
     channel_for,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.running import Running
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
 from tests.support.eventually import eventually
 
@@ -67,9 +68,11 @@ async def agent() -> AsyncIterator[AgentSide]:
         worker.close()
 
 
-async def begin(channel: WorkerChannel, task_id: str, attempt: int, node_id: str, *, tell: bool = False) -> Running:
+async def begin(
+    channel: WorkerChannel, task_id: str, attempt: int, node_id: str, *, tell: bool = False, member: int | None = None
+) -> Running:
     """As a worker does; off the loop, since the agent of these tests lives on it and is asked for a lease."""
-    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, tell=tell)
+    return await asyncio.to_thread(channel.begin, task_id, attempt, node_id, tell=tell, member=member)
 
 
 async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, str]]:
@@ -79,7 +82,10 @@ async def finished(channel: WorkerChannel, running: Running) -> list[tuple[str, 
     return rest
 
 
-async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(agent: AgentSide) -> None:
+async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
+    agent: AgentSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "REPORT_AFTER_S", 2.0)  # this one is short, also on a busy machine
     channel = WorkerChannel(agent.line)
     running = await begin(channel, "t1", 1, "n1")
     for word in ("a", " ", "b", "\n"):
@@ -89,7 +95,7 @@ async def test_a_short_call_is_not_reported_and_its_output_goes_with_its_result(
     rest = channel.end(running)
     assert rest == [("stdout", "a b\n"), ("stderr", "oh\n"), ("stdout", "c\n")]
     assert running.chunks == 0
-    await asyncio.sleep(2 * REPORT_AFTER_S)
+    await asyncio.sleep(2.5)
     assert agent.heard == []
 
 
@@ -119,8 +125,63 @@ async def test_output_of_a_running_call_arrives_joined_and_in_order(agent: Agent
     await eventually(lambda: len(agent.of("output")) == running.chunks)
     assert agent.text() + "".join(text for _, text in rest) == expected
     assert running.chunks < 50, "words are joined, not sent one by one"
-    first_parts = agent.of("output")[0].head["parts"]
-    assert [part[0] for part in first_parts[:2]] == ["stderr", "stdout"]
+    streams = [part[0] for message in agent.of("output") for part in message.head["parts"]]
+    assert streams[:2] == ["stderr", "stdout"]
+
+
+class TestAMemberOfAGang:
+    """All members write to one output, so a line of one of them should not come in two pieces."""
+
+    @pytest.fixture(autouse=True)
+    def _patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(running_module, "UNFINISHED_LINE_S", 300.0)
+
+    async def test_a_line_is_told_with_its_end(self, agent: AgentSide) -> None:
+        channel = WorkerChannel(agent.line)
+        running = await begin(channel, "g1", 1, "n1", member=1)
+        channel.write(running, "stdout", "one\ntw")
+        await eventually(lambda: agent.of("output"))
+        await asyncio.sleep(5 * REPORT_AFTER_S)
+        assert agent.text() == "one\n"
+        channel.write(running, "stdout", "o")
+        channel.write(running, "stdout", "\n")
+        await eventually(lambda: agent.text() == "one\ntwo\n")
+        assert [message.head["parts"] for message in agent.of("output")] == [
+            [["stdout", "one\n"]],
+            [["stdout", "two\n"]],
+        ]
+        assert await finished(channel, running) == []
+
+    async def test_one_that_stays_unfinished_is_told_all_the_same(
+        self, agent: AgentSide, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(running_module, "UNFINISHED_LINE_S", 0.2)
+        channel = WorkerChannel(agent.line)
+        running = await begin(channel, "g1", 1, "n1", member=0)
+        channel.write(running, "stderr", "12 % ")
+        await eventually(lambda: agent.text() == "12 % ")
+        channel.write(running, "stderr", "24 % ")
+        await eventually(lambda: agent.text() == "12 % 24 % ")
+        assert await finished(channel, running) == []
+
+    async def test_what_is_unfinished_at_its_end_goes_with_the_result(self, agent: AgentSide) -> None:
+        channel = WorkerChannel(agent.line)
+        running = await begin(channel, "g1", 1, "n1", member=0)
+        channel.write(running, "stderr", "oh\n")
+        channel.write(running, "stdout", "no end")
+        await eventually(lambda: agent.text() == "oh\n")
+        assert await finished(channel, running) == [("stdout", "no end")]
+        assert running.chunks == 1
+
+    async def test_what_is_held_back_counts_as_unsent(self, agent: AgentSide) -> None:
+        channel = WorkerChannel(agent.line)
+        running = await begin(channel, "g1", 1, "n1", member=0)
+        channel.write(running, "stdout", "begun")
+        await eventually(lambda: running.unfinished_since is not None)
+        assert running.unsent_chars == len("begun")
+        channel.write(running, "stdout", "x" * running_module.MAX_UNSENT_CHARS)
+        assert running.dropped == running_module.MAX_UNSENT_CHARS
+        assert await finished(channel, running) == [("stdout", "begun")]
 
 
 async def test_output_that_nobody_takes_is_counted_and_dropped(agent: AgentSide) -> None:
@@ -128,7 +189,7 @@ async def test_output_that_nobody_takes_is_counted_and_dropped(agent: AgentSide)
     running = await begin(channel, "t1", 1, "n1")
     await agent.disappear()
     await eventually(lambda: channel._socket is None)
-    channel.write(running, "stdout", "x" * (channel_module.MAX_UNSENT_CHARS - 1))
+    channel.write(running, "stdout", "x" * (running_module.MAX_UNSENT_CHARS - 1))
     channel.write(running, "stdout", "yy")
     channel.write(running, "stdout", "z")
     rest = await finished(channel, running)
@@ -149,7 +210,7 @@ async def test_the_start_of_the_next_call_is_reported_as_promptly(
     await asyncio.sleep(0.2)
     second = await begin(channel, "t2", 1, "n1")
     await eventually(lambda: len(agent.of("started")) == 2)
-    assert time.monotonic() - second.began < 10
+    assert time.monotonic() - second.began < 25
     await finished(channel, second)
 
 
@@ -203,7 +264,7 @@ async def test_a_stranger_may_not_be_silent_for_long(agent: AgentSide, monkeypat
     monkeypatch.setattr(worker_server, "_HANDSHAKE_TIMEOUT_S", 0.2)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.line.port)
     await reader.read(65536)  # the challenge
-    assert await asyncio.wait_for(reader.read(100), 5) == b""
+    assert await asyncio.wait_for(reader.read(100), 60) == b""
     writer.close()
 
 
@@ -214,7 +275,7 @@ async def test_a_stranger_may_not_send_much(agent: AgentSide) -> None:
     frames.put(Message("hello", {"proof": "x" * 100_000}))
     writer.write(frames.take())
     with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(100), 5) == b""
+        assert await asyncio.wait_for(reader.read(100), 60) == b""
     writer.close()
 
 
@@ -230,13 +291,13 @@ async def test_a_stranger_is_hung_up_on(agent: AgentSide, first: tuple[str, dict
     frames.put(Message("output", {"id": "t1", "attempt": 1, "parts": [["stdout", "x"]]}))
     writer.write(b"GET / HTTP/1.1\r\n\r\n" if head is None else frames.take())
     with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(100), 5) == b""
+        assert await asyncio.wait_for(reader.read(100), 60) == b""
     writer.close()
     assert agent.heard == []
 
 
 async def test_the_agents_word_renews_the_lease(agent: AgentSide) -> None:
-    channel = WorkerChannel(agent.line._replace(lease_s=1.0))
+    channel = WorkerChannel(agent.line._replace(lease_s=20.0))
     running = await begin(channel, "t1", 1, "n1")
     agent.left_s = 500.0
     await eventually(lambda: channel._lease_until > time.monotonic() + 400)
@@ -276,7 +337,7 @@ async def test_a_start_that_is_to_be_told_is_told_before_the_call_begins(agent: 
         assert running.reported
         await eventually(lambda number=number: len(agent.heard) == number)
         await finished(channel, running)
-        await eventually(lambda: channel._socket is None, timeout=10)
+        await eventually(lambda: channel._socket is None)
     assert [(one.kind, one.head["id"]) for one in agent.heard] == [("started", "t1"), ("started", "t2")]
     await finished(channel, await begin(channel, "t3", 1, "n1"))
     assert len(agent.heard) == 2  # a short one says it with its result
@@ -295,7 +356,7 @@ async def test_a_call_does_not_begin_on_the_last_moments_of_a_lease(agent: Agent
 
 async def test_no_call_starts_behind_an_agent_that_nobody_counts_on(agent: AgentSide) -> None:
     agent.left_s = -1.0
-    channel = WorkerChannel(agent.line._replace(lease_s=0.5))
+    channel = WorkerChannel(agent.line._replace(lease_s=3.0))
     with pytest.raises(NoLease):
         await begin(channel, "t1", 1, "n1")
     agent.left_s = 30.0
@@ -339,38 +400,38 @@ async def worker(line: Line, seconds: float) -> asyncio.subprocess.Process:
 
 
 async def test_a_worker_whose_agent_is_not_counted_on_any_more_ends_itself(agent: AgentSide) -> None:
-    agent.left_s = 0.5
-    process = await worker(agent.line._replace(lease_s=0.5), 30)
-    await eventually(lambda: agent.of("started"), timeout=15)
+    agent.left_s = 3.0
+    process = await worker(agent.line._replace(lease_s=3.0), 120)
+    await eventually(lambda: agent.of("started"), timeout=60)
     agent.left_s = 0.0
-    _, stderr = await asyncio.wait_for(process.communicate(), 15)
+    _, stderr = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 75
-    assert b"no contact with the agent for 0.5 s; task t1 (attempt 2) will be run elsewhere" in stderr
+    assert b"no contact with the agent for 3 s; task t1 (attempt 2) will be run elsewhere" in stderr
 
 
 async def test_a_worker_whose_agent_is_gone_ends_itself(agent: AgentSide) -> None:
-    agent.left_s = 0.5
-    process = await worker(agent.line._replace(lease_s=0.5), 30)
-    await eventually(lambda: agent.of("started"), timeout=15)
+    agent.left_s = 3.0
+    process = await worker(agent.line._replace(lease_s=3.0), 120)
+    await eventually(lambda: agent.of("started"), timeout=60)
     await agent.disappear()
-    await asyncio.wait_for(process.communicate(), 15)
+    await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 75
 
 
 async def test_a_worker_that_was_stopped_for_longer_than_its_lease_ends_when_it_wakes(agent: AgentSide) -> None:
     """Its socket is full of the agent's old words by then."""
-    agent.left_s = 1.0
-    process = await worker(agent.line._replace(lease_s=1.0), 3.5)
-    await eventually(lambda: agent.of("started"), timeout=15)
+    agent.left_s = 3.0
+    process = await worker(agent.line._replace(lease_s=3.0), 120)
+    await eventually(lambda: agent.of("started"), timeout=60)
     process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(4.0)
     process.send_signal(signal.SIGCONT)
-    stdout, _ = await asyncio.wait_for(process.communicate(), 15)
+    stdout, _ = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, stdout) == (75, b"")
 
 
 async def test_a_worker_whose_lease_is_renewed_runs_to_its_end(agent: AgentSide) -> None:
-    agent.left_s = 1.0
-    process = await worker(agent.line._replace(lease_s=1.0), 2.5)
-    stdout, _ = await asyncio.wait_for(process.communicate(), 20)
+    agent.left_s = 3.0
+    process = await worker(agent.line._replace(lease_s=3.0), 5)
+    stdout, _ = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, stdout) == (0, b"ran to its end\n")

@@ -117,8 +117,8 @@ def _half(reserve: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrong_reason(why: Callable[..., Any]) -> Callable[..., Any]:
-    def wrong(self: SchedulingPass, record: Any, now: float) -> Any:
-        decision = why(self, record, now)
+    def wrong(self: SchedulingPass, record: Any, now: float, views: Any = None) -> Any:
+        decision = why(self, record, now, views)
         return decision if decision is None else replace(decision, code="CORDONED", sentence="a: it is cordoned")
 
     return wrong

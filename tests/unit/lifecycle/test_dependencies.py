@@ -203,6 +203,22 @@ class TestAfter:
         driver.submit(task("t3", owner="ada"))
         assert driver.end("t3").error == "QueueFullError"
         assert "2 items of ada wait already and owners: ada: max_queued is 2" in driver.end("t3").message
+        assert driver.end("t3").next_step == (
+            "submit it again later, or raise owners: ada: max_queued; "
+            "at a service by `rmcs owner set ada --max-queued N`"
+        )
+
+    def test_what_is_advised_can_be_typed_whatever_its_name(self) -> None:
+        driver = ready(1, owners={"ada l": {"max_queued": 0}})
+        driver.submit(task("t", owner="ada l"))
+        assert "`rmcs owner set 'ada l' --max-queued N`" in (driver.end("t").next_step or "")
+
+    def test_one_item_is_no_items(self) -> None:
+        driver = ready(1, owners={"ada": {"max_queued": 1}})
+        driver.submit(task("a", owner="bob"))
+        driver.submit(task("t1", owner="ada"))
+        driver.submit(task("t2", owner="ada"))
+        assert "1 item of ada waits already and owners: ada: max_queued is 1" in driver.end("t2").message
         assert driver.submit(task("t4", owner="bob")).state is TaskState.QUEUED
 
     def test_who_is_held_counts_for_max_queue_too(self) -> None:

@@ -8,7 +8,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Persist, SetTimer
-from tests.unit.lifecycle.driver import Driver, cluster, job, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 
 
 def test_a_silent_link_makes_the_cluster_suspect_and_keeps_what_runs() -> None:
@@ -196,7 +196,9 @@ def test_the_breaker_opens_and_a_snapshot_is_the_probe() -> None:
     driver.fail("t2", "cluster")
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "BREAKER_OPEN"
-    assert "the last time, with a task: CLUSTER_LOST" in driver.machine.record("new").sentence
+    assert (
+        "the last time, with a task: contact with it was lost (CLUSTER_LOST)" in driver.machine.record("new").sentence
+    )
     driver.snapshot("a", 8)
     assert driver.machine.record("new").code == "BREAKER_OPEN"  # too early for a probe
     driver.fire("refresh:a", after=60)
@@ -227,6 +229,81 @@ def test_failures_of_users_and_workers_never_open_it(failure: str) -> None:
     assert driver.state("new") is TaskState.DISPATCHING
 
 
+def test_one_that_cannot_be_asked_yet_is_waited_for() -> None:
+    driver = Driver(cluster("a"), breaker_failures=2)
+    driver.submit(task("t"))
+    for _ in range(3):
+        driver.send(events.SnapshotFailed("a", "CLUSTER_UNREACHABLE", "its agent has not come back yet.", awaited=True))
+    assert driver.state("t") is TaskState.QUEUED, "the process before ours has heard of it: it may well come back"
+    assert driver.machine.record("t").code == "CLUSTER_UNKNOWN"
+    assert "has not come back yet" in driver.machine.record("t").sentence
+    driver.snapshot("a", 8)
+    assert driver.state("t") is TaskState.DISPATCHING, "that it could not be asked has opened no breaker"
+
+
+def restarted(driver: Driver, name: str) -> None:
+    """The cluster knows nothing of it any more."""
+    attempt, sentence = driver.attempt(name), "it was restarted"
+    driver.send(
+        events.AttemptFinished(
+            name, attempt, "failed", FailureClass.CLUSTER, "ClusterLostError", "CLUSTER_RESTARTED", sentence
+        )
+    )
+
+
+def test_a_cluster_that_tells_of_its_restart_is_back() -> None:
+    """One restart is one failure, however many were there, and at however many moments that is told."""
+    driver = ready(8)
+    names = [f"t{number}" for number in range(8)]
+    for name in names:
+        driver.submit(task(name, lost_retries=0))
+    for name in names:
+        driver.now += 0.1
+        restarted(driver, name)
+    driver.submit(task("new"))
+    assert driver.state("new") is TaskState.DISPATCHING
+    assert driver.machine.registry.state("a").breaker.failures_in_a_row == 1
+
+
+def test_one_restart_ends_what_was_sent_ahead_as_well() -> None:
+    driver = ready(1, prefetch_ms=200)
+    for number in range(3):
+        driver.submit(task(f"seen{number}", function_digest="f"))
+        driver.succeed(f"seen{number}", took=0.01)
+    for name in ("runs", "next"):
+        driver.submit(task(name, function_digest="f", lost_retries=0))
+    assert driver.machine.record("next").code == "SENT_AHEAD"
+    restarted(driver, "runs")
+    restarted(driver, "next")
+    assert driver.machine.registry.state("a").breaker.failures_in_a_row == 1
+
+
+def test_a_cluster_that_restarts_again_and_again_gets_no_more_work() -> None:
+    driver = ready(8, retry_backoff={"base_s": 0})
+    driver.submit(task("t", lost_retries=9))
+    for number in range(5):
+        driver.submit(task(f"u{number}", lost_retries=0))
+        assert driver.state("t") is TaskState.DISPATCHING
+        restarted(driver, "t")
+        restarted(driver, f"u{number}")
+        driver.fire("retry:t")
+    assert driver.machine.record("t").code == "BREAKER_OPEN"
+    assert "5 times in a row" in driver.machine.record("t").sentence
+    assert "with a task: it was restarted (CLUSTER_RESTARTED)" in driver.machine.record("t").sentence
+
+
+def test_work_that_goes_well_between_restarts_breaks_their_row() -> None:
+    driver = ready(8)
+    for number in range(8):
+        driver.submit(task(f"t{number}", lost_retries=0))
+        restarted(driver, f"t{number}")
+        if number % 2:
+            driver.submit(task(f"ok{number}"))
+            driver.succeed(f"ok{number}")
+    driver.submit(task("new"))
+    assert driver.state("new") is TaskState.DISPATCHING
+
+
 def test_work_that_goes_well_breaks_the_row() -> None:
     driver = ready(8, breaker_failures=2)
     for name in ("t1", "ok", "t2"):
@@ -238,6 +315,28 @@ def test_work_that_goes_well_breaks_the_row() -> None:
     assert driver.state("new") is TaskState.DISPATCHING
 
 
+def test_somebody_who_has_it_asked_now_closes_the_breaker_before_its_time() -> None:
+    driver = ready(8, breaker_failures=2, breaker_recovery_s=60)
+    for name in ("t1", "t2"):
+        driver.submit(task(name, lost_retries=0))
+        driver.send(events.AttemptFinished(name, 1, "failed", FailureClass.CLUSTER, "ClusterLostError", "CLUSTER_LOST"))
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "BREAKER_OPEN"
+    assert "with a task: contact with it was lost (CLUSTER_LOST)" in driver.machine.record("new").sentence
+    driver.snapshot("a", 8)
+    driver.send(events.ClusterChecked("a"))
+    assert driver.state("new") is TaskState.DISPATCHING
+    driver.send(events.ClusterChecked("nobody"))
+
+
+def test_the_reason_of_an_open_breaker_is_good_english_for_actors_too() -> None:
+    driver = ready(8, breaker_failures=1)
+    driver.submit(actor("a1", lost_retries=0))
+    driver.fail("a1", "cluster")
+    driver.submit(task("new"))
+    assert "the last time, with an actor: contact with it was lost" in driver.machine.record("new").sentence
+
+
 def test_snapshots_that_go_well_do_not_hide_work_that_does_not() -> None:
     driver = ready(8, breaker_failures=2)
     for name in ("t1", "t2"):
@@ -247,8 +346,32 @@ def test_snapshots_that_go_well_do_not_hide_work_that_does_not() -> None:
     driver.submit(task("new"))
     assert driver.machine.record("new").code == "BREAKER_OPEN"
     assert driver.machine.record("new").sentence == (
-        "a: it failed 2 times in a row and is asked again in 60 s; the last time, with a task: REFUSED"
+        "a: it failed 2 times in a row and is asked again in 60 s; the last time, with a task: it failed (REFUSED)"
     )
+
+
+@pytest.mark.parametrize(("awaited", "lost"), [(True, 5), (False, 4)])  # a silence that counts is one more
+def test_a_link_that_flaps_does_not_hide_work_that_is_lost(awaited: bool, lost: int) -> None:
+    """An answer ends the silence before it, and takes back nothing of what happened to work."""
+    driver = ready(8, breaker_failures=5)
+    for number in range(lost):
+        driver.submit(task(f"t{number}", lost_retries=0))
+        assert driver.state(f"t{number}") is TaskState.DISPATCHING
+        driver.fail(f"t{number}", "cluster")
+        driver.send(events.SnapshotFailed("a", "CLUSTER_UNREACHABLE", "its link is down.", awaited=awaited))
+        driver.snapshot("a", 8)
+    driver.submit(task("new"))
+    assert driver.machine.record("new").code == "BREAKER_OPEN"
+
+
+def test_an_answer_ends_the_row_of_those_that_did_not_come_whatever_was_waited_for_since() -> None:
+    driver = ready(8, breaker_failures=3)
+    for _ in range(3):
+        driver.no_answer("a")
+        driver.send(events.SnapshotFailed("a", "CLUSTER_UNREACHABLE", "its link is down.", awaited=True))
+        driver.snapshot("a", 8)
+    driver.submit(task("new"))
+    assert driver.state("new") is TaskState.DISPATCHING
 
 
 def test_refusals_of_a_link_that_is_known_to_fail_leave_jobs_alone() -> None:

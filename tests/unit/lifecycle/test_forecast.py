@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.lifecycle import run_times
+from ray_multicluster_scheduler.common.model import Resources
+from ray_multicluster_scheduler.scheduler.lifecycle import forecast, run_times
 from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
     Busy,
     Forecast,
     Node,
+    Room,
     left_of,
     span,
-    until_there_is_room,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTime, RunTimes
 from tests.unit.lifecycle.driver import actor, job, task
@@ -21,6 +22,11 @@ CPU = {"CPU": 1.0}
 
 def ends_in(*seconds: float, cpus: float = 1) -> tuple[Busy, ...]:
     return tuple(Busy({"CPU": float(cpus)}, RunTime(at / 2, at, at * 2)) for at in seconds)
+
+
+def until_there_is_room(position: int, need: Resources, own: RunTime | None, nodes: list[Node]) -> Forecast:
+    """On one cluster that may be used to the last."""
+    return forecast.until_there_is_room(position, need, own, [Room(nodes)])
 
 
 class TestTheArithmetic:
@@ -46,11 +52,43 @@ class TestTheArithmetic:
         assert until_there_is_room(3, CPU, own, nodes) == Forecast(65, 110, 220)
         assert until_there_is_room(6, CPU, own, nodes).likely == 20 + 2 * 100
 
+    def test_nothing_more_is_put_where_too_much_is_in_use(self) -> None:
+        above = Room([Node({"CPU": 2.0}, ends_in(10, 20)), Node({"CPU": 2.0}, ends_in(30))], {"CPU": -0.5})
+        starts = [forecast.until_there_is_room(at, CPU, RunTime(50, 100, 200), [above]).likely for at in range(1, 5)]
+        assert starts == [10, 20, 30, 10 + 100], "one for each end, though four are free"
+
+    def test_what_is_in_use_on_all_nodes_counts(self) -> None:
+        above = Room([Node({"CPU": 4.0}), Node({}, ends_in(10, 20, cpus=2))], {"CPU": -3.0})
+        starts = [forecast.until_there_is_room(at, {"CPU": 2.0}, None, [above]).likely for at in (1, 2)]
+        assert starts == [20, None]
+
+    def test_where_something_has_to_end_first_nothing_is_free_now(self) -> None:
+        nodes = [Node({"CPU": 1.0}, ends_in(10))]
+        assert forecast.until_there_is_room(1, CPU, None, [Room(nodes, full=True)]).likely == 10
+        assert forecast.until_there_is_room(2, CPU, None, [Room(nodes, full=True)]).likely == 10
+        both = [Room(nodes, full=True), Room(nodes)]
+        assert [forecast.until_there_is_room(at, CPU, None, both).likely for at in (1, 2, 3, 4)] == [0, 10, 10, 10]
+
+    def test_why_what_ends_does_not_help(self) -> None:
+        nodes = [Node({}, ends_in(10))]
+        above = [Room(nodes, {"CPU": -5.0})]
+        said = forecast.until_there_is_room(1, CPU, None, above).why
+        assert said == "what is known to end does not bring use down to the threshold"
+        assert forecast.until_there_is_room(7, CPU, None, above).why == said, "whoever is ahead of it"
+        said = forecast.until_there_is_room(1, {"CPU": 2.0}, None, above).why
+        assert said == "what is known to end does not leave enough room for it", "not without a threshold either"
+
+    def test_it_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forecast, "MOST_OPENINGS", 3)
+        nodes = [Node({"CPU": 100.0}), Node({"CPU": 100.0}, ends_in(50))]
+        own = RunTime(10, 10, 10)
+        assert [until_there_is_room(at, CPU, own, nodes).likely for at in (6, 7)] == [0, 10], "three for each node"
+
     def test_what_is_not_known_is_said(self) -> None:
         def unknown(*case: object) -> str:
-            forecast = until_there_is_room(*case)  # type: ignore[arg-type]  # cases of several types
-            assert (forecast.low, forecast.likely, forecast.high) == (None, None, None)
-            return forecast.text
+            told = until_there_is_room(*case)  # type: ignore[arg-type]  # cases of several types
+            assert (told.low, told.likely, told.high) == (None, None, None)
+            return told.text
 
         assert unknown(1, CPU, None, []) == "unknown: nothing is known of how long runs what it waits for"
         assert "nothing is known" in unknown(1, CPU, None, [Node({}, (Busy(CPU, None),))])
@@ -74,7 +112,7 @@ class TestTheArithmetic:
         assert left_of(seen, 600) == RunTime(0, 300, 600), "and never about 0 s for ever"
 
     @pytest.mark.parametrize(
-        ("forecast", "text"),
+        ("told", "text"),
         [
             (Forecast(5, 12, 30), "in about 12 s (between 5 and 30 s)"),
             (Forecast(0.5, 90, 180), "in about 90 s (between 0.5 s and 3 min)"),
@@ -84,13 +122,13 @@ class TestTheArithmetic:
             (Forecast(why="it is held"), "unknown: it is held"),
         ],
     )
-    def test_in_words(self, forecast: Forecast, text: str) -> None:
-        assert forecast.text == text
-        assert forecast.to_dict() == {
+    def test_in_words(self, told: Forecast, text: str) -> None:
+        assert told.text == text
+        assert told.to_dict() == {
             "text": text,
-            "earliest_s": forecast.low,
-            "likely_s": forecast.likely,
-            "latest_s": forecast.high,
+            "earliest_s": told.low,
+            "likely_s": told.likely,
+            "latest_s": told.high,
         }
 
     def test_units(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model import JobDescription, TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, Remember, SetTimer
@@ -293,3 +293,37 @@ def test_one_for_a_node_that_is_there_is_late_before_one_that_waits_for_a_new_no
     driver.accept("small")
     due = [one.at for one in driver.said(SetTimer, ever=True) if one.key == "starts"]
     assert due == [driver.now - 1 + NEW_NODE_GRACE_S, driver.now + 20]
+
+
+def test_the_entrypoint_of_a_job_begins_where_there_is_room_and_only_the_rest_waits_for_a_node() -> None:
+    driver = cloud(4)
+    entrypoint = JobDescription("python x.py", entrypoint_resources={"CPU": 3.0})
+    driver.submit(job("wide", cpus=10, job=entrypoint))
+    assert driver.sent_to() == {"wide": "cloud"}
+    assert held(driver) == {"wide": ["n2", NEW_NODE]}
+    assert ours(driver) == {"n2": 3.0}
+    assert driver.submit(task("small", cpus=2)).state is TaskState.QUEUED, "what the entrypoint takes is not free"
+    driver.snapshot("cloud", HEAD, 4, 8)
+    assert held(driver)["wide"] == ["n2", "n3"]
+    assert ours(driver)["n2"] == 3.0
+
+
+def test_such_a_job_is_found_in_the_queue_when_what_is_there_and_a_new_node_suffice_together() -> None:
+    driver = cloud(4)
+    driver.submit(task("busy", cpus=4))
+    driver.submit(task("on its way", cpus=6))
+    entrypoint = JobDescription("python x.py", entrypoint_resources={"CPU": 4.0})
+    driver.submit(job("wide", cpus=6, job=entrypoint))
+    assert held(driver) == {"busy": ["n2"], "on its way": [NEW_NODE]}
+    driver.succeed("busy")
+    assert held(driver) == {"on its way": [NEW_NODE], "wide": ["n2", NEW_NODE]}
+
+
+def test_its_entrypoint_may_hold_what_no_new_node_has() -> None:
+    driver = cloud({"GPU": 1.0})
+    driver.submit(task("busy", requirements={"GPU": 1.0}))
+    entrypoint = JobDescription("python x.py", entrypoint_resources={"GPU": 1.0})
+    driver.submit(job("wide", requirements={"CPU": 20.0, "GPU": 1.0}, job=entrypoint))
+    assert driver.machine.record("wide").code == "NO_CAPACITY"
+    driver.succeed("busy")
+    assert held(driver) == {"wide": ["n2", NEW_NODE]}

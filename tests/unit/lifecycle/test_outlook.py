@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.forecast import Forecast
-from tests.unit.lifecycle.driver import Driver, actor, job, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 from tests.unit.lifecycle.gangs import gang
 
 
@@ -46,6 +47,110 @@ def test_what_runs_for_longer_than_was_seen_is_not_expected_to_end_all_the_time(
     driver.submit(task("t", function_digest="f"))
     driver.now += 200
     assert outlook(driver, "t").text == "in about 100 s (between 0 s and 3 min)"
+
+
+def test_those_ahead_are_expected_to_run_as_long_as_others_like_them_already_do() -> None:
+    driver = ready(4, prefetch_ms=0)
+    seen(driver, 0.001, 0.002, 0.001)
+    for name in ("r1", "r2", "r3", "r4"):
+        driver.submit(task(name, function_digest="f"))
+        driver.start(name)
+    driver.submit(task("t", function_digest="f"))
+    driver.now += 20
+    assert outlook(driver, "t").text == "in about 10 s (between 0 and 20 s)"
+    assert outlook(driver, "t", position=5).text == "in about 40 s (between 0 and 60 s)"
+
+
+def test_what_is_free_above_the_threshold_is_not_given_away_before_something_ends() -> None:
+    driver = ready(3, 3, resource_threshold=0.6, prefetch_ms=0)
+    seen(driver, 0.001, 0.002, 0.001)
+    for name in ("r1", "r2", "r3", "r4"):
+        driver.submit(task(name, function_digest="f"))
+        driver.start(name)
+    driver.submit(task("t", function_digest="f"))
+    driver.now += 20
+    assert driver.machine.record("t").code == "ABOVE_THRESHOLD"
+    assert outlook(driver, "t").text == "in about 10 s (between 0 and 20 s)"
+    assert outlook(driver, "t", position=4).text == "in about 10 s (between 0 and 20 s)"
+    assert outlook(driver, "t", position=5).text == "in about 40 s (between 0 and 60 s)", "two on each, not three"
+
+
+def test_above_the_threshold_each_end_lets_one_start_as_is_then_seen() -> None:
+    driver = ready(10, resource_threshold=0.5, prefetch_ms=0)
+    seen(driver, *[100.0] * 8)
+    begun = driver.now
+    for number in range(6):
+        driver.submit(task(f"r{number}", function_digest="f"))
+        driver.start(f"r{number}")
+        driver.now += 10
+    waiting = [f"q{number}" for number in range(8)]
+    for name in waiting:
+        driver.submit(task(name, function_digest="f"))
+    told, asked_at = [outlook(driver, name, at).likely for at, name in enumerate(waiting, start=1)], driver.now
+    started: dict[str, float] = {}
+    for name in [f"r{number}" for number in range(6)] + waiting[:2]:
+        driver.now = max(driver.now, started.get(name, begun + 10 * int(name[1:])) + 100)
+        driver.succeed(name, took=100.0)
+        for one in waiting:
+            if one not in started and driver.state(one) is TaskState.DISPATCHING:
+                driver.start(one)
+                started[one] = driver.now
+    assert told == [started[name] - asked_at for name in waiting] == [40, 50, 60, 70, 80, 90, 140, 150]
+
+
+def taken_by_others(driver: Driver, cpus: float, others: float, **values: object) -> None:
+    """A snapshot shows so many CPUs, and so many of them in use by others, whatever is ours."""
+    driver.now += 20
+    ours = sum(one.parts["n1"]["CPU"] for one in driver.machine.registry.state("a").ledger.reservations.values())
+    node = NodeSnapshot("n1", {"CPU": cpus}, {"CPU": cpus - others - ours})
+    driver.send(events.SnapshotTaken(ResourceSnapshot("a", driver.now, (node,), **{"source": "agent", **values})))
+
+
+def test_nothing_is_known_where_others_keep_a_cluster_above_its_threshold() -> None:
+    driver = ready(10, resource_threshold=0.5, prefetch_ms=0)
+    seen(driver, *[100.0] * 8)
+    driver.submit(task("r", function_digest="f"))
+    driver.start("r")
+    taken_by_others(driver, 10, 7)
+    taken_by_others(driver, 10, 7)
+    driver.submit(task("q", function_digest="f"))
+    assert driver.machine.record("q").code == "ABOVE_THRESHOLD"
+    assert outlook(driver, "q").text == "unknown: what is known to end does not bring use down to the threshold"
+
+
+def test_those_ahead_of_it_may_bring_a_cluster_above_its_threshold() -> None:
+    driver = Driver(cluster("a"), resource_threshold=0.6, prefetch_ms=0)
+    driver.link_up("a", 5, 5)
+    seen(driver, *[100.0] * 8)
+    for name in ("r1", "r2"):
+        driver.submit(task(name, cpus=3, function_digest="f"))
+        driver.start(name)
+        driver.now += 10
+    driver.submit(task("t", cpus=2.5, function_digest="f"))
+    assert driver.machine.record("t").code == "NO_CAPACITY"
+    told = [outlook(driver, "t", position).likely for position in (1, 2, 3, 4)]
+    assert told == [80, 80, 90, 180], "with three of them 75 % are in use, and what is free is kept free"
+
+
+@pytest.mark.parametrize("basis", ["observed", "max"])
+def test_nobody_can_tell_when_use_falls_that_is_only_observed(basis: str) -> None:
+    driver = ready(10, resource_threshold=0.5, threshold_on=basis, prefetch_ms=0)
+    seen(driver, *[100.0] * 8)
+    driver.submit(task("r", function_digest="f"))
+    driver.start("r")
+    taken_by_others(driver, 10, 0, observed={"cpu": 0.9})
+    driver.submit(task("q", function_digest="f"))
+    assert driver.machine.record("q").code == "ABOVE_THRESHOLD"
+    assert outlook(driver, "q").text == "unknown: nobody can tell when the use that is observed falls to the threshold"
+
+
+def test_nothing_is_known_where_only_an_actor_keeps_a_cluster_above_its_threshold() -> None:
+    driver = ready(3, resource_threshold=0.6)
+    driver.submit(actor("x", cpus=2))
+    driver.start("x")
+    driver.submit(task("t"))
+    assert driver.machine.record("t").code == "ABOVE_THRESHOLD"
+    assert outlook(driver, "t").text == "unknown: nothing is known of how long runs what it waits for"
 
 
 def test_nothing_is_known_of_what_never_ran_nor_of_actors() -> None:

@@ -28,6 +28,29 @@ def test_of_an_owner_whose_queue_is_paused() -> None:
     assert driver.machine.plan(task("t", owner="bob"), driver.now).cluster == "a"
 
 
+def test_it_leaves_what_owners_have_had_as_it_was() -> None:
+    """A plan for somebody who was never here leaves no account, and one for others moves nobody in the line."""
+    asked, quiet = (Driver(cluster("a"), owners={"ann": {"max_running": 3}}) for _ in range(2))
+    for driver in (asked, quiet):
+        driver.link_up("a", 4)
+        for name in ("ann", "bob", "ann", "bob", "eve", "ann"):
+            driver.submit(task(f"{name}{driver.machine._core.unfinished}", cpus=2, owner=name), after=1)
+    accounts = {name: dict(vars(one)) for name, one in asked.machine._core.queue._accounts.items()}
+    assert list(accounts) == ["ann", "bob", "eve"]
+    for number in range(50):
+        for name in ("ann", "bob", f"guest{number}"):
+            for cpus in (1, 2, 100):
+                asked.machine.plan(task("t", cpus=cpus, owner=name, priority=number), asked.now + number)
+    assert {name: vars(one) for name, one in asked.machine._core.queue._accounts.items()} == accounts
+    for driver in (asked, quiet):
+        for task_id in ("ann0", "bob1"):
+            driver.start(task_id)
+            driver.send(events.Continued(), after=3)
+            driver.succeed(task_id)
+    assert list(asked.sent_to()) == list(quiet.sent_to())
+    assert len(asked.sent_to()) == 4
+
+
 def test_of_an_owner_who_has_as_much_as_it_may() -> None:
     driver = Driver(cluster("a"), owners={"ann": {"max_running": 1, "max_gpus": 1}})
     driver.link_up("a", {"CPU": 8.0, "GPU": 4.0})
@@ -45,7 +68,7 @@ def test_where_too_many_wait() -> None:
     driver.submit(task("waits"))
     plan = driver.machine.plan(task("t", cpus=0), driver.now)
     assert (plan.cluster, plan.code) == (None, "QUEUE_FULL")
-    assert plan.sentence == "it would be refused: 1 items wait already and max_queue is 1"
+    assert plan.sentence == "it would be refused: 1 item waits already and max_queue is 1"
     assert plan.unblocked_by == "something that waits leaves the queue, or max_queue is raised"
 
 

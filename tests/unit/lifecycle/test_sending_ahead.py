@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, job, ready, snapshot, task
@@ -54,6 +55,23 @@ def test_as_much_is_sent_as_keeps_the_places_busy_for_prefetch_ms() -> None:
     assert ahead(driver, ever=True) == [f"t{number}" for number in range(2, 10)]
     assert driver.machine.view("a", driver.now).ahead == 8
     assert driver.machine.view("a", driver.now).in_flight == 2
+
+
+def test_who_waits_behind_others_is_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    fill = SendingAhead._fill
+
+    def counted(*values: Any) -> int:
+        nonlocal looks
+        looks += 1
+        return fill(*values)
+
+    driver = knowing(2, prefetch_ms=50)
+    monkeypatch.setattr(SendingAhead, "_fill", counted)
+    for number in range(200):
+        driver.submit(work(f"t{number}"))
+    assert len(ahead(driver, ever=True)) == 8
+    assert looks < 20, "the other 190 find it full, as those before them did"
 
 
 def test_what_is_sent_ahead_holds_nothing_and_says_why_it_is_where_it_is() -> None:

@@ -58,7 +58,7 @@ async def _say(line: Line, data: bytes) -> bytes:
     reader, writer = line
     writer.write(data)
     await writer.drain()
-    return await asyncio.wait_for(reader.readexactly(len(data)), 10)
+    return await asyncio.wait_for(reader.readexactly(len(data)), 60)
 
 
 async def test_a_large_value_arrives_whole_and_the_end_of_one_side_reaches_the_other(setup: Setup) -> None:
@@ -70,7 +70,7 @@ async def test_a_large_value_arrives_whole_and_the_end_of_one_side_reaches_the_o
         await writer.drain()
         writer.write_eof()
 
-    _, received = await asyncio.gather(send(), asyncio.wait_for(reader.read(-1), 20))
+    _, received = await asyncio.gather(send(), asyncio.wait_for(reader.read(-1), 60))
     assert received == sent
 
 
@@ -81,7 +81,7 @@ async def test_cut_drops_what_is_open_and_refuses_what_is_new_and_mend_undoes_it
     await setup.forwarder.cut()
 
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(line[0].read(1), 5)
+        await asyncio.wait_for(line[0].read(1), 60)
     with pytest.raises(ConnectionRefusedError):
         await setup.line()
     await setup.forwarder.mend()
@@ -120,7 +120,7 @@ async def test_a_target_that_refuses_shows_as_a_reset(setup: Setup) -> None:
         await setup.forwarder.open(probe.getsockname()[1])
         reader, _ = await setup.line()
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(1), 5)
+            await asyncio.wait_for(reader.read(1), 60)
 
 
 async def test_a_frozen_line_stays_open_and_silent_and_loses_nothing(setup: Setup) -> None:
@@ -137,8 +137,8 @@ async def test_a_frozen_line_stays_open_and_silent_and_loses_nothing(setup: Setu
         await asyncio.wait_for(fresh[0].read(1), 0.3)
 
     setup.impairment.thaw()
-    assert await asyncio.wait_for(line[0].readexactly(4), 5) == b"held"
-    assert await asyncio.wait_for(fresh[0].readexactly(9), 5) == b"also held"
+    assert await asyncio.wait_for(line[0].readexactly(4), 60) == b"held"
+    assert await asyncio.wait_for(fresh[0].readexactly(9), 60) == b"also held"
 
 
 async def test_a_frozen_line_hides_the_end_of_the_other_side(setup: Setup) -> None:
@@ -149,21 +149,21 @@ async def test_a_frozen_line_hides_the_end_of_the_other_side(setup: Setup) -> No
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(line[0].read(1), 0.3)
     setup.impairment.thaw()
-    assert await asyncio.wait_for(line[0].read(1), 5) == b""
+    assert await asyncio.wait_for(line[0].read(1), 60) == b""
 
 
 async def test_delay_counts_each_way_and_does_not_add_up_over_chunks(setup: Setup) -> None:
     line = await setup.line()
     await _say(line, b"warm")
-    setup.impairment.delay_s = 0.2
+    setup.impairment.delay_s = 0.5
 
     begin = time.monotonic()
     await _say(line, b"ping")
-    assert 0.4 <= time.monotonic() - begin < 3
+    assert time.monotonic() - begin >= 1.0
 
     begin = time.monotonic()
-    await _say(line, bytes(1_000_000))  # over 15 chunks each way, all under way at once
-    assert time.monotonic() - begin < 4
+    await _say(line, bytes(1_000_000))  # over 15 chunks each way, all under way at once: else this would take 15 s
+    assert time.monotonic() - begin < 12
 
 
 async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> None:
@@ -175,8 +175,8 @@ async def test_throttle_limits_all_lines_of_a_cluster_together(setup: Setup) -> 
 
     setup.impairment.bytes_per_s = None
     begin = time.monotonic()
-    await _say(lines[0], bytes(1_000_000))  # would take 10 s
-    assert time.monotonic() - begin < 5
+    await _say(lines[0], bytes(4_000_000))  # would take 40 s
+    assert time.monotonic() - begin < 20
 
 
 async def test_some_are_cut_and_new_ones_taken(setup: Setup) -> None:
@@ -186,7 +186,7 @@ async def test_some_are_cut_and_new_ones_taken(setup: Setup) -> None:
     assert await _say(line, b"still") == b"still"
     assert await setup.forwarder.cut_some(1.0) == 1
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(line[0].read(1), 5)
+        await asyncio.wait_for(line[0].read(1), 60)
     assert await _say(await setup.line(), b"new") == b"new"
 
 
@@ -221,11 +221,11 @@ async def test_of_a_lost_connection_neither_side_hears_that_the_other_went(setup
         await setup.forwarder.open(server.sockets[0].getsockname()[1])
         _, writer = await setup.line()
         writer.write(b"x")
-        await asyncio.wait_for(joined.wait(), 5)
+        await asyncio.wait_for(joined.wait(), 60)
         setup.forwarder.lose()
         writer.transport.abort()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(heard), 0.3)
         await setup.forwarder.shut()
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(heard, 5)
+            await asyncio.wait_for(heard, 60)

@@ -46,7 +46,9 @@ class Dashboard(Cluster):
 class World:
     """One cluster, with or without a link."""
 
-    def __init__(self, dashboard: Cluster, link: Cluster | None = None) -> None:
+    awaited: float | None = None
+
+    def __init__(self, dashboard: Cluster | None, link: Cluster | None = None) -> None:
         self.heard: list[Event] = []
         self._dashboard, self._link = dashboard, link
         plane: Any = self
@@ -56,10 +58,18 @@ class World:
     def existing(self, _: str) -> Cluster | None:
         return self._link
 
+    async def link(self, _: str) -> Cluster:
+        assert self._link is not None
+        return self._link
+
+    def awaited_s(self, _: str) -> float | None:
+        return self.awaited
+
     def has_dashboard(self, _: str) -> bool:
-        return True
+        return self._dashboard is not None
 
     def client(self, _: str) -> Cluster:
+        assert self._dashboard is not None
         return self._dashboard
 
 
@@ -113,3 +123,22 @@ async def test_a_failed_look_is_an_answer_too(problem: Exception, code: str, per
     assert isinstance(answer, SnapshotFailed)
     assert (answer.code, answer.permanent) == (code, permanent)
     assert (health.snapshot, health.sentence) == (None, answer.sentence)
+
+
+@pytest.mark.parametrize(
+    ("connected", "awaited", "says", "could_not_be_asked"),
+    [
+        (True, None, "connection refused", False),
+        (False, None, "the link to cluster 'a' is down", True),
+        (False, 30.0, "of before this restart, has not come back yet", True),
+    ],
+)
+async def test_without_a_dashboard_a_link_that_is_down_is_no_failure_of_the_cluster(
+    connected: bool, awaited: float | None, says: str, could_not_be_asked: bool
+) -> None:
+    world = World(None, Cluster(REFUSED, connected=connected))
+    world.awaited = awaited
+    answer = await world.monitor.refresh("a")
+    assert isinstance(answer, SnapshotFailed)
+    assert says in answer.sentence
+    assert answer.awaited is could_not_be_asked

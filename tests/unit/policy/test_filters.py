@@ -191,6 +191,13 @@ def test_the_entrypoint_of_a_job_on_an_autoscaling_cluster_fits_a_node_that_is_t
     assert ("TOO_BIG", NEVER) in codes(with_entrypoint(100, CPU=9), cluster)
 
 
+def test_what_its_entrypoint_holds_no_new_node_needs_to_have() -> None:
+    cluster = view("c", node({"GPU": 2.0}), autoscaling=True, max_node={"CPU": 4.0})
+    assert codes(with_entrypoint(100, GPU=1), cluster) == [("NO_CAPACITY", LATER)]
+    more = job("j", requirements={"CPU": 4.0, "GPU": 3.0}, job=JobDescription("x", entrypoint_resources={"GPU": 1.0}))
+    assert ("TOO_BIG", NEVER) in codes(more, cluster)
+
+
 def test_of_a_cluster_that_nobody_knows_nothing_is_said_about_room() -> None:
     unknown = view(nodes=(), snapshot_at=None)
     assert codes(task("t", cpus=1000), unknown) == []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.common.decision_table import FULL, MOST_NAMED
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import ActorDescription, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
@@ -15,8 +17,16 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.policy.reasons import SUBMISSION_INTERVAL
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
-from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, lacks_room_only, table, verdict
+from ray_multicluster_scheduler.scheduler.policy.verdict import (
+    ROOM_CODES,
+    TRAFFIC_CODES,
+    Verdict,
+    lacks_room_only,
+    table,
+    verdict,
+)
 from ray_multicluster_scheduler.scheduler.policy.weighted_preference_policy import WeightedPreferencePolicy
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
@@ -195,12 +205,20 @@ def test_a_decision_says_how_many_could_have_taken_it_or_why_no_other_could() ->
     assert said(view("a")) == ""
     assert said(view("a"), view("b")) == "chosen among 2 clusters that fit"
     assert said(view("a"), *closed, view("b")) == "chosen among 2 clusters that fit"
-    assert said(view("a"), *closed) == f"the only one that fits (c0: {full}; c1: {full}; c2: {full}; and 2 more)"
+    assert said(view("a"), *closed) == f"the only one with room (c0: {full}; c1: {full}; c2: {full}; and 2 more)"
+    busy = view("busy", node({"CPU": 8.0}, {"CPU": 0.0}))
+    assert said(view("a"), busy).startswith("the only one with room (busy: ")
+    assert said(view("a"), replace(busy, cordoned=True)).startswith("the only one that fits (busy: it is cordoned")
+    assert said(view("a"), view("shut", cordoned=True), busy).startswith("the only one with room (shut: it is cordoned")
     small = view("small", node({"CPU": 0.5}), cordoned=True)
     assert said(view("a"), small) == (
         "the only one that fits (small: it asks for 1 CPU, more than one node can ever have "
         "(the most on any node: 0.5 CPU))"
     )
+
+
+def test_what_counts_as_full_are_codes_that_filters_give() -> None:
+    assert (ROOM_CODES | TRAFFIC_CODES) - {SUBMISSION_INTERVAL} == FULL
 
 
 def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
@@ -211,6 +229,8 @@ def test_a_pass_says_nothing_of_the_others_before_somebody_asks() -> None:
     assert placed.in_full().sentence == "a: load score 8.0; chosen among 2 clusters that fit"
     waits = engine().schedule(task("t", cpus=9), fleet, 0.0)
     assert waits.in_full() is waits
+    ahead = replace(waits, cluster="a", code="SENT_AHEAD", sentence="a: it is short, and sent ahead")
+    assert ahead.in_full() is ahead, "it is not the only one with room: it has none"
 
 
 def test_a_table_holds_what_every_filter_said() -> None:
@@ -218,6 +238,19 @@ def test_a_table_holds_what_every_filter_said() -> None:
     decision = engine().schedule(task("t", require_tags=("x",)), [cluster], 0.0)
     codes = [one.code for one in decision.candidates[0].rejections]
     assert codes == ["REQUIRED_TAGS", "CORDONED", "MAX_IN_FLIGHT"]
+
+
+def test_all_that_would_let_it_go_on_is_named() -> None:
+    def helps(*fleet: ClusterView) -> str | None:
+        return engine().schedule(task("t", cpus=8), fleet, 0.0).unblocked_by
+
+    full = {"in_flight": 9, "max_in_flight": 9}
+    linux, mac = view("linux", **full), view("mac", **full)
+    assert helps(linux, mac) == "an item on linux or mac ends"
+    assert helps(linux, view("gone", dashboard=None), mac) == "an item on linux or mac ends"
+    assert helps(linux, view("shut", cordoned=True)) == "an item on linux ends, or somebody uncordons shut"
+    many = [view(f"c{number:02}", **full) for number in range(MOST_NAMED + 2)]
+    assert f"c{MOST_NAMED - 1:02} or 2 more ends" in str(helps(*many))
 
 
 def test_the_reason_is_that_of_the_nearest_cluster() -> None:
@@ -229,6 +262,15 @@ def test_the_reason_is_that_of_the_nearest_cluster() -> None:
     assert decision.unblocked_by == "an item on near ends"
     assert "far: it is cordoned" in decision.sentence
     assert "excluded" not in decision.sentence
+
+
+def test_reasons_are_joined_by_one_sign() -> None:
+    silent = Trouble("BREAKER_OPEN", "it is not asked again for 44 s (2 times in a row).")
+    fleet = [view("a", trouble=silent), view("b", trouble=silent)]
+    said = engine().schedule(task("t"), fleet, 0.0).sentence
+    assert "in a row); b: it is not asked" in said
+    said = engine().schedule(task("t"), [*fleet, view("c")], 0.0).sentence
+    assert said.endswith("(2 times in a row); b: it is not asked again for 44 s (2 times in a row))")
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_socket(leak_check):
     kept.append(socket.create_server(("127.0.0.1", 0)))
 
 def test_process(leak_check):
-    kept.append(subprocess.Popen(["sleep", "20"]))
+    kept.append(subprocess.Popen(["sleep", "120"]))
 
 def test_tidy_up():
     stop.set()
@@ -43,7 +44,9 @@ def test_tidy_up():
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    pytester.makeconftest(CONFTEST.read_text().replace("SETTLE_S = 5.0", "SETTLE_S = 0.8"))
+    impatient, found = re.subn(r"SETTLE_S = [\d.]+", "SETTLE_S = 2.0", CONFTEST.read_text())
+    assert found == 1
+    pytester.makeconftest(impatient)
     pytester.makeini("[pytest]\nmarkers =\n  unit:\n  integration:\n  slow:\n")
     return pytester
 

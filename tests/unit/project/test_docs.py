@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -113,6 +114,19 @@ def test_a_page_that_the_site_writes_says_so_and_what_to_do_without_it(page: Pat
     assert f"site/reference/{page.stem}.html" in text
 
 
+def dead_ends(site: Path) -> list[str]:
+    """Links that leave the site, or lead nowhere in it. MkDocs says nothing of those that leave docs/."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        if page.name == "404.html":  # served at any address, its links begin at the root
+            continue
+        for link in re.findall(r'(?:href|src)="([^"#?:]+)[^":]*"', page.read_text(encoding="utf-8")):
+            target = (page.parent / unquote(link)).resolve()
+            if not (target.exists() and target.is_relative_to(site.resolve())):
+                found.append(f"{page.relative_to(site)} -> {link}")
+    return found
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Links, anchors and the reference are MkDocs's to judge; `strict` makes each warning an error."""
     done = subprocess.run(
@@ -133,6 +147,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     troubles = (tmp_path / "site" / "troubleshooting.html").read_text(encoding="utf-8")
     assert 'id="no_carrier"' in troubles
     assert 'href="concepts/failure.html"' in troubles
+    assert dead_ends(tmp_path / "site") == []
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', front)
     assert loaded == [], "a page loads something from elsewhere"

@@ -66,3 +66,10 @@ def test_each_is_in_the_words_of_a_person() -> None:
     for section in re.split(r"^### ", TEXT, flags=re.MULTILINE)[1:]:
         code, _, rest = section.partition("\n")
         assert len(rest.split("\n## ")[0].split()) >= 2, code
+
+
+def test_of_a_cluster_that_cannot_be_reached_all_ways_are_told() -> None:
+    """Not every cluster has a dashboard."""
+    text = TEXT.partition("### CLUSTER_UNREACHABLE")[2].partition("###")[0]
+    for word in ("`dashboard`", "`head_address`", "Ray Client", "(#head_unreachable)", "(#connector_failed)"):
+        assert word in text

@@ -39,8 +39,9 @@ class Bench:
         self.ready = asyncio.Event()
         self.ready.set()
         self.prepared: dict[str, Prepared] = {}
+        self.clock = FakeClock(50.0)
         runner = JobRunner(
-            lambda _: self.item, self.posted.append, cast("Any", self), cast("Any", self), FakeClock(50.0), "cp1"
+            lambda _: self.item, self.posted.append, cast("Any", self), cast("Any", self), self.clock, "cp1"
         )
         self.runner = runner
 
@@ -132,6 +133,31 @@ async def test_a_job_too_short_to_be_seen_running_has_still_started(bench: Bench
         events.Started,
         events.AttemptFinished,
     ]
+
+
+async def test_such_a_job_ran_since_it_was_last_seen_to_wait(bench: Bench) -> None:
+    """Not for no time at all: what is simulated, or forecast, by how long it ran would be wrong."""
+    await bench.submit()
+    lane = bench.runner._lanes["a"]
+    await eventually(lambda: [one for one in lane.jobs.values() if one.pending_at == 50.0])
+    bench.clock.time = 50.4
+    bench.becomes("SUCCEEDED", start_time=1)
+    await bench.until_over()
+    (started,) = [event for event in bench.posted if isinstance(event, events.Started)]
+    assert started.at == 50.0
+
+
+@pytest.mark.parametrize(("took_ms", "began"), [(1000, 649.0), (900_000, 50.0), (-5000, 650.0)])
+async def test_and_for_as_long_as_its_cluster_says(bench: Bench, took_ms: int, began: float) -> None:
+    """The cluster may have been silent for minutes meanwhile. Its clock is not ours."""
+    await bench.submit()
+    lane = bench.runner._lanes["a"]
+    await eventually(lambda: [one for one in lane.jobs.values() if one.pending_at == 50.0])
+    bench.clock.time = 650.0
+    bench.becomes("SUCCEEDED", start_time=7_000_000, end_time=7_000_000 + took_ms)
+    await bench.until_over()
+    (started,) = [event for event in bench.posted if isinstance(event, events.Started)]
+    assert started.at == began
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
+from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, LOST
 from ray_multicluster_scheduler.scheduler.connection.link_memory import NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
 
 AGENT = RememberedAgent("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
@@ -15,7 +22,7 @@ async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> 
     store = SqliteStore(tmp_path)
     memory = StoredMemory(store)
     assert (memory.agents(), memory.identity()) == ([], None)
-    other = RememberedAgent("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True)
+    other = RememberedAgent("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True, why="it has a dashboard")
     await memory.remember(AGENT)
     await memory.remember(other)
     await memory.keep_identity(b"pem")
@@ -31,9 +38,75 @@ async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> 
 
 async def test_a_later_version_may_write_more_of_an_agent(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    text = b'{"cluster": "a", "agent": "x", "secret": "s", "host": "h", "port": 1, "tls": false, "mood": "good"}'
-    store.write(Change(settings={"agent:x": text})).result()
-    assert StoredMemory(store).agents() == [RememberedAgent("a", "x", "s", "h", 1)]
+    fields = {**AGENT.to_dict(), "secret": store.sealer.sealed_text("secret"), "mood": "good"}
+    store.write(Change(settings={f"agent:{AGENT.agent}": json.dumps(fields).encode()})).result()
+    assert StoredMemory(store).agents() == [AGENT]
+    store.close()
+
+
+def dialled() -> RememberedAgent:
+    """One with all that somebody else must not know."""
+    pem = make_identity().pem.decode()
+    return replace(AGENT, secret="its-own-secret", token="once-only", carrier="dial_in", tls=True, identity=pem)
+
+
+def told_by_files(folder: Path) -> bytes:
+    return b"".join(one.read_bytes() for one in folder.glob("rmcs.db*"))
+
+
+async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    memory, agent, ours = StoredMemory(store), dialled(), make_identity().pem
+    await memory.keep_identity(ours)
+    await memory.remember(replace(agent, away_s=3.0))
+    await memory.remember(agent)
+    other = replace(agent, agent="rmcs-agent-cp-a-1-2")
+    await memory.remember(other)
+    memory.forget(other.agent)
+    assert (tmp_path / "rmcs.db-wal").stat().st_size
+    secrets = (b"PRIVATE KEY", b"its-own-secret", b"once-only", *(ours + agent.identity.encode()).splitlines()[1:-1])
+    assert [one for one in secrets if one in told_by_files(tmp_path)] == []
+    store.close()
+    assert agent.agent.encode() in told_by_files(tmp_path), "it is there, but for what is sealed"
+    assert [one for one in secrets if one in told_by_files(tmp_path)] == []
+    store = SqliteStore(tmp_path)
+    assert (StoredMemory(store).agents(), StoredMemory(store).identity()) == ([agent], ours)
+    store.close()
+
+
+async def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.write(Change(settings={"one": b"written-long-ago" * 20, "two": b"stays"})).result()
+    store.write(Change(settings={"one": None})).result()
+    store.close()
+    assert b"written-long-ago" not in told_by_files(tmp_path)
+    assert b"stays" in told_by_files(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["the key is gone", "it was never sealed"])
+async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_by_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    store = SqliteStore(tmp_path)
+    agent = dialled()
+    if how == "the key is gone":
+        await StoredMemory(store).remember(agent)
+        await StoredMemory(store).keep_identity(make_identity().pem)
+        (tmp_path / KEY_FILE).unlink()
+    else:
+        plain = {f"agent:{agent.agent}": json.dumps(agent.to_dict()).encode(), "identity": make_identity().pem}
+        store.write(Change(settings=plain)).result()
+    store.close()
+    store = SqliteStore(tmp_path)
+    memory = StoredMemory(store)
+    (found,), (again,) = memory.agents(), memory.agents()
+    assert replace(found, secret="") == replace(agent, secret="", token="", identity="")
+    assert len(found.secret) > 20
+    assert found.secret not in (agent.secret, again.secret, LOST), "nobody can know it"
+    assert f"agent {agent.agent} of cluster a proves itself with cannot be opened with secret.key" in caplog.text
+    assert memory.identity() is None
+    await memory.keep_identity(b"another")
+    assert memory.identity() == b"another"
     store.close()
 
 
@@ -42,3 +115,17 @@ async def test_who_remembers_nothing() -> None:
     await memory.remember(AGENT)
     memory.forget(AGENT.agent)
     await memory.keep_identity(b"pem")
+
+
+async def test_a_key_that_is_there_and_cannot_be_used_is_not_taken_for_lost(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await StoredMemory(store).remember(AGENT)
+    store.close()
+    key = tmp_path / KEY_FILE
+    key.chmod(0o640)  # as after a restore from a backup
+    store = SqliteStore(tmp_path)
+    with pytest.raises(StoreError, match="cannot be used"):
+        StoredMemory(store).agents()
+    key.chmod(0o600)
+    assert StoredMemory(store).agents() == [AGENT], "nothing of it was given up meanwhile"
+    store.close()

@@ -36,7 +36,7 @@ class RawClient:
 
     def answer(self) -> tuple[int, Any]:
         """The next one; 0 if there is none, since it was cut off. A problem document is read."""
-        self.socket.settimeout(20.0)
+        self.socket.settimeout(60.0)
         data = b""
         try:
             while b"\r\n\r\n" not in data:
@@ -51,7 +51,7 @@ class RawClient:
         said = rest[:length]
         return int(lines[0].split()[1]), json.loads(said) if "json" in head.decode("latin-1") else said
 
-    def is_cut_off(self, within: float = 10.0) -> bool:
+    def is_cut_off(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
         try:
             while self.socket.recv(65536):

@@ -77,7 +77,7 @@ def test_both_call_it_and_each_has_its_own_answers(service: ActorService, two: l
     service.sent(2)
     for number, call in enumerate(calls):
         service.answer(call.id, number)
-    assert [call.result(10) for call in calls] == [0, 1]
+    assert [call.result(60) for call in calls] == [0, 1]
     two[1].shutdown()
     assert mine.state is TaskState.RUNNING, "it ends with the program that made it"
     (row,) = [row for row in two[0].list_actors() if row["id"] == mine.id]

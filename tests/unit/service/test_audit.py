@@ -12,11 +12,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.serve import _access
 from ray_multicluster_scheduler.control_plane.store import Note, SqliteStore
 from tests.unit.client_api.control_plane import fleet, until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
-from tests.unit.service.http_service import body
+from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import BLOBS, a_task
 
 
-def actions(service: ActorService) -> list[tuple[str, str, str | None, Any]]:
+def actions(service: HttpService) -> list[tuple[str, str, str | None, Any]]:
     """What was done, to what, by whom, with its details."""
     notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, Note)]
     said = [(json.loads(one.document), one) for one in notes if one.what == "action"]

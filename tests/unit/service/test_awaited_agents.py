@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
 from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -30,8 +29,7 @@ def remembered(service: HttpService, **values: Any) -> RememberedAgent:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     agent = RememberedAgent("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
-    text = json.dumps(agent.to_dict()).encode()
-    service.plane.store.write(Change(settings={f"agent:{agent.agent}": text})).result(10)
+    asyncio.run(StoredMemory(service.plane.store).remember(agent))
     return agent
 
 

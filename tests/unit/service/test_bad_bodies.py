@@ -38,8 +38,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
         # After all of it, it works.
         assert service.get("/readyz")["status"] == "ready"
         assert service.plane.store.trouble is None
-        service.submit("last", 0)
-        item = service.plane.runtime.item("last")
+        service.submit("another", 0)
+        item = service.plane.runtime.item("another")
         assert item is not None
         service.plane.finish(running(item))
 

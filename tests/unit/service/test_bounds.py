@@ -24,7 +24,7 @@ from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.raw_client import RawClient
 
-SOON = Bounds(head_s=0.5, body_s=0.5, body_bytes=100)
+SOON = Bounds(head_s=1.5, body_s=1.5, body_bytes=100)
 ASK = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = "POST /api/v1/items HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
@@ -95,6 +95,7 @@ def test_an_address_that_is_too_long(client: RawClient) -> None:
 
 
 def test_a_header_that_does_not_end(client: RawClient) -> None:
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)  # little is under way that nobody has read
     client.say(ASK + "X-Long: ")
     sent = 0
     try:
@@ -128,7 +129,7 @@ def test_one_that_asks_too_much_disturbs_nobody(service: HttpService) -> None:
 
 def test_headers_byte_by_byte(slow: RawClient) -> None:
     slow.say(ASK)
-    assert slow.trickle(b"X-A: b\r\n", 0.05, 10) < 3
+    assert slow.trickle(b"X-A: b\r\n", 0.05, 60) < 30
     problem(slow, 408)
 
 
@@ -136,19 +137,17 @@ def test_headers_of_a_later_request_byte_by_byte(slow: RawClient) -> None:
     slow.say(ASK + "\r\n")
     assert slow.answer()[0] == 200
     slow.say(ASK)
-    assert slow.trickle(b"X-A: b\r\n", 0.05, 10) < 3
+    assert slow.trickle(b"X-A: b\r\n", 0.05, 60) < 30
     problem(slow, 408)
 
 
 def test_empty_lines_byte_by_byte(slow: RawClient) -> None:
-    assert slow.trickle(b"\r\n", 0.05, 10) < 3
+    assert slow.trickle(b"\r\n", 0.05, 60) < 30
     assert slow.is_cut_off()
 
 
 def test_whoever_says_nothing_at_all_is_not_kept(slow: RawClient) -> None:
-    begun = time.monotonic()
     assert slow.is_cut_off()
-    assert time.monotonic() - begun < 5
 
 
 def test_a_body_that_does_not_come(slow: RawClient) -> None:
@@ -158,7 +157,7 @@ def test_a_body_that_does_not_come(slow: RawClient) -> None:
 
 def test_a_body_byte_by_byte(slow: RawClient) -> None:
     slow.say(POST + "Content-Length: 100000\r\n\r\n")
-    assert slow.trickle(b" ", 0.05, 10) < 3
+    assert slow.trickle(b" ", 0.05, 60) < 30
     problem(slow, 408)
 
 
@@ -167,16 +166,16 @@ def test_a_body_in_pieces_that_come(slow: RawClient) -> None:
     slow.say(POST.replace("items", "wait") + f"Content-Length: {len(body)}\r\n\r\n")
     for at in range(0, len(body), 200):
         slow.say(body[at : at + 200])
-        time.sleep(0.12)
+        time.sleep(0.18)
     status, said = slow.answer()
     assert status in (200, 422), said
     slow.say(ASK + "\r\n")  # longer ago than any limit, and idle is not slow
-    time.sleep(1.2)
+    time.sleep(2.0)
     assert slow.answer()[0] == 200
 
 
 def test_who_waits_for_an_answer_is_not_slow(slow: RawClient) -> None:
-    body = b'{"client": "patient", "add": [], "timeout": 1.5}'
+    body = b'{"client": "patient", "add": [], "timeout": 2.0}'
     slow.say(POST.replace("items", "wait") + f"Content-Length: {len(body)}\r\n\r\n")
     slow.say(body)
     assert slow.answer()[0] == 200
@@ -186,9 +185,9 @@ def test_readers_of_events_are_not_slow(impatient: HttpService) -> None:
     with connect(f"ws://127.0.0.1:{impatient.port}/api/v1/ws") as socket_:
         with RawClient(impatient) as stream:
             stream.say("GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert not stream.is_cut_off(within=1.5)
+            assert not stream.is_cut_off(within=2.0)
         socket_.send("ping")
-        assert socket_.recv(timeout=10) == '{"type":"pong"}'
+        assert socket_.recv(timeout=60) == '{"type":"pong"}'
 
 
 # ---- many
@@ -206,7 +205,7 @@ def test_a_thousand_idle_connections(service: HttpService) -> None:
         for number in range(20):
             service.submit(f"among-many-{number}", 0)
             assert service.get(f"/api/v1/items/among-many-{number}")["id"] == f"among-many-{number}"
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 30
     finally:
         for one in idle:
             one.close()
@@ -280,7 +279,7 @@ def test_a_number_with_very_many_digits(service: HttpService) -> None:
         socket_.send("ping")
         told = ""
         while told != "pong":
-            told = json.loads(socket_.recv(timeout=10))["type"]
+            told = json.loads(socket_.recv(timeout=60))["type"]
             assert told in ("reset", "pong")
 
 
@@ -328,10 +327,10 @@ def test_nothing_outside_is_written(service: HttpService, name: str) -> None:
 def test_a_message_that_is_too_large(service: HttpService) -> None:
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws") as socket_:
         socket_.send("x" * 60_000)
-        assert json.loads(socket_.recv(timeout=10))["type"] == "error"
+        assert json.loads(socket_.recv(timeout=60))["type"] == "error"
         socket_.send("x" * 70_000)
         with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
-            socket_.recv(timeout=10)
+            socket_.recv(timeout=60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
     until(lambda: len(service.plane.runtime.news.hub) == 0)

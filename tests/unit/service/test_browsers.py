@@ -262,11 +262,11 @@ def test_the_whole_door_costs_microseconds(service: HttpService) -> None:
     guard = Guard(lambda *_: None, Access(service.book))  # type: ignore[arg-type, return-value]  # it is not called
     asked = scope("http", "/api/v1/items", authorization=f"Bearer {service.token}", content_type="application/json")
     best = 1.0
-    for _ in range(5):
+    for _ in range(50):  # short ones: others want the processor, too
         began = time.perf_counter()
-        for _ in range(1000):
+        for _ in range(100):
             guard.caller(asked)
-        best = min(best, (time.perf_counter() - began) / 1000)
+        best = min(best, (time.perf_counter() - began) / 100)
     assert best < 20e-6
 
 
@@ -285,12 +285,12 @@ def test_the_end_of_a_session_ends_the_streams_that_came_with_it(service: HttpSe
         until(lambda: len(service.plane.runtime.news.hub) == 4)
         ended(service, cookie)
         with pytest.raises(ConnectionClosed, match="1008"):
-            line.recv(timeout=10)
+            line.recv(timeout=30)
     for reader in (by_cookie, by_ticket):
         with pytest.raises(EOFError):
             reader.next()
         reader.close()
-    assert len(service.plane.runtime.news.hub) == 1
+    until(lambda: len(service.plane.runtime.news.hub) == 1)
     others.close()
     until(lambda: len(service.plane.runtime.news.hub) == 0)
 
@@ -309,14 +309,14 @@ def test_the_end_of_a_session_ends_its_long_poll(service: HttpService) -> None:
 
     def poll() -> None:
         first = service.post("/api/v1/wait", {"client": "poll", "timeout": 0})
-        said = json.dumps({"client": "poll", "mailbox": first["mailbox"], "timeout": 1}).encode()
+        said = json.dumps({"client": "poll", "mailbox": first["mailbox"], "timeout": 20}).encode()
         answers.append(service.ask("POST", "/api/v1/wait", data=said, token="", headers=own)[0])
 
     polling = threading.Thread(target=poll)
     polling.start()
     time.sleep(0.3)
     ended(service, cookie)
-    polling.join(10)
+    polling.join(60)
     assert answers == [401]
 
 

@@ -22,7 +22,7 @@ def test_it_runs_beside_whoever_tells_of_it() -> None:
         over.set()
 
     callbacks.run(work)
-    assert over.wait(10)
+    assert over.wait(60)
     assert ran[0].startswith("rmcs-callback")
     callbacks.close()
 
@@ -38,7 +38,7 @@ def test_one_that_raises_is_shown_and_others_go_on(monkeypatch: pytest.MonkeyPat
     for _ in range(5):
         callbacks.run(bad)
     callbacks.run(over.set)
-    assert over.wait(10)
+    assert over.wait(60)
     callbacks.close()
     until(lambda: len(shown) == 5)
     assert isinstance(shown[0].exc_value, SystemExit)
@@ -47,7 +47,7 @@ def test_one_that_raises_is_shown_and_others_go_on(monkeypatch: pytest.MonkeyPat
 def test_what_was_taken_is_done_after_the_end_and_so_is_what_comes_later() -> None:
     callbacks, gate, done = Callbacks(), threading.Event(), []
     for number in range(5):
-        callbacks.run(lambda number=number: (gate.wait(10), done.append(number)))  # type: ignore[misc]
+        callbacks.run(lambda number=number: (gate.wait(60), done.append(number)))  # type: ignore[misc]
     callbacks.close()
     callbacks.close()
     callbacks.run(lambda: done.append("late"))
@@ -60,21 +60,21 @@ def test_what_was_taken_is_done_after_the_end_and_so_is_what_comes_later() -> No
 def test_one_that_waits_for_another_is_no_end_of_all() -> None:
     """Two of them may wait for each other: there are two threads."""
     callbacks, first, second = Callbacks(), threading.Event(), threading.Event()
-    callbacks.run(lambda: (second.wait(10), first.set()))
+    callbacks.run(lambda: (second.wait(60), first.set()))
     callbacks.run(second.set)
-    assert first.wait(10)
+    assert first.wait(60)
     callbacks.close()
 
 
 def test_in_the_child_of_a_fork_it_has_threads_of_its_own() -> None:
     callbacks, over = Callbacks(), threading.Event()
     callbacks.run(over.set)
-    assert over.wait(10)
+    assert over.wait(60)
     child = os.fork()
     if child == 0:
         there = threading.Event()
         callbacks.run(there.set)
-        os._exit(0 if there.wait(10) else 1)
+        os._exit(0 if there.wait(60) else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     callbacks.close()

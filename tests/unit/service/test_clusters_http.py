@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered, settings_shown
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
 from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS, running
+from tests.unit.service.test_audit import actions
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 MAC = {"name": "mac", "dashboard": CLOSED_PORT}
@@ -57,6 +60,39 @@ def test_check_asks_now(service: HttpService) -> None:
     assert service.ask("POST", "/api/v1/clusters/mars/check")[0] == 404
 
 
+def test_check_asks_whatever_the_breaker_says_and_closes_it(service: HttpService) -> None:
+    for _ in range(service.plane.config.settings.breaker_failures):
+        service.plane.post(events.SnapshotFailed("mac", "REFUSED", "connection refused"))
+    until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
+    seen = service.get("/api/v1/clusters/mac")
+    assert seen["breaker"]["state"] == "OPEN", "whoever only looks does not steer"
+    answer = service.post("/api/v1/clusters/mac/check")
+    assert (answer["answered"], answer["cluster"]["breaker"]["state"]) == (True, "CLOSED")
+    assert answer["cluster"]["troubles"] == []
+
+
+def test_only_an_operator_closes_the_breaker_and_that_is_recorded(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", auth="token") as service:
+        for _ in range(service.plane.config.settings.breaker_failures):
+            service.plane.post(events.SnapshotFailed("mac", "REFUSED", "connection refused"))
+        until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
+        for role, state in ((Role.VIEWER, "OPEN"), (Role.SUBMITTER, "OPEN"), (Role.OPERATOR, "CLOSED")):
+            status, answer = service.ask("POST", "/api/v1/clusters/mac/check", {}, token=service.token_for("ann", role))
+            assert (status, answer["answered"], answer["cluster"]["breaker"]["state"]) == (200, True, state), role
+        service.post("/api/v1/clusters/mac/check")
+        assert [one[:3] for one in actions(service)] == [("close breaker", "mac", "ann")]
+
+
+def test_why_a_queue_is_paused_is_in_the_row_of_its_cluster(service: HttpService) -> None:
+    service.post("/api/v1/queue/cluster/mac/pause", {"reason": "new disks"})
+    (row,) = service.get("/api/v1/clusters?refresh=true")["clusters"]
+    assert (row["state"], row["paused"]) == ("UP", "new disks")
+    assert row["sentence"] == "", "somebody wanted that: it is no trouble"
+    service.post("/api/v1/queue/cluster/mac/resume")
+    (row,) = service.get("/api/v1/clusters?refresh=true")["clusters"]
+    assert (row["paused"], row["sentence"]) == (None, "")
+
+
 def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
     service.submit("t")
     running(item(service, "t"))
@@ -73,10 +109,15 @@ def test_drain_waits_until_it_is_empty(service: HttpService) -> None:
 def test_who_drains_is_told_when_somebody_opens_it_again(service: HttpService) -> None:
     service.submit("t")
     running(item(service, "t"))
-    timer = threading.Timer(0.2, lambda: service.post("/api/v1/clusters/mac/uncordon"))
-    timer.start()
+
+    def open_it() -> None:
+        until(lambda: service.get("/api/v1/clusters/mac")["cordoned"])
+        service.post("/api/v1/clusters/mac/uncordon")
+
+    other = threading.Thread(target=open_it)
+    other.start()
     status, answer = service.ask("POST", "/api/v1/clusters/mac/drain", {"timeout": 20})
-    timer.join()
+    other.join()
     assert (status, "opened it" in answer["message"]) == (409, True)
 
 
@@ -112,6 +153,48 @@ def test_what_is_there_keeps_its_cluster(service: HttpService) -> None:
     service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "dashboard": "http://127.0.0.1:10"}]})
     moved = service.get("/api/v1/clusters/mac")
     assert (moved["cordoned"], moved["dashboard"]) == (False, "http://127.0.0.1:10")
+
+
+REACHED = {
+    "dashboard": "http://127.0.0.1:10",
+    "head_address": "127.0.0.1:11",
+    "auth_token": "another",
+    "auth_token_path": "/tmp/another",
+    "tls": {"verify": False},
+    "carrier": "dial_in",
+    "python": "python3.12",
+    "agent_port": 7100,
+    "agent_address": "127.0.0.1:7100",
+    "connector_python": "python3.12",
+}
+OF_PLACEMENT = {
+    "tags": ["new"],
+    "weight": 2,
+    "prefer": True,
+    "home_dir": "/home/u",
+    "runtime_env": {"env_vars": {"A": "1"}},
+    "max_running_jobs": 3,
+    "max_in_flight": 4,
+    "autoscaling": True,
+    "max_node": {"CPU": 1},
+}
+
+
+def test_only_what_says_how_a_cluster_is_reached_ends_its_idle_link(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    async def close_link(name: str, sentence: str) -> None:
+        ended.append(name)
+
+    monkeypatch.setattr(service.plane.runtime.links, "close_link", close_link)
+    assert {"name", *REACHED, *OF_PLACEMENT} == set(ClusterConfig.model_fields)
+    for key, value in {**REACHED, **OF_PLACEMENT}.items():
+        assert service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, key: value}]})["changed"] == ["mac"]
+        assert ended == (["mac"] if key in REACHED else []), key
+        service.post("/api/v1/clusters/apply", {"clusters": [MAC]})
+        ended.clear()
 
 
 def test_a_dry_run_changes_nothing(service: HttpService, tmp_path: Path) -> None:

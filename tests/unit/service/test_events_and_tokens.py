@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.events import event_socket
 from ray_multicluster_scheduler.control_plane.admin_api.routes import events as events_route
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.event_reader import EventReader
@@ -56,7 +57,7 @@ def test_a_submitter_hears_of_its_own_work_alone_also_of_the_past(service: HttpS
     assert not [one for one in told if one["type"] == "action"]
     reader.close()
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?snapshot=1", additional_headers=bearer(bob)) as line:
-        first = json.loads(line.recv(timeout=10))
+        first = json.loads(line.recv(timeout=60))
         assert {one["owner"] for one in first["items"]} == {"bob"}
 
 
@@ -90,10 +91,14 @@ def test_a_ticket_opens_one_stream_and_no_second(service: HttpService) -> None:
     again.close()
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws?ticket={service.post('/api/v1/ticket')['ticket']}") as line:
         line.send("ping")
-        assert json.loads(line.recv(timeout=10)) == {"type": "pong"}
+        assert json.loads(line.recv(timeout=60)) == {"type": "pong"}
 
 
-def test_a_token_that_is_revoked_ends_its_streams_at_once(service: HttpService) -> None:
+def test_a_token_that_is_revoked_ends_its_streams_at_once(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (events_route, event_socket):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 300.0)  # it is not only noticed then
     viewer = service.token_for("vera", Role.VIEWER)
     (token_id,) = [one["id"] for one in service.get("/api/v1/tokens")["tokens"] if one["user"] == "vera"]
     reader = EventReader(service.port, "/api/v1/events", bearer(viewer))
@@ -105,8 +110,8 @@ def test_a_token_that_is_revoked_ends_its_streams_at_once(service: HttpService) 
         with pytest.raises(EOFError):
             reader.until(id="never")
         with pytest.raises(ConnectionClosed, match="not good any more"):
-            line.recv(timeout=10)
-        assert time.monotonic() - began < 5
+            line.recv(timeout=30)
+        assert time.monotonic() - began < 30
     listening(service, 1)
     assert other.until(action="token revoke")[-1]["subject"] == token_id
     reader.close()
@@ -115,7 +120,7 @@ def test_a_token_that_is_revoked_ends_its_streams_at_once(service: HttpService) 
 
 def test_nothing_is_told_with_a_token_that_has_expired(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_route, "HEARTBEAT_S", 0.1)
-    late = service.token_for("late", Role.VIEWER, expires_at=time.time() + 0.5)
+    late = service.token_for("late", Role.VIEWER, expires_at=time.time() + 3)
     reader = EventReader(service.port, "/api/v1/events", bearer(late))
     assert reader.response.status == 200
     with pytest.raises(EOFError):

@@ -137,7 +137,7 @@ def test_the_end_of_the_scheduler_is_the_end_of_its_events(world: World) -> None
     time.sleep(0.1)
     assert not ended.is_set()
     world.scheduler.shutdown()
-    assert ended.wait(10)
+    assert ended.wait(60)
     thread.join()
     assert events.next() is None
 

@@ -63,6 +63,14 @@ def test_what_is_no_address(given: object) -> None:
         find_service(given, {})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", ["http://ann:hunter2@x:8000", "https://hunter2@x", "http://:hunter2@x:1"])
+def test_a_password_in_an_address_is_not_repeated(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="address has a user or a password in it") as caught:
+        find_service(given, {})
+    assert "hunter2" not in str(caught.value)
+    assert "RMCS_TOKEN" in str(caught.value)
+
+
 def test_the_key_is_named_that_is_wrong() -> None:
     with pytest.raises(ConfigurationError, match="RMCS_ADDRESS is 'ftp://x'"):
         find_service(None, {"RMCS_ADDRESS": "ftp://x"})

@@ -29,18 +29,18 @@ def test_a_program_explains_a_member_that_its_service_has_not_accepted(scheduler
     with ThreadPoolExecutor() as threads:
         made = threads.submit(scheduler.submit_gang_async, [member(Counter), member(Counter)])
         try:
-            assert gate.reached.wait(10)
+            assert gate.reached.wait(60)
             (gang,) = runtime_of(scheduler).unfinished()
             for name in (gang.id, f"{gang.id}.1"):
                 story = scheduler.explain(name)
                 assert (story["id"], story["code"]) == (gang.id, "NOT_ACCEPTED")
-                assert "has not accepted it yet. While" in story["sentence"]
+                assert "has not said yet that it accepted it. While" in story["sentence"]
             assert story["member"] == {"id": f"{gang.id}.1", "index": 1, "name": "Counter"}
             with pytest.raises(UnknownItemError):
                 scheduler.explain(f"{gang.id}.2")
         finally:
             gate.open()
-        made.result(10)
+        made.result(60)
     story = scheduler.explain(f"{gang.id}.1")
     assert (story["id"], story["member"]["index"]) == (gang.id, 1)
 

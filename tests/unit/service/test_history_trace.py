@@ -5,14 +5,18 @@ from __future__ import annotations
 import getpass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api import history_trace as history_trace_module
 from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.store import Page, Wanted
 from ray_multicluster_scheduler.main import main
+from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.simulation.trace import read_trace, trace_text
+from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import a_task
 
@@ -88,3 +92,29 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path, capsys: py
         assert "cannot be written" in capsys.readouterr().err
     assert main(["trace", str(path), "--force", "--address", service.address]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_what_failed_in_the_end_fails_in_the_simulation_too(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", retry_backoff={"base_s": 0.01}) as service:
+
+        def ends(name: str, attempt: int, *how: Any) -> None:
+            until(
+                lambda: (
+                    (now := service.get(f"/api/v1/items/{name}"))["attempt"] == attempt and now["state"] == "RUNNING"
+                )
+            )
+            service.plane.post(events.AttemptFinished(name, attempt, *how))
+
+        broke = ("failed", FailureClass.USER)
+        for name, retries in (("good", 0), ("bad", 0), ("late", 1), ("worse", 1)):
+            service.submit(name, retries=retries)
+        job = {"id": "job", "kind": "job", "name": "j", "job": {"entrypoint": "false"}, "retries": 1}
+        service.post("/api/v1/items", {"task": job})
+        ends("good", 1, "succeeded")
+        ends("bad", 1, *broke)
+        for name in ("late", "worse", "job"):
+            ends(name, 1, *broke)
+            ends(name, 2, *(("succeeded",) if name == "late" else broke))
+        names = ("good", "bad", "late", "worse", "job")
+        until(lambda: all(service.get(f"/api/v1/items/{one}")["state"] in ("SUCCEEDED", "FAILED") for one in names))
+        assert [one.fails for one in chain(*history_trace(service.plane.store))] == [0, 1, 1, 2, 2]

@@ -81,10 +81,10 @@ def test_a_program_gets_it_each_time_that_it_asks(service: KeepingService) -> No
         running(service.plane.runtime.item(handle.id))  # type: ignore[arg-type]  # it is there
         service.link.values[handle.id, 1] = pickling.dumps(3)
         service.plane.end(CallResult(handle.id, 1, "succeeded", kept=2_000_000, kept_by="agent-1"))
-        assert handle.result(10) == 3
+        assert handle.result(60) == 3
         service.link.values.clear()
         with pytest.raises(ResultLostError, match="is lost"):
-            handle.result(10)
+            handle.result(60)
 
 
 def test_what_another_item_needs_is_the_services_own_from_then_on(service: KeepingService) -> None:
@@ -104,7 +104,7 @@ def slow(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> threading.
     put, go = service.plane.store.put_blob, threading.Event()
 
     def wait_and_put(data: bytes, *, owed: bool = False) -> str:
-        assert go.wait(10)
+        assert go.wait(60)
         return put(data, owed=owed)
 
     monkeypatch.setattr(service.plane.store, "put_blob", wait_and_put)

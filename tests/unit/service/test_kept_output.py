@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
-from ray_multicluster_scheduler.common.exception import ResultLostError
+from ray_multicluster_scheduler.common.exception import (
+    ClusterConnectionError,
+    ResultLostError,
+    SchedulerError,
+    TaskSubmissionError,
+)
 from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.control_plane.admin_api import followed_output
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
 from tests.support.links import FakeClock
@@ -202,16 +212,30 @@ def test_one_attempt_is_followed_to_its_own_end(tmp_path: Path) -> None:
             assert two.result(30) == b"second\n"
 
 
+class Dashboard:
+    """Plays a cluster that knows these jobs, or all of them."""
+
+    def __init__(self, *unknown: str) -> None:
+        self.unknown = unknown
+
+    def client(self, _: str) -> Dashboard:
+        return self
+
+    async def job_info(self, submission_id: str) -> dict[str, Any] | None:
+        return {"status": "RUNNING"}
+
+    async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+        yield f"of {submission_id}\n"
+
+    async def job_logs(self, submission_id: str) -> str:
+        if submission_id.endswith(self.unknown):
+            raise TaskSubmissionError(f"Cluster mac knows no job {submission_id}.")
+        return f"of {submission_id}\n"
+
+    async def close(self) -> None: ...
+
+
 def test_one_attempt_of_a_job_is_followed_to_its_own_end(tmp_path: Path) -> None:
-    class Dashboard:
-        def client(self, _: str) -> Dashboard:
-            return self
-
-        async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
-            yield f"of {submission_id}\n"
-
-        async def close(self) -> None: ...
-
     with HttpService(tmp_path / "state", submission_interval_s=0) as service:
         service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
         said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
@@ -228,3 +252,175 @@ def test_one_attempt_of_a_job_is_followed_to_its_own_end(tmp_path: Path) -> None
             second = two.result(30)
         assert (first.count(b"of "), second.count(b"of ")) == (1, 1)
         assert first != second
+
+
+def a_job_of_two_attempts(service: HttpService) -> None:
+    said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "retries": 1}
+    service.post("/api/v1/items", {"task": said})
+    until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+    service.plane.post(events.AttemptFinished("j", 1, "failed", failure=FailureClass.USER, sentence="it broke"))
+    until(lambda: service.get("/api/v1/items/j")["state"] == "RETRYING")
+
+
+def test_each_attempt_of_a_job_has_its_own_output(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+        a_job_of_two_attempts(service)
+        ray_id = service.plane.runtime.jobs.ray_id
+        first, second = (f"of {ray_id('j', number)}\n".encode() for number in (1, 2))
+        asked = "/api/v1/items/j/logs?attempt="
+        assert service.get(f"{asked}1") == first, "also while the next one waits"
+        until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+        for follow in ("", "&follow=true"):
+            assert service.get(f"{asked}1{follow}") == first
+        assert service.get(f"{asked}2") == second
+        service.plane.post(events.AttemptFinished("j", 2, "succeeded"))
+        until(lambda: service.get("/api/v1/items/j")["state"] == "SUCCEEDED")
+        for follow in ("", "&follow=true"):
+            assert [service.get(f"{asked}{number}{follow}") for number in (1, 2)] == [first, second]
+        service.restart()
+        service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+        assert service.plane.runtime.record("j") is None
+        assert [service.get(f"{asked}{number}") for number in (1, 2)] == [first, second]
+        assert service.get("/api/v1/items/j/logs") == second
+        assert service.ask("GET", f"{asked}3")[0] == 422
+
+
+def test_what_the_cluster_has_no_more_of_an_attempt_is_said(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
+        a_job_of_two_attempts(service)
+        status, told = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
+        assert status == 422
+        assert told["detail"].startswith("Cluster mac knows no job j-")
+        assert service.get("/api/v1/items/j/logs?attempt=1&follow=true") == b"", "another one may be heard after it"
+
+
+def test_an_attempt_that_never_ran_has_printed_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatch = ServicePlane.dispatch
+
+    def refused_first(plane: ServicePlane, orders: list[Dispatch]) -> None:
+        for order in orders:
+            if order.attempt == 1:
+                plane.post(events.DispatchRefused("j", 1, FailureClass.CRASH, "REFUSED", "it said no"))
+            else:
+                dispatch(plane, [order])
+
+    monkeypatch.setattr(ServicePlane, "dispatch", refused_first)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
+        service.post("/api/v1/items", {"task": {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}})
+        until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+        status, told = service.ask("GET", "/api/v1/items/j/logs?attempt=1")
+        assert (status, told["code"]) == (409, "RESULT_LOST")
+        assert told["detail"].startswith("Attempt 1 of job j printed nothing: it did not run on mac (")
+        assert service.get("/api/v1/items/j/logs?attempt=1&follow=true") == b""
+
+
+def test_a_job_that_never_ran_has_printed_nothing_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(plane: ServicePlane, orders: list[Dispatch]) -> None:
+        for order in orders:
+            plane.post(events.DispatchRefused("j", order.attempt, FailureClass.CRASH, "REFUSED", "it said no"))
+
+    monkeypatch.setattr(ServicePlane, "dispatch", refuse)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        said = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "crash_retries": 0}
+        service.post("/api/v1/items", {"task": said})
+        until(lambda: service.get("/api/v1/items/j")["state"] == "FAILED")
+        for _ in range(2):
+            service.plane.runtime.clients = Dashboard("-1")  # type: ignore[assignment]  # a fake
+            assert service.get("/api/v1/items/j/logs") == b""
+            assert service.ask("GET", "/api/v1/items/j/logs?attempt=1")[0] == 409, "who asks for it is told why"
+            service.restart()
+
+
+@pytest.mark.parametrize("error", [TaskSubmissionError, ClusterConnectionError])
+def test_an_attempt_that_is_refused_while_it_is_followed_ends_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[SchedulerError]
+) -> None:
+    """The answer has begun by then, and cannot become another one."""
+    waiting, dispatch = threading.Event(), ServicePlane.dispatch
+
+    def second_only(plane: ServicePlane, orders: list[Dispatch]) -> None:
+        if orders[0].attempt > 1:
+            dispatch(plane, orders)
+        waiting.set()
+
+    async def no_logs(*_: object) -> str:
+        raise error("no")
+
+    monkeypatch.setattr(ServicePlane, "dispatch", second_only)
+    monkeypatch.setattr(Dashboard, "job_logs", no_logs)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
+        service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+        service.post("/api/v1/items", {"task": {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}})
+        assert waiting.wait(30)
+        with urlopen(f"{service.address}/api/v1/items/j/logs?follow=true&attempt=1", timeout=30) as answer:
+            one = threads.submit(answer.read)
+            service.plane.post(events.DispatchRefused("j", 1, FailureClass.CRASH, "REFUSED", "it said no"))
+            assert one.result(30) == b""
+
+
+def a_running_job(service: HttpService) -> None:
+    service.post("/api/v1/items", {"task": {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}}})
+    until(lambda: service.get("/api/v1/items/j")["state"] == "RUNNING")
+
+
+@pytest.mark.parametrize("attempt", ["", "&attempt=1"])
+def test_whoever_follows_a_job_of_a_silent_cluster_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str
+) -> None:
+    async def silent(*_: object) -> None:
+        raise ClusterConnectionError("mac does not answer.", cluster="mac")
+
+    monkeypatch.setattr(Dashboard, "job_info", silent)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service:
+        service.plane.runtime.clients = Dashboard()  # type: ignore[assignment]  # a fake
+        a_running_job(service)
+        status, told = service.ask("GET", f"/api/v1/items/j/logs?follow=true{attempt}")
+        assert (status, told["detail"]) == (502, "mac does not answer.")
+
+
+class Flickers(Dashboard):
+    """It is away once, in the middle of the log."""
+
+    lost = False
+
+    async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+        yield "one\ntw"
+        if not self.lost:
+            self.lost = True
+            raise ClusterConnectionError("mac does not answer.", cluster="mac")
+        yield "o\nthree\n"
+
+
+@pytest.mark.parametrize(("attempt", "heard"), [("", b"one\ntwo\nthree\n"), ("&attempt=1", b"one\ntw")])
+def test_a_cluster_that_is_away_in_the_middle_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attempt: str, heard: bytes
+) -> None:
+    """All attempts: it is waited for, and nothing is repeated. One: its end, and whoever asks again hears why."""
+    monkeypatch.setattr(followed_output, "READ_AGAIN_S", 0.1)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
+        dashboard = service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
+        a_running_job(service)
+        told = threads.submit(service.get, f"/api/v1/items/j/logs?follow=true{attempt}")
+        until(lambda: dashboard.lost)
+        if not attempt:
+            service.plane.post(events.AttemptFinished("j", 1, "succeeded"))
+        assert told.result(30) == heard
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_what_cannot_be_read_when_the_job_is_over_is_said_in_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Flickers, "lost", property(lambda _: False, lambda *_: None))
+    monkeypatch.setattr(followed_output, "READ_AGAIN_S", 0.1)
+    with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
+        service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
+        a_running_job(service)
+        told = threads.submit(service.get, "/api/v1/items/j/logs?follow=true")
+        service.plane.post(events.AttemptFinished("j", 1, "succeeded"))
+        assert told.result(30) == b"one\ntw\n[the rest cannot be read: mac does not answer.]\n"

@@ -46,7 +46,7 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         service.get("/api/v1/queue")
         until(lambda: "DEBUG GET '/api/v1/queue': 200" in stream.getvalue())
         assert "/api/v1/fleet" not in before
-        assert f"action=set log level subject='log' user={USER!r}" in stream.getvalue()
+        assert f"action='set log level' subject='log' user={USER!r}" in stream.getvalue()
         assert service.ask("PUT", WAY, {"level": "WARNING"})[0] == 200
         service.get("/api/v1/owners")
         events = [one.told for one in service.plane.store.told_after(0, 100)]

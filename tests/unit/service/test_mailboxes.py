@@ -211,6 +211,19 @@ async def test_answers_to_calls_that_were_not_heard_are_kept_longer(monkeypatch:
     assert heard == ["call"]
 
 
+async def test_answers_that_nobody_hears_are_given_up_also_when_no_client_comes_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.02)
+    monkeypatch.setattr(module, "ANSWERS_KEPT_S", 0.05)
+    heard = asyncio.Event()
+    post = Mailboxes(cast("Any", None), lambda _: heard.set())
+    call = Promise("call")
+    post.box("c").watch(call)
+    call.ended(Outcome(Complete("call", TaskState.SUCCEEDED, 1, "mac"), None))
+    await asyncio.wait_for(heard.wait(), 30)
+
+
 async def test_a_dropped_item_is_not_watched_any_more() -> None:
     items = Items("a")
     box = Mailbox()

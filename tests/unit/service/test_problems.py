@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import logging
+import pkgutil
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -13,9 +16,17 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ray_multicluster_scheduler.common.exception import code_of
+import ray_multicluster_scheduler
+from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire, refusal
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, code_of
+from ray_multicluster_scheduler.control_plane.admin_api.problems import document
 from ray_multicluster_scheduler.control_plane.admin_api.routes import asking
+from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
 from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
+from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 
@@ -159,3 +170,33 @@ def test_codes_are_named_as_errors_are() -> None:
         "MISSING_BLOBS",
         "TOO_LARGE",
     ]
+
+
+def _kinds(base: type[SchedulerError]) -> Iterator[type[SchedulerError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+def test_every_error_arrives_as_one_that_its_reader_can_catch() -> None:
+    package = ray_multicluster_scheduler
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not re.search(
+            r"__main__|\.gateway|\.connector|\.native|\.mesh", module.name
+        ):  # those are for Ray's processes
+            importlib.import_module(module.name)
+    kinds = [kind for kind in _kinds(SchedulerError) if kind.__module__.startswith(package.__name__)]
+    assert {DashboardProblem, LinkProblem, MissingBlobs} <= set(kinds)
+    for kind in kinds:
+        back = type(problem_from_wire({"error": wire.told_as(kind), "message": "m"}))
+        assert issubclass(kind, back)
+        assert back is not SchedulerError or kind.__bases__ == (SchedulerError,), f"{kind} is told as nothing"
+
+
+def test_a_cluster_that_does_not_answer_is_told_as_what_programs_catch() -> None:
+    error = DashboardProblem("the dashboard is down", code="DASHBOARD_DOWN", cluster="mac", next_step="look at it")
+    said = document(error)
+    assert (said["status"], said["error"], said["code"]) == (502, "ClusterConnectionError", "DASHBOARD_DOWN")
+    back = refusal("http://127.0.0.1:8000", Credentials(), 502, json.dumps(said).encode())
+    assert type(back) is ClusterConnectionError
+    assert (back.message, back.cluster, back.next_step) == ("the dashboard is down", "mac", "look at it")

@@ -26,8 +26,8 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
 
 def full(service: HttpService) -> None:
     """Bob's item has all CPUs; three of ann's and one of bob's wait."""
-    service.submit("all", CPUS, owner="bob")
-    item = service.plane.runtime.item("all")
+    service.submit("a-whole", CPUS, owner="bob")
+    item = service.plane.runtime.item("a-whole")
     assert item is not None
     running(item)
     for number in range(3):
@@ -47,6 +47,8 @@ def test_what_waits_is_counted_and_told_with_its_reason(service: HttpService) ->
     said = service.get("/api/v1/queue?limit=3")
     assert (said["depth"], said["states"], said["kinds"]) == (4, {"QUEUED": 4}, {"task": 4})
     assert said["owners"] == {"ann": 3, "bob": 1}
+    assert said["on_clusters"] == {"RUNNING": 1}
+    assert service.get("/api/v1/queue?owner=ann")["on_clusters"] == {}, "it is bob's"
     lanes = {(one["queue"], one["cluster"]): one["waiting"] for one in said["lanes"]}
     assert lanes == {("task", None): 3, ("task", "mac"): 1}
     assert [one["id"] for one in said["waiting"]] == ["a0", "a1", "a2"], "whoever has waited longest comes first"
@@ -83,10 +85,10 @@ def test_of_one_owner(service: HttpService) -> None:
 
 def test_what_is_held_or_comes_after_another_waits_too(service: HttpService) -> None:
     full(service)
-    service.submit("last", after=["a0"])
+    service.submit("later", after=["a0"])
     service.post("/api/v1/items/a1/hold")
     rows = {one["id"]: one for one in service.get("/api/v1/queue")["waiting"]}
-    assert "a0" in rows["last"]["sentence"]
+    assert "a0" in rows["later"]["sentence"]
     assert (rows["a1"]["held"], rows["a2"]["held"]) == (True, False)
 
 
@@ -135,7 +137,7 @@ def ids(service: HttpService, question: str) -> list[str]:
 def test_items_are_found_by_name_time_and_the_beginning_of_their_ids(service: HttpService) -> None:
     full(service)
     assert ids(service, "name=work%201") == ["a1"]
-    assert ids(service, "begins=a") == ["a2", "a1", "a0", "all"]
+    assert ids(service, "begins=a") == ["a2", "a1", "a0", "a-whole"]
     assert ids(service, "begins=a&owner=ann&limit=2") == ["a2", "a1"]
     assert ids(service, "begins=%25") == []
     at = {row["id"]: row["submitted_at"] for row in service.get("/api/v1/items")["items"]}
@@ -176,7 +178,7 @@ def test_what_began_since_the_page_was_read_does_not_wait_any_more(
 
     def late(query: Any) -> Any:
         found = page(query)
-        one = service.plane.runtime.item("all")
+        one = service.plane.runtime.item("a-whole")
         if one is not None and not one.done():
             service.plane.finish(one, b"v")
             until(lambda: any(record.state == "RUNNING" for record in waiting(service)))

@@ -32,7 +32,7 @@ def test_one_that_waits_for_an_argument_never_leaves(service: ActorService, acto
     second, third = actor.add.remote(first), actor.add.remote(3)
     second.cancel()
     with pytest.raises(TaskCancelledError, match="before it was sent"):
-        second.result(10)
+        second.result(60)
     assert [call.task_id for call in service.sent(2)] == [first.id, third.id]
 
 
@@ -42,7 +42,7 @@ def test_one_whose_arguments_are_being_uploaded_never_leaves(
     gate = Gate()
     road.once("/api/v1/blobs/", gate)
     first, second = actor.add.remote("x" * (2 * wire.INLINE_BYTES)), actor.add.remote(2)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     first.cancel()
     assert first.state is TaskState.CANCELLED
     gate.open()
@@ -57,11 +57,11 @@ def test_one_that_is_on_its_way_is_cancelled_when_it_is_there(
     gate = Gate()
     road.once("/api/v1/calls", gate)
     call = actor.add.remote(1)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     call.cancel(force=True)
     gate.open()
     with pytest.raises(TaskCancelledError):
-        call.result(10)
+        call.result(60)
     assert service.link.cancelled == [(call.id, 1, True)]
 
 
@@ -71,7 +71,7 @@ def test_one_that_the_service_passed_on(service: ActorService, scheduler: Unifie
     until(lambda: runtime_of(scheduler).calls.open()[0].taken)
     scheduler.cancel(call.id)
     with pytest.raises(TaskCancelledError):
-        call.result(10)
+        call.result(60)
     scheduler.cancel(call.id)
 
 
@@ -87,7 +87,7 @@ def test_a_call_is_explained_also_by_its_id(
     assert scheduler.explain(call.id)["code"] == call.explain()["code"] == "SENT"
     assert scheduler.explain(behind.id)["code"] == "WAITS"
     service.answer(call.id, 1)
-    call.result(10)
+    call.result(60)
     assert call.explain()["code"] == "ANSWERED"
     assert scheduler.explain(call.id)["code"] == "ANSWERED"
     with pytest.raises(UnknownItemError):
@@ -103,7 +103,7 @@ def test_an_actor_that_is_over_takes_no_calls(
     actor.kill()
     until(lambda: actor.state is TaskState.CANCELLED)
     with pytest.raises(ActorDiedError, match="was killed"):
-        actor.add.remote(1).result(10)
+        actor.add.remote(1).result(60)
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -118,7 +118,7 @@ def test_shutdown_answers_every_call(service: ActorService, away: bool, monkeypa
         service.stop()
     ended = threading.Thread(target=scheduler.shutdown)
     ended.start()
-    ended.join(10)
+    ended.join(60)
     assert not ended.is_alive()
     for call in (sent, waits):
         with pytest.raises(TaskCancelledError, match="its program has ended"):
@@ -138,7 +138,7 @@ def test_drain_waits_for_calls_and_not_for_actors(service: ActorService) -> None
     ended.start()
     assert not call.done()
     service.answer(call.id, 5)
-    ended.join(10)
+    ended.join(60)
     assert not ended.is_alive()
     assert call.result(0) == 5
 

@@ -39,7 +39,7 @@ def test_calls_are_sent_in_order_and_answered(service: ActorService, actor: Acto
     assert [call.task_id for call in service.sent(700)] == [call.id for call in calls]
     for number, call in enumerate(calls):
         service.answer(call.id, number)
-    assert [call.result(10) for call in calls] == list(range(700))
+    assert [call.result(60) for call in calls] == list(range(700))
     assert actor._rmcs_calls.unanswered == 0
 
 
@@ -49,14 +49,14 @@ def test_no_call_is_sent_before_its_actor_is_accepted(
     gate = Gate()
     road.once("/api/v1/items/batch", gate)
     actor = scheduler.submit_actor_async(Counter)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     call = actor.add.remote(1)
     runtime_of(scheduler).run(asyncio.sleep(0))
     assert road.posts() == []
     gate.open()
     service.sent(1)
     service.answer(call.id, 1)
-    assert call.result(10) == 1
+    assert call.result(60) == 1
 
 
 def test_nor_before_its_constructor_has_its_arguments(
@@ -70,7 +70,7 @@ def test_nor_before_its_constructor_has_its_arguments(
     service.answer(first.id, 5)
     assert service.sent(2)[1].task_id == call.id
     service.answer(call.id, 7)
-    assert call.result(10) == 7
+    assert call.result(60) == 7
 
 
 def test_nor_before_an_actor_among_its_arguments(
@@ -83,7 +83,7 @@ def test_nor_before_an_actor_among_its_arguments(
     service.answer(first.id, 5)
     assert service.sent(2)[1].task_id == call.id
     service.answer(call.id, 7)
-    assert call.result(10) == 7
+    assert call.result(60) == 7
 
 
 def test_calls_of_an_actor_that_was_never_accepted(
@@ -95,9 +95,9 @@ def test_calls_of_an_actor_that_was_never_accepted(
     service.sent(1)
     service.on_loop(lambda: service.link.fail(bad.id))
     with pytest.raises(ActorDiedError, match=f"{late.id} has ended"):
-        call.result(10)
+        call.result(60)
     with pytest.raises(ActorDiedError, match=f"{late.id} has ended"):
-        late.add.remote(2).result(10)
+        late.add.remote(2).result(60)
 
 
 def test_an_answer_that_is_lost_makes_no_second_call(service: ActorService, actor: ActorHandle, road: Road) -> None:
@@ -106,7 +106,7 @@ def test_an_answer_that_is_lost_makes_no_second_call(service: ActorService, acto
     until(lambda: len(road.posts()) >= 2 and second.id in methods(service))
     service.answer(first.id, 1)
     service.answer(second.id, 3)
-    assert (first.result(10), second.result(10)) == (1, 3)
+    assert (first.result(60), second.result(60)) == (1, 3)
     assert methods(service) == [first.id, second.id]
     assert service.link.adopted_methods == []
 
@@ -147,7 +147,7 @@ def test_after_a_restart_its_calls_are_named_again(service: ActorService, actor:
     assert [call.task_id for call in service.sent(1)] == [later.id]
     for number, call in enumerate([*calls, later]):
         service.answer(call.id, number)
-    assert [call.result(10) for call in [*calls, later]] == [0, 1, 2]
+    assert [call.result(60) for call in [*calls, later]] == [0, 1, 2]
 
 
 def test_answers_that_make_no_sense_end_the_calls_and_nothing_else(
@@ -155,11 +155,11 @@ def test_answers_that_make_no_sense_end_the_calls_and_nothing_else(
 ) -> None:
     road.once("/api/v1/calls", nonsense)
     with pytest.raises(SchedulerError, match="cannot be understood"):
-        actor.add.remote(1).result(10)
+        actor.add.remote(1).result(60)
     call = actor.add.remote(2)
     service.sent(1)
     service.answer(call.id, 2)
-    assert call.result(10) == 2
+    assert call.result(60) == 2
 
 
 # ---- what they carry
@@ -171,7 +171,7 @@ def test_large_arguments_and_answers(service: ActorService, actor: ActorHandle, 
     (sent,) = service.sent(1)
     assert len(sent.arguments) > len(large)
     service.answer(call.id, large)
-    assert call.result(10) == large
+    assert call.result(60) == large
 
 
 def test_an_upload_that_is_refused_is_the_end_of_that_call_only(
@@ -184,7 +184,7 @@ def test_an_upload_that_is_refused_is_the_end_of_that_call_only(
     large, small = actor.add.remote("x" * (2 * wire.INLINE_BYTES)), actor.add.remote(1)
     assert service.sent(1)[0].task_id == small.id
     with pytest.raises(StoreFullError, match="no room"):
-        large.result(10)
+        large.result(60)
 
 
 def test_what_the_service_forgot_is_sent_again_and_nothing_overtakes_it(
@@ -194,7 +194,7 @@ def test_what_the_service_forgot_is_sent_again_and_nothing_overtakes_it(
     done = actor.add.remote(large)
     service.sent(1)
     service.answer(done.id)
-    done.result(10)
+    done.result(60)
     store = service.plane.store
     forgotten = store.blob
     (digest,) = [path.rpartition("/")[2] for method, path, _ in road.seen if method == "PUT"]
@@ -226,7 +226,7 @@ def test_the_failure_of_an_argument(service: ActorService, actor: ActorHandle) -
     service.sent(1)
     service.on_loop(lambda: service.link.fail(first.id, message="it burst"))
     with pytest.raises(SchedulerError, match="it burst"):
-        second.result(10)
+        second.result(60)
     assert service.sent(2)[1].task_id == third.id
 
 
@@ -242,7 +242,7 @@ def test_an_argument_whose_value_was_lost_ends_that_call_only(
     service.sent(1)
     service.answer(first.id, "x" * (2 * wire.INLINE_BYTES))
     with pytest.raises(SchedulerError, match="was forgotten"):
-        second.result(10)
+        second.result(60)
     assert service.sent(2)[1].task_id == third.id
 
 
@@ -260,7 +260,7 @@ def test_items_that_need_one_which_waits_for_an_answer(
     service.sent(1)
     assert not first._item.accepted
     service.answer(call.id, 7)
-    assert (first.result(10), second.result(10), third.result(10)) == (7, 7, 5)
+    assert (first.result(60), second.result(60), third.result(60)) == (7, 7, 5)
 
 
 def test_and_fail_with_it(service: ActorService, scheduler: UnifiedScheduler, actor: ActorHandle) -> None:
@@ -271,7 +271,7 @@ def test_and_fail_with_it(service: ActorService, scheduler: UnifiedScheduler, ac
     service.on_loop(lambda: service.link.fail(call.id, message="it burst"))
     for task in (first, second):
         with pytest.raises(SchedulerError, match="it burst"):
-            task.result(10)
+            task.result(60)
 
 
 def test_one_that_waits_for_an_answer_is_cancelled_at_once(
@@ -283,5 +283,5 @@ def test_one_that_waits_for_an_answer_is_cancelled_at_once(
     assert task.state is TaskState.CANCELLED
     service.sent(1)
     service.answer(call.id, 7)
-    assert call.result(10) == 7
+    assert call.result(60) == 7
     assert task.id not in [order.task_id for order in service.plane.placed]

@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
+    NoFeasibleClusterError,
     ResultLostError,
     SchedulerError,
     TaskCancelledError,
@@ -56,7 +57,7 @@ def refuse(word: str) -> None:
 def test_a_value_comes_back(scheduler: UnifiedScheduler) -> None:
     assert scheduler.submit_task(add, (1, 2)) == 3
     handle = scheduler.submit_task_async(add, (1,), {"second": 5})
-    assert handle.result(10) == 6
+    assert handle.result(60) == 6
     assert (handle.state, handle.cluster, handle.attempt) == (TaskState.SUCCEEDED, "mac", 1)
 
 
@@ -101,7 +102,7 @@ def test_handles_and_what_was_put_are_arguments(scheduler: UnifiedScheduler, ser
     assert third.state is TaskState.PENDING
     service.plane.works = True
     service.plane.runtime.ask(lambda: service.plane.work(first.id))
-    assert third.result(10) == 106
+    assert third.result(60) == 106
     assert scheduler.submit_task(add, (first, 10)) == 13
     assert scheduler.submit_task(len, (scheduler.put("x" * 100_000),)) == 100_000
 
@@ -117,7 +118,7 @@ def test_the_handle_of_another_scheduler_is_refused(scheduler: UnifiedScheduler,
         handle = other.submit_task_async(add, (1, 2))
         with pytest.raises(TaskSubmissionError, match="another scheduler"):
             scheduler.submit_task_async(add, (handle,))
-        assert handle.result(10) == 3
+        assert handle.result(60) == 3
 
 
 # ---- items
@@ -134,7 +135,7 @@ def test_cancel_wait_and_explain(scheduler: UnifiedScheduler, service: HttpServi
     for one in (handle, waits):
         one.cancel()
         with pytest.raises(TaskCancelledError):
-            one.result(10)
+            one.result(60)
 
 
 def test_hold_priority_and_release(scheduler: UnifiedScheduler, service: HttpService) -> None:
@@ -147,7 +148,7 @@ def test_hold_priority_and_release(scheduler: UnifiedScheduler, service: HttpSer
     assert handle.explain()["priority"] == 9
     assert not handle.done()
     scheduler.release(handle.id)
-    assert handle.result(10) == 2
+    assert handle.result(60) == 2
 
 
 def test_what_is_known_of_the_fleet(scheduler: UnifiedScheduler) -> None:
@@ -158,7 +159,7 @@ def test_what_is_known_of_the_fleet(scheduler: UnifiedScheduler) -> None:
     assert scheduler.plan({"CPU": 2 * CPUS}).cluster is None
     assert scheduler.plan(kind="job").cluster == "mac"
     with pytest.raises(ConfigurationError, match="moon"):
-        scheduler.submit_task_async(add, (1,), preferred_cluster="moon").result(10)
+        scheduler.submit_task_async(add, (1,), preferred_cluster="moon").result(60)
     with pytest.raises(ConfigurationError, match="moon"):
         scheduler.cordon("moon")
     scheduler.cordon("mac")
@@ -185,7 +186,7 @@ def test_a_key_means_one_item_for_all_programs(scheduler: UnifiedScheduler, serv
     with UnifiedScheduler(address=service.address) as other:
         again = other.submit_task_async(add, (5, 5), idempotency_key="k", owner="ann")
         assert again.id == first.id
-        assert again.result(10) == 3
+        assert again.result(60) == 3
     assert len(service.plane.placed) == 1
 
 
@@ -196,7 +197,7 @@ def test_equal_items_are_joined(scheduler: UnifiedScheduler, service: HttpServic
     assert again.id == first.id
     until(lambda: first.state is TaskState.RUNNING)
     service.plane.runtime.ask(lambda: service.plane.work(first.id))
-    assert (first.result(10), again.result(10)) == (3, 3)
+    assert (first.result(60), again.result(60)) == (3, 3)
 
 
 def test_a_task_and_a_job_cannot_have_one_id(scheduler: UnifiedScheduler, service: HttpService) -> None:
@@ -206,7 +207,15 @@ def test_a_task_and_a_job_cannot_have_one_id(scheduler: UnifiedScheduler, servic
     with pytest.raises(ConfigurationError, match="an id or a key"):
         scheduler.submit_job(entrypoint="ls", submission_id=task.id)
     service.plane.runtime.ask(lambda: service.plane.work(task.id))
-    assert task.result(10) == 3
+    assert task.result(60) == 3
+
+
+def test_a_job_that_can_never_run_is_told_by_its_submission(scheduler: UnifiedScheduler, service: HttpService) -> None:
+    """Every time, however late the news of its end comes."""
+    until(lambda: service.get("/api/v1/clusters/mac")["state"] == "UP")
+    for _ in range(20):
+        with pytest.raises(NoFeasibleClusterError, match="No cluster can ever run"):
+            scheduler.submit_job("ls", entrypoint_resources={"GPU": 1000})
 
 
 def test_output_comes_from_the_service(scheduler: UnifiedScheduler, service: HttpService) -> None:
@@ -225,7 +234,7 @@ def test_output_comes_from_the_service(scheduler: UnifiedScheduler, service: Htt
 def test_callbacks_run_when_it_is_over(scheduler: UnifiedScheduler) -> None:
     called = threading.Event()
     scheduler.submit_task_async(add, (1,)).add_done_callback(lambda _: called.set())
-    assert called.wait(10)
+    assert called.wait(60)
 
 
 # ---- what cannot be sent
@@ -240,25 +249,25 @@ def test_one_that_is_too_large_does_not_harm_the_others(tmp_path: Path) -> None:
         large = scheduler.submit_task_async(len, ("x" * 5_000_000,))
         after = scheduler.submit_task_async(add, (2,))
         with pytest.raises(TaskSubmissionError, match="larger than"):
-            large.result(10)
-        assert (before.result(10), after.result(10)) == (2, 3)
+            large.result(60)
+        assert (before.result(60), after.result(60)) == (2, 3)
 
 
 def test_what_cannot_be_written_down_is_refused_and_the_next_one_is_not(scheduler: UnifiedScheduler) -> None:
     with pytest.raises(SchedulerError, match=r"written down|runtime_env"):
-        scheduler.submit_task_async(add, (1,), runtime_env={"config": {"x": object()}}).result(10)
+        scheduler.submit_task_async(add, (1,), runtime_env={"config": {"x": object()}}).result(60)
     assert scheduler.submit_task(add, (1,)) == 2
 
 
 def test_a_value_that_was_forgotten(scheduler: UnifiedScheduler, service: HttpService) -> None:
     handle = scheduler.submit_task_async(add, (1, 2), idempotency_key="k", owner="ann")
-    assert handle.result(10) == 3
+    assert handle.result(60) == 3
     service.restart()
     service.plane.store.strip(time.time() + 10)
     with UnifiedScheduler(address=service.address) as other:
         again = other.submit_task_async(add, (1, 2), idempotency_key="k", owner="ann")
         with pytest.raises(ResultLostError, match="keep_payloads_s"):
-            again.result(10)
+            again.result(60)
 
 
 # ---- the service is away
@@ -306,7 +315,7 @@ def test_another_program_can_ask_and_cancel_by_id(scheduler: UnifiedScheduler, s
     with UnifiedScheduler(address=service.address) as other:
         other.cancel(task.id)
         with pytest.raises(TaskCancelledError):
-            task.result(10)
+            task.result(60)
         with pytest.raises(UnknownItemError):
             other.cancel("never")
 
@@ -322,12 +331,11 @@ def test_shutdown_with_drain_waits(service: HttpService) -> None:
 def test_nobody_there_is_a_sentence_within_seconds() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    scheduler = UnifiedScheduler(address=address)
-    begun = time.monotonic()
-    with pytest.raises(SchedulerError, match=r"does not answer.*rmcs up"):
-        scheduler.submit_task(add, (1,))
-    assert time.monotonic() - begun < 10
+        scheduler = UnifiedScheduler(address=f"http://127.0.0.1:{free.getsockname()[1]}")
+        begun = time.monotonic()
+        with pytest.raises(SchedulerError, match=r"does not answer.*rmcs up"):
+            scheduler.submit_task(add, (1,))
+        assert time.monotonic() - begun < 30
 
 
 def test_something_else_there_is_a_sentence(service: HttpService) -> None:

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
 from tests.unit.client_api.control_plane import until
-from tests.unit.service.service_plane import CPUS, ServicePlane, a_task, running
+from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
@@ -50,6 +50,23 @@ def add(first: int, second: int) -> int:
 
 
 # ---- items
+
+
+def test_the_submission_interval_outlives_a_restart_also_when_what_was_sent_is_over(tmp_path: Path) -> None:
+    with ServicePlane(tmp_path / "state", submission_interval_s=40.0) as plane:
+        first = running(plane.taken(a_job("first")))
+        plane.end(CallResult("first", 1, "succeeded"))
+        until(first.done)
+        waits = plane.taken(a_job("waits"))
+        until(lambda: waits.state is TaskState.QUEUED)
+        sent_at = next(step.at for step in plane.store.steps("first") if step.state is TaskState.DISPATCHING)
+        plane.restart()
+        until(lambda: plane.runtime.machine.view("mac", plane.runtime.clock.now()).known)
+        story = plane.runtime.run(plane.runtime.explained("waits"))
+        assert (story["state"], story["code"]) == ("QUEUED", "SUBMISSION_INTERVAL")
+        view = plane.runtime.machine.view("mac", plane.runtime.clock.now())
+        assert view.next_submission_at == pytest.approx(sent_at + 40.0)
+        assert plane.placed == []
 
 
 def test_what_is_queued_stays_queued_and_what_runs_is_adopted(plane: ServicePlane) -> None:
@@ -214,7 +231,7 @@ def test_an_answer_that_was_written_counts_although_nobody_had_time_to_say_so(tm
         running(plane.taken(a_task("t")))
         answer = outcome_of(CallResult("t", 1, "succeeded", pickling.dumps(7)))
         blobs = {answer.digest or "": pickling.dumps(7)}
-        plane.store.write(Change(outcomes=[answer], blobs=blobs)).result(10)
+        plane.store.write(Change(outcomes=[answer], blobs=blobs)).result(60)
         plane.restart()
         until(lambda: plane.store.item("t").now.state is TaskState.SUCCEEDED)  # type: ignore[union-attr]
         item = plane.runtime.run(plane.runtime.look("t"))

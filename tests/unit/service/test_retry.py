@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -68,6 +71,29 @@ def test_both_name_each_other_also_after_a_restart(service: HttpService) -> None
             before = service.get(f"/api/v1/items/t{path}")
             assert ("repeats" in before, before["repeated_by"]) == (False, [again, third])
         service.restart()
+
+
+def test_the_same_failure_is_not_repeated_twice_by_mistake(service: HttpService) -> None:
+    failed(service, "t")
+    again = service.post("/api/v1/items/t/retry")["id"]
+    for _ in range(2):
+        status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
+        assert (status, answer["task_id"]) == (409, "t")
+        assert answer["message"].startswith(f"t was repeated already, as {again}, which is ")
+        assert "anyway" in answer["next_step"]
+        service.restart()
+    named = service.post("/api/v1/items/t/retry", {"id": "third"})["id"]
+    wanted = service.post("/api/v1/items/t/retry", {"anyway": True})["id"]
+    assert service.get("/api/v1/items/t")["repeated_by"] == [again, named, wanted]
+
+
+def test_of_many_who_repeat_it_at_once_one_does(service: HttpService) -> None:
+    failed(service, "t")
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(service.ask, "POST", "/api/v1/items/t/retry", {}) for _ in range(8)]
+        answers = [one.result(30) for one in asked]
+    assert sorted(status for status, _ in answers) == [200, *[409] * 7]
+    assert len(service.get("/api/v1/items/t")["repeated_by"]) == 1
 
 
 def test_only_a_retry_says_what_it_repeats(service: HttpService) -> None:
@@ -201,7 +227,48 @@ def test_a_retry_with_a_key_happens_once(service: HttpService) -> None:
     failed(service, "t")
     first = keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"]
     assert keyed(service, "/api/v1/items/t/retry", {}, "again")[1]["id"] == first
-    assert keyed(service, "/api/v1/items/t/retry", {}, "and again")[1]["id"] != first
+    status, answer = keyed(service, "/api/v1/items/t/retry", {}, "and again")
+    assert (status, answer["message"].startswith(f"t was repeated already, as {first}, ")) == (409, True)
+    second = keyed(service, "/api/v1/items/t/retry", {"anyway": True}, "and again")[1]["id"]
+    assert service.get("/api/v1/items/t")["repeated_by"] == [first, second]
+    service.restart()
+    for key, made in (("again", first), ("and again", second)):
+        assert keyed(service, "/api/v1/items/t/retry", {}, key)[1]["id"] == made
+
+
+def test_of_those_with_a_key_and_without_who_repeat_it_at_once_one_does(service: HttpService) -> None:
+    failed(service, "t")
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(service.ask, "POST", "/api/v1/items/t/retry", {}) for _ in range(4)]
+        asked += [threads.submit(keyed, service, "/api/v1/items/t/retry", {}, f"key {number}") for number in range(4)]
+        answers = [one.result(30) for one in asked]
+    assert sorted(status for status, _ in answers) == [200, *[409] * 7]
+    assert len(service.get("/api/v1/items/t")["repeated_by"]) == 1
+
+
+def test_retries_with_one_key_that_come_at_once_are_one(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them have looked whether it was used before any of them goes on."""
+    failed(service, "t")
+    payloads, all_there, there = service.plane.runtime.payloads, asyncio.Event(), 0
+    look = payloads.missing
+
+    async def missing(*args: Any) -> Any:
+        nonlocal there
+        there += 1
+        if there == 4:
+            all_there.set()
+        await asyncio.wait_for(all_there.wait(), 20)
+        return await look(*args)
+
+    monkeypatch.setattr(payloads, "missing", missing)
+    with ThreadPoolExecutor(4) as threads:
+        said = {"anyway": True}  # else they come one after the other
+        asked = [threads.submit(keyed, service, "/api/v1/items/t/retry", said, "again") for _ in range(4)]
+        answers = [one.result(30) for one in asked]
+    assert [status for status, _ in answers] == [200] * 4
+    assert {told["id"] for _, told in answers} == set(service.get("/api/v1/items/t")["repeated_by"])
+    assert len(service.get("/api/v1/items/t")["repeated_by"]) == 1
+    assert there == 4
 
 
 def test_a_submission_without_a_payload_says_so(service: HttpService) -> None:
@@ -210,3 +277,12 @@ def test_a_submission_without_a_payload_says_so(service: HttpService) -> None:
     assert service.ask("POST", "/api/v1/items", {**body(a_task("t")), "task": task})[0] == 200
     task["function_digest"] = None
     assert service.ask("POST", "/api/v1/items", {**body(a_task("t")), "task": task})[0] == 422
+
+
+@pytest.mark.parametrize("new", ["last", "all", "..", "a/b", ""])
+def test_an_id_that_nothing_may_have_is_refused_with_all_that_is_wrong(service: HttpService, new: str) -> None:
+    failed(service, "t1")
+    status, said = service.ask("POST", "/api/v1/items/t1/retry", {"id": new})
+    assert status == 422
+    assert said["next_step"] == f"give {ID_WORDS}"
+    assert "nor all or last, which commands use" in ID_WORDS

@@ -33,8 +33,8 @@ def test_events_end_with_their_token(service: HttpService) -> None:
         revoke(service, token)
         began = time.monotonic()
         with pytest.raises(NotAllowedError, match="does not take the token"):
-            events.next(20)
-        assert time.monotonic() - began < 5
+            events.next(60)
+        assert time.monotonic() - began < 15
         with pytest.raises(NotAllowedError):
             events.next(1)
 
@@ -48,12 +48,12 @@ async def test_also_those_that_are_awaited(service: HttpService) -> None:
 
 
 def test_they_end_when_it_expires(service: HttpService) -> None:
-    token = service.token_for("ann", Role.SUBMITTER, expires_at=time.time() + 1.5)
+    token = service.token_for("ann", Role.SUBMITTER, expires_at=time.time() + 4)
     with UnifiedScheduler(address=service.address, token=token) as scheduler, scheduler.events() as events:
         began = time.monotonic()
         with pytest.raises(NotAllowedError, match="does not take the token"):
-            events.next(20)
-        assert time.monotonic() - began < 6
+            events.next(60)
+        assert time.monotonic() - began < 15
 
 
 def test_callbacks_are_not_called_any_more_and_that_is_said(
@@ -71,7 +71,7 @@ def test_callbacks_are_not_called_any_more_and_that_is_said(
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_whoever_waits_for_a_result_is_told_at_once(service: HttpService, how: str) -> None:
-    values: dict[str, Any] = {"expires_at": time.time() + 2} if how == "expired" else {}
+    values: dict[str, Any] = {"expires_at": time.time() + 5} if how == "expired" else {}
     token = service.token_for("ann", Role.SUBMITTER, **values)
     with UnifiedScheduler(address=service.address, token=token) as scheduler:
         handle = scheduler.submit_task_async(int)
@@ -81,5 +81,5 @@ def test_whoever_waits_for_a_result_is_told_at_once(service: HttpService, how: s
             revoke(service, token)
         began = time.monotonic()
         with pytest.raises(NotAllowedError):
-            handle.result(20)
-        assert time.monotonic() - began < 5
+            handle.result(60)
+        assert time.monotonic() - began < 15

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
 from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
 from tests.unit.service.service_plane import BLOBS, F, ServicePlane, a_job, a_task
@@ -115,12 +116,13 @@ class Matrix(ActorService):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, auth="token")
         self.tokens = {"nobody": "", "bad": f"{self.token[:-1]}{'1' if self.token[-1] == '0' else '0'}"}
-        self.tokens["expired"] = self.token_for("late", *Role, expires_at=time.time() + 0.2)
+        over_at = time.time() + 2
+        self.tokens["expired"] = self.token_for("late", *Role, expires_at=over_at)
         for name in ("viewer", "own", "other", "operator"):
             self.tokens[name] = self.token_for(name, _ROLE[name])
         self.tokens["admin"] = self.token_for("admin", Role.ADMIN)
         self._numbers = itertools.count()
-        time.sleep(0.25)
+        until(lambda: time.time() > over_at)
 
     def item(self, kind: str) -> str:
         """A fresh one of "own"."""

@@ -95,7 +95,7 @@ def test_old_hours_go(service: HttpService) -> None:
 def test_a_document_that_is_damaged_is_left_out(service: HttpService) -> None:
     until(lambda: read(service.plane.store))
     before = len(read(service.plane.store))
-    service.plane.store.write(Change(settings={"series/7": b"nonsense"})).result(10)
+    service.plane.store.write(Change(settings={"series/7": b"nonsense"})).result(60)
     assert len(read(service.plane.store)) == before
 
 

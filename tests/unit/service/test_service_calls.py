@@ -49,7 +49,7 @@ class SlowBlobs:
 
     def _blob(self, digest: str) -> bytes | None:
         self.asked.append(go := threading.Event())
-        go.wait(10)
+        go.wait(60)
         return self._real(digest)
 
 
@@ -86,7 +86,7 @@ def test_sent_twice_at_the_same_time_it_runs_once(
         service.sent(1)
         service.answer("c", 5)
         slow.asked[1].set()
-        assert [one.result(10) for one in both] == [{"id": "c"}] * 2
+        assert [one.result(60) for one in both] == [{"id": "c"}] * 2
     assert [call.task_id for call in service.link.calls] == ["c"]
 
 
@@ -105,7 +105,7 @@ def test_asked_for_twice_at_the_same_time_it_is_answered_once(service: ActorServ
         both = [pool.submit(service.call, "c", "a", first=False, mailbox="old") for _ in range(2)]
         until(lambda: len(waiting) == 2)
         gate.set()
-        assert [one.result(10) for one in both] == [{"id": "c"}] * 2
+        assert [one.result(60) for one in both] == [{"id": "c"}] * 2
     until(lambda: service.link.adopted_methods)
     assert len(service.link.adopted_methods) == 1
     service.answer("c", 5)

@@ -85,7 +85,7 @@ def test_an_answer_waits_for_every_item_of_its_batch(tmp_path: Path) -> None:
     disk = WatchedDisk()
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         running(plane.taken(a_task("old")))
-        plane.store.write(Change(settings={"all that came before": b"is written"})).result(10)
+        plane.store.write(Change(settings={"all that came before": b"is written"})).result(60)
         disk.full = True
         both = [Wanted(a_task("new")), Wanted(a_task("old"))]
         with pytest.raises(ServiceUnavailableError):

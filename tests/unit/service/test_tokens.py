@@ -139,7 +139,7 @@ def test_a_role_that_there_is_not() -> None:
 def test_one_that_cannot_be_read_does_not_stop_the_others(store: SqliteStore) -> None:
     _, text = TokenBook(store).create("alice", [Role.VIEWER])
     for name, said in {"a": b"nonsense", "b": b"{}", "c": b'{"user": 5, "roles": 7}'}.items():
-        store.write(Change(settings={f"token/{name}": said})).result(10)
+        store.write(Change(settings={f"token/{name}": said})).result(60)
     book = TokenBook(store)
     assert len(book.list()) == 1
     assert isinstance(book.check(text), Caller)
@@ -149,15 +149,15 @@ def test_a_check_costs_microseconds(store: SqliteStore) -> None:
     book = TokenBook(store)
     for _ in range(50):
         _, text = book.create("alice", [Role.SUBMITTER])
-    best = min(_time_of(book, text) for _ in range(5))
+    best = min(_time_of(book, text) for _ in range(50))  # short ones: others want the processor, too
     assert best < 20e-6
 
 
 def _time_of(book: TokenBook, text: str) -> float:
     began = time.perf_counter()
-    for _ in range(1000):
+    for _ in range(100):
         book.check(text)
-    return (time.perf_counter() - began) / 1000
+    return (time.perf_counter() - began) / 100
 
 
 # ---- the first one

@@ -183,15 +183,15 @@ def test_a_collector_that_is_away_is_said_once_and_harms_nothing(
             run(service, name)
             succeed(service, name)
             wait_for(service, name, "SUCCEEDED")
-        until(lambda: "traces cannot be sent" in caplog.text, 20)
+        until(lambda: "traces cannot be sent" in caplog.text, 60)
         begun = time.monotonic()
         service.stop()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 25
         service.start()
         with OtlpCollector(port) as collector:
             run(service, "three")
             succeed(service, "three")
-            until(lambda: len(collector.of("three")) == 3, 20)
+            until(lambda: len(collector.of("three")) == 3, 60)
             service.stop()
     said = [one.getMessage() for one in caplog.records if "traces" in one.getMessage()]
     assert len([one for one in said if "cannot be sent" in one]) == 1, said
@@ -219,7 +219,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_work_nor_the_end(
     tmp_path: Path, collector: OtlpCollector
 ) -> None:
     answer = threading.Event()
-    collector.wait = lambda: answer.wait(30)
+    collector.wait = lambda: answer.wait(60)
     try:
         with a_service(tmp_path, collector.endpoint) as service:
             run(service, "one")
@@ -230,7 +230,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_work_nor_the_end(
             succeed(service, "two")
             wait_for(service, "two", "SUCCEEDED")
             service.stop()
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 25
     finally:
         answer.set()
 
@@ -264,7 +264,7 @@ def test_more_than_may_wait_are_dropped_and_counted() -> None:
     going = [Step(f"r{at}", 3, TaskState.RUNNING, 1, 0.0, "", "") for at in range(10)]
     begun = time.monotonic()
     traces.heard([*going, *ended])
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
     assert traces.dropped == 7
     traces.close()
     traces.close()

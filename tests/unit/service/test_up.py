@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -20,12 +20,16 @@ import yaml
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.http_server import listen
 from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import note_places
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
+from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop, holder, say_how_to_stop
 from tests.unit.client_api.control_plane import fleet, until
+from tests.unit.service.service_plane import ServicePlane, a_job, running
 
 ROOT = Path(__file__).resolve().parents[3]
+RMCS = ("-m", "ray_multicluster_scheduler")
 CLUSTERS = "clusters:\n  - {name: mac, dashboard: 'http://127.0.0.1:9'}\n"
 
 
@@ -37,8 +41,8 @@ class Folder:
         self.config.write_text(CLUSTERS)
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def rmcs(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ray_multicluster_scheduler", *words, "--state", str(self.state)]
+    def rmcs(self, *words: str, program: Sequence[str] = RMCS) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *program, *words, "--state", str(self.state)]
         with open(self.said_in(len(self.processes)), "w") as file:
             process = subprocess.Popen(command, cwd=ROOT, stderr=file)
         self.processes.append(process)
@@ -52,9 +56,9 @@ class Folder:
         process.wait(60)
         return self.said_in(self.processes.index(process)).read_text()
 
-    def up(self, *words: str) -> tuple[subprocess.Popen[bytes], str]:
+    def up(self, *words: str, program: Sequence[str] = RMCS) -> tuple[subprocess.Popen[bytes], str]:
         """A service that is ready, and its address."""
-        process = self.rmcs("up", "--config", str(self.config), "--port", "0", *words)
+        process = self.rmcs("up", "--config", str(self.config), "--port", "0", *words, program=program)
         until(lambda: process.poll() is not None or "address" in (holder(self.state) or {}), 60)
         said = holder(self.state)
         assert said is not None, self.said(process)
@@ -74,7 +78,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     for process in folder.processes:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_up_and_down_and_up_again(folder: Folder) -> None:
@@ -89,7 +93,7 @@ def test_up_and_down_and_up_again(folder: Folder) -> None:
     assert "Traceback" not in said
     down = folder.rmcs("down")
     assert down.wait(60) == 0
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert "rmcs: stopped; 0 items not over" in folder.said(process)
     assert holder(folder.state) is None
     with urlopen(f"{folder.up()[1]}/healthz", timeout=10) as response:
@@ -97,10 +101,13 @@ def test_up_and_down_and_up_again(folder: Folder) -> None:
 
 
 def test_what_is_hardly_meant_is_said_at_the_start(folder: Folder) -> None:
-    folder.config.write_text(CLUSTERS + "  - {name: also, dashboard: 'http://127.0.0.1:9'}\n")
+    more = "  - {name: also, dashboard: 'http://127.0.0.1:9', auth_token_path: /nowhere/token}\n"
+    folder.config.write_text(CLUSTERS + more)
     process, _ = folder.up()
     process.send_signal(signal.SIGTERM)
-    assert "mac and also are one cluster under several names" in folder.said(process)
+    said = folder.said(process)
+    assert "mac and also are one cluster under several names" in said
+    assert "auth_token_path of cluster also is /nowhere/token, which cannot be read: No such file" in said
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("table", str.strip)])
@@ -119,6 +126,29 @@ def test_a_signal_ends_it_in_order(folder: Folder, number: signal.Signals) -> No
     process.send_signal(number)
     assert process.wait(30) == 0
     SqliteStore(folder.state).close()
+
+
+A_SIGNAL_AT_EVERY_LINE = """
+import signal, sys
+from ray_multicluster_scheduler.control_plane.admin_api import serve
+
+def tracer(frame, event, arg):
+    if event == "line":
+        signal.raise_signal(signal.SIGTERM)
+    return tracer
+
+with serve._Stop() as stop:
+    sys.settrace(tracer)
+    heard = stop.wait(60)
+    sys.settrace(None)
+    print(heard)
+"""
+
+
+def test_a_signal_that_comes_just_as_it_is_waited_for_is_heard() -> None:
+    command = [sys.executable, "-c", A_SIGNAL_AT_EVERY_LINE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_sighup_reads_the_configuration_again(folder: Folder) -> None:
@@ -151,8 +181,63 @@ def test_down_lets_it_drain_and_again_stops_it_at_once(folder: Folder) -> None:
     first = folder.rmcs("down", "--drain", "600")
     log = folder.said_in(0)
     until(lambda: "draining: 1 items are not over; at most 600 s" in log.read_text(), 30)
-    second = folder.rmcs("down")
-    assert (second.wait(30), first.wait(30), process.wait(10)) == (0, 0, 0)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    assert "goes on draining, and then stops, within 600 s; look with `rmcs status`" in folder.said(first)
+    asked = [sys.executable, "-m", "ray_multicluster_scheduler", "status", "--address", address]
+    known = {**os.environ, "RMCS_HOME": str(folder.state)}
+    status = subprocess.run(asked, cwd=ROOT, env=known, capture_output=True, text=True, timeout=60, check=True)
+    assert status.stdout.splitlines()[1] == "The service is draining and takes nothing new."
+    second = folder.rmcs("down", "--drain", "600")
+    assert (second.wait(60), process.wait(60)) == (0, 0)
+    said = folder.said(second)
+    assert "the service is draining already; told a second time, it stops at once" in said
+    assert "waits up to" not in said
+    assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
+
+
+def test_a_cluster_that_was_moved_with_a_job_that_is_not_over(folder: Folder) -> None:
+    with ServicePlane(folder.state) as plane:
+        note_places(plane.store, load_config(folder.config).clusters)
+        running(plane.taken(a_job("j1")))
+    folder.config.write_text(CLUSTERS.replace(":9", ":10"))
+    refused = folder.rmcs("up", "--config", str(folder.config), "--port", "0")
+    said = folder.said(refused)
+    assert refused.returncode == 2
+    assert (
+        "was http://127.0.0.1:9 when the service ran last, and is http://127.0.0.1:10 now, but j1 is not over" in said
+    )
+    assert "Traceback" not in said
+    process, _ = folder.up("--moved", "mac")
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+TOLD_AGAIN_AS_SOON_AS_IT_DRAINS = """
+import os, signal, sys
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
+from ray_multicluster_scheduler.main import main
+
+tell = StateFolder.tell
+
+def tell_and_hear(self, **values):
+    tell(self, **values)
+    if values.get("draining"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+StateFolder.tell = tell_and_hear
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_second_order_is_heard_from_when_it_can_be_read_that_it_drains(folder: Folder) -> None:
+    process, address = folder.up(program=["-c", TOLD_AGAIN_AS_SOON_AS_IT_DRAINS])
+    job = {"id": "j", "kind": "job", "name": "j", "job": {"entrypoint": "true"}, "start_after": 5e9}
+    request = Request(f"{address}/api/v1/items", json.dumps({"task": job}).encode(), folder.headers)
+    with urlopen(request, timeout=10) as response:
+        assert response.status == 200
+    folder.rmcs("down", "--drain", "600")
+    assert process.wait(60) == 0
     assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
 
 
@@ -180,20 +265,20 @@ def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:
     request = Request(f"{address}/api/v1/items", json.dumps({"task": job}).encode(), folder.headers)
     with urlopen(request, timeout=10) as response:
         assert response.status == 200
-    assert (folder.rmcs("down", "--away", "600").wait(30), process.wait(10)) == (0, 0)
+    assert (folder.rmcs("down", "--away", "600").wait(60), process.wait(60)) == (0, 0)
     said = folder.said(process)
     assert "1 item not over, which the next start takes up" in said
     assert "no cluster was told to go on for longer" in said, "there is no agent anywhere"
     for option, number in (("--away", "nan"), ("--away", "inf"), ("--drain", "inf")):
         wrong = folder.rmcs("down", option, number)
-        assert wrong.wait(30) == 2
+        assert wrong.wait(60) == 2
         assert option in folder.said(wrong)
 
 
 def test_after_a_kill_the_folder_can_be_used_again(folder: Folder) -> None:
     process, _ = folder.up()
     process.kill()
-    process.wait(10)
+    process.wait(60)
     assert holder(folder.state) is None
     folder.up()
 
@@ -263,9 +348,8 @@ def _is_alive(address: str) -> bool:
 
 def test_what_it_answers_leaves_at_once() -> None:
     """Small answers must not wait for the reader to confirm what came before: 40 ms, by the book."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with listen("127.0.0.1", port) as listener:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
 
         async def delay() -> int:
             came: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -278,6 +362,6 @@ def test_what_it_answers_leaves_at_once() -> None:
             async with await asyncio.start_server(look, sock=listener):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.close()
-                return await asyncio.wait_for(came, 5)
+                return await asyncio.wait_for(came, 30)
 
         assert asyncio.run(delay()) != 0

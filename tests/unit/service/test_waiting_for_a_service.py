@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.remote import outbound, remote_runtime
+from ray_multicluster_scheduler.app.client_api.remote import acceptance, outbound, remote_runtime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
@@ -41,11 +41,11 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
             return item.id in told
 
         until(heard)
-        assert f"rmcs: {item.id}: not accepted yet by {service.address}" in told
+        assert f"rmcs: {item.id}: not known to be accepted yet by {service.address}" in told
         assert "The service is draining and takes nothing new." in told
         service.restart()
         made.result(20)
-    assert told.count("not accepted yet") == 1
+    assert told.count("not known to be accepted yet") == 1
     assert "not accepted" not in capsys.readouterr().err
 
 
@@ -58,7 +58,8 @@ def test_the_end_of_a_program_says_that_it_waits_for_a_service_that_is_away(
 ) -> None:
     monkeypatch.setattr(remote_runtime, "SAY_AFTER_S", 0.2)
     monkeypatch.setattr(remote_runtime, "END_PATIENCE_S", 0.6)
-    monkeypatch.setattr(remote_runtime, "ACCEPT_TIMEOUT_S", 0.6)
+    monkeypatch.setattr(acceptance, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(acceptance, "TIMEOUT_S", 0.6)
     service.stop()
     handle = scheduler.submit_task_async(time.sleep, (0,))
     capsys.readouterr()

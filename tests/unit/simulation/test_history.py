@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.simulation import history as lines
 from tests.unit.lifecycle.driver import actor, cluster, job, task
@@ -79,6 +79,7 @@ EVENTS: list[events.Event] = [
     events.ClusterChanged("a", None),
     events.CordonChanged("a", cordoned=True),
     events.ClusterDeclaredDead("a", "it burnt"),
+    events.ClusterChecked("a"),
     events.HoldRequested("t1", "later"),
     events.ReleaseRequested("t1"),
     events.PriorityChanged("t1", 4),
@@ -91,6 +92,8 @@ EVENTS: list[events.Event] = [
         (CLUSTER,),
         (OwnerRow("ann", "later"), OwnerRow("bob", None, OwnerLimits(weight=2))),
         7,
+        8,
+        (SentRow("job", "a", 2.5),),
     ),
     events.Continued(),
 ]

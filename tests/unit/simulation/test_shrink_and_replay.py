@@ -105,6 +105,11 @@ def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path: Path, capsys: p
         replay(history[1:])
     assert main(["replay", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl cannot be read" in capsys.readouterr().err
+    (tmp_path / "trace.csv").write_text("id,kind\nt1,task\n")
+    assert main(["replay", str(tmp_path / "trace.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "trace.csv is no recorded run: it does not begin as one" in said
+    assert "What to do: give a file that `rmcs simulate --record FILE` or `make sim-test` has written" in said
 
 
 def test_a_machine_that_raises_ends_run_and_replay_there() -> None:

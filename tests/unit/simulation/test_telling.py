@@ -54,7 +54,7 @@ def test_fleets_of_different_clusters_side_by_side() -> None:
     other = simulate(fleet(exact("c", "{CPU:1}")), [item(0, 1, 10)])
     table = {row[0]: row[1:] for row in rows({"x": RESULT, "y": other})}
     assert table["use of a"] == ["100% CPU; 2 items", "–"]
-    assert table["use of c"] == ["–", "100% CPU; 1 items"]
+    assert table["use of c"] == ["–", "100% CPU; 1 item"]
     assert table["  owner ann"][1] == "–"
 
 

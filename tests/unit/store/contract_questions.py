@@ -52,6 +52,27 @@ class QuestionContract:
             store.write(ended(number, 300.0, step=3)).result()
         assert (store.first_run(None), store.first_run("ann"), store.first_run("eve")) == (198.0, 199.0, None)
 
+    def test_what_was_sent_lately_and_is_over(self, open_store: Open) -> None:
+        """Of each kind and cluster the last one, of gangs all: what rules them is not known here."""
+        store = open_store()
+        sent = [("job", "a", 1, 110.0), ("job", "a", 1, 120.0), ("job", "b", 1, 115.0), ("task", "a", 1, 111.0)]
+        sent += [("gang", "a", 1, 112.0), ("gang", "a", 1, 113.0)]
+        sent += [("job", "c", 1, 90.0), ("job", "c", 2, 121.0), ("job", "c", 1, 122.0)]
+        for number, (kind, cluster, attempt, at) in enumerate(sent, start=1):
+            store.write(accepted(number, kind=kind, submitted_at=80.0)).result()
+            step = Step(f"t{number}", 2, TaskState.DISPATCHING, attempt, at, "PLACED", "is sent", cluster)
+            store.write(Change([], {}, [step])).result()
+        for number in range(1, len(sent)):  # the last one goes on
+            store.write(ended(number, 130.0, step=3)).result()
+        assert sorted(store.sent_since(100.0)) == [
+            ("t2", "a", 120.0),
+            ("t3", "b", 115.0),
+            ("t4", "a", 111.0),
+            ("t5", "a", 112.0),
+            ("t6", "a", 113.0),
+        ]
+        assert store.sent_since(131.0) == []
+
     @pytest.mark.parametrize("size", [10, 100_000])
     def test_whose_a_blob_is_is_known_as_long_as_it_is_here(self, open_store: Open, size: int) -> None:
         store = open_store()

@@ -19,6 +19,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
+from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.store.contract import Open, StoreContract, accepted, ended, numbers
 from tests.unit.store.contract_questions import QuestionContract
@@ -391,3 +392,14 @@ def test_a_change_that_writes_nothing_is_acknowledged_as_well(open_store: Open) 
     store.write(accepted(1)).result()
     store.write(ended(1, at=2.0)).result()
     assert store.write(Change()).result() == 2
+
+
+def test_what_was_sent_lately_is_found_without_reading_the_whole_history(open_store: Open, folder: Path) -> None:
+    """It is asked at every start, while agents wait."""
+    open_store().close()
+    question = statements("read")["sent_since"]
+    plan = list(apsw.Connection(str(folder / "rmcs.db")).execute(f"EXPLAIN QUERY PLAN {question}", (0.0,)))
+    assert [row[3] for row in plan if "USE TEMP" not in row[3]] == [
+        "SEARCH items USING INDEX items_over (finished_at>?)",
+        "SEARCH steps USING INDEX steps_of_item (item=?)",
+    ]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.store import state_folder
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder, killed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,7 +81,8 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
         StateFolder(tmp_path / "file")
 
 
-def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_folder, "_LOOK_S", 60.0)
     StateFolder(tmp_path).leave()
     file = os.open(tmp_path / "server.json", os.O_RDONLY)
     try:
@@ -90,3 +92,24 @@ def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
             assert holder(tmp_path) == {"pid": os.getpid()}
     finally:
         os.close(file)
+
+
+def test_whoever_reads_who_has_it_finds_it_at_any_moment(tmp_path: Path) -> None:
+    """Else `rmcs down` takes a service for stopped that only says that it drains."""
+    with StateFolder(tmp_path / "state") as folder:
+        over = threading.Event()
+
+        def tell_again_and_again() -> None:
+            while not over.is_set():
+                folder.tell(address="http://127.0.0.1:8123", draining=True)
+                folder.tell(address="http://127.0.0.1:8123")
+
+        teller = threading.Thread(target=tell_again_and_again)
+        teller.start()
+        try:
+            seen = [holder(folder.path) for _ in range(3000)]
+        finally:
+            over.set()
+            teller.join()
+        assert {None if one is None else one.get("pid") for one in seen} == {os.getpid()}
+        assert holder(folder.path) == {"pid": os.getpid(), "address": "http://127.0.0.1:8123"}

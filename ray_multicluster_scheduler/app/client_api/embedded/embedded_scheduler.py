@@ -180,8 +180,8 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         """Submit a Ray job and return its id once it is accepted; see :meth:`submit_job_async`."""
         handle = self.submit_job_async(entrypoint, **options)
         handle._runtime.settled(handle.id)
-        if handle.done() and handle.attempt == 0 and (error := handle.exception()) is not None:
-            raise error
+        if handle.state.terminal and handle.attempt == 0 and (error := handle.exception()) is not None:
+            raise error  # of which a service tells a moment later
         return handle.id
 
     def submit_job_async(self, entrypoint: str, **options: Unpack[JobOptions]) -> JobHandle:

@@ -351,6 +351,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "items": view.in_flight + view.ahead,
         "carrier": link_name if link is not None else ("http" if metadata.dashboard else None),
         "tasks_by": None if choice is None else f"{choice.carrier}: {choice.why}",
+        "other_control_planes": list(runtime.links.other_control_planes(name)),
         "tags": list(metadata.tags),
         "prefer": metadata.prefer,
         "weight": metadata.weight,

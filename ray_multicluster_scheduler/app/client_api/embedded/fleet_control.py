@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterDeclaredDead, CordonChanged
+from ray_multicluster_scheduler.scheduler.health.health_checker import Health
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChecked, ClusterDeclaredDead, CordonChanged
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
@@ -27,8 +29,8 @@ async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bo
             raise SchedulerError(
                 f"Cluster {cluster!r} was not declared dead: {sign}.",
                 cluster=cluster,
-                next_step="leave it alone, or drain it; if you know better, use force=True (--force): what runs there "
-                "is cancelled, and what is repeated elsewhere may run twice for a moment",
+                next_step="leave it alone, or drain it; if you know better, use --force (force=True in a program): "
+                "what runs there is cancelled, and what is repeated elsewhere may run twice for a moment",
             )
     items = items_on(runtime, cluster)
     runtime.tell(ClusterDeclaredDead(cluster, reason))
@@ -58,6 +60,19 @@ def items_on(runtime: Runtime, cluster: str) -> list[str]:
     """Ids of the items that have a place there, or were sent ahead. Raises ConfigurationError."""
     places = runtime.machine.registry.state(cluster).places
     return [*places.held, *places.ahead]
+
+
+async def check_now(runtime: Runtime, cluster: str) -> Health:
+    """Ask it, whatever its breaker says, which an answer closes: half open by hand."""
+    health = await runtime.health.check(cluster)
+    if health.snapshot is not None:
+        runtime.manager.post(ClusterChecked(cluster))
+    return health
+
+
+def breaker_is_closed(runtime: Runtime, cluster: str) -> bool:
+    """On the loop: does work go there, for all that failed before?"""
+    return runtime.machine.registry.state(cluster).breaker.state(runtime.clock.now()) is BreakerState.CLOSED
 
 
 async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:

@@ -77,8 +77,13 @@ class Known(LoopThread, ControlPlane):
         if self._here.closed:
             done, why = outcome.completion, "the scheduler was shut down, and its agents with it"
             raise value_lost(done.task_id, done.cluster, why)
+
+        async def fetched() -> bytes:
+            async with asyncio.timeout(timeout):
+                return await self.kept_values.fetch(outcome)
+
         try:
-            return self.run(asyncio.wait_for(self.kept_values.fetch(outcome), timeout))
+            return self.run(fetched())
         except TimeoutError:
             raise not_in_time(outcome, timeout or 0.0) from None
 
@@ -127,7 +132,8 @@ class Known(LoopThread, ControlPlane):
         self._here.manager.when_durable(heard.set)
         while not heard.is_set() and self._here.refusal is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(heard.wait(), LOOK_AGAIN_S)
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await heard.wait()
 
     def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
         if refresh is None:

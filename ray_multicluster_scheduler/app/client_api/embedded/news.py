@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of, missed, reset
 from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, EventHub, Subscription
-from ray_multicluster_scheduler.app.client_api.events.fleet_watch import LOOK_AGAIN_S, Face, FleetWatch, load_of
+from ray_multicluster_scheduler.app.client_api.events.fleet_watch import (
+    LOOK_AGAIN_S,
+    Face,
+    FleetWatch,
+    load_of,
+    shared_with,
+)
 from ray_multicluster_scheduler.control_plane.store.records import Happened, Note, Told
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
 
@@ -64,8 +70,11 @@ class News:
         """For :meth:`batches`; to be closed. Raises ServiceUnavailableError if too many listen already."""
         return self.hub.subscribe(wanted, only_owner=only_owner)
 
-    async def batches(self, reader: Subscription, since: int, *, idle_s: float | None = None) -> AsyncIterator[Batch]:
-        """What was told after number ``since``, then what comes; an empty batch after so many seconds without any."""
+    async def batches(
+        self, reader: Subscription, since: int, *, idle_s: float | None = None, say_read: bool = False
+    ) -> AsyncIterator[Batch]:
+        """What was told after number ``since``, then what comes; an empty batch after so many seconds without any. With
+        ``say_read`` also one for each piece of the past in which there is nothing for this reader."""
         last = since
         if last > self.hub.number:  # it was counted elsewhere, or by a process that has forgotten all
             last = self.hub.number
@@ -77,8 +86,8 @@ class News:
             # What is not there any more was forgotten; what is there already, and comes to the hub later, is not told
             # twice.
             last = max(end, durable) if whole else end
-            if events:
-                yield Batch(events)
+            if events or say_read:
+                yield Batch(events, read=last)
         reader.go_on(last)
         while True:
             batch = await reader.take(idle_s)
@@ -135,7 +144,12 @@ class News:
 
 
 def _face(row: dict[str, Any]) -> Face:
-    return {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
+    face = {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
+    others = row["other_control_planes"]
+    if not others:
+        return face
+    sentence = "; ".join(filter(None, (row["sentence"], shared_with(others))))
+    return {**face, "sentence": sentence, "other_control_planes": others}
 
 
 def telemetry_of(rows: Sequence[dict[str, Any]]) -> list[Event]:

@@ -45,9 +45,9 @@ def check_same(asked: TaskDescription, first: TaskDescription, *, adopted: bool 
 
 
 def taken_by(asked: TaskDescription, first: TaskDescription) -> ConfigurationError:
-    article = "an" if first.kind == "actor" else "a"
+    has = f"{first.one_of_its_kind} has: {first.id}."
     return ConfigurationError(
-        f"{asked.kind} {masked_line(asked.name)} was given an id or a key that {article} {first.kind} has: {first.id}.",
+        f"{asked.kind} {masked_line(asked.name)} was given an id or a key that {has}",
         task_id=asked.id,
         next_step="use another submission_id or idempotency_key",
     )

@@ -25,6 +25,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
+from ray_multicluster_scheduler.common.model.task_description import RESERVED_IDS
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
@@ -158,6 +159,11 @@ def _check_job_id(submission_id: object) -> str:
     if not isinstance(submission_id, str) or not _JOB_ID.fullmatch(submission_id):
         raise ConfigurationError(
             f"submission_id is {submission_id!r}.",
-            next_step="use letters, digits, '_', '-' and '.', at most 128 of them",
+            next_step="begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 128 in all",
+        )
+    if submission_id in RESERVED_IDS:
+        raise ConfigurationError(
+            f"submission_id is {submission_id!r}, by which commands mean other items (`rmcs task show last`).",
+            next_step="choose another one",
         )
     return submission_id

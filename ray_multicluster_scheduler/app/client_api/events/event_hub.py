@@ -25,11 +25,13 @@ About = Callable[[str], tuple[str, str, str]]
 
 class Batch(NamedTuple):
     """What came since the last one. ``missed`` are the numbers, from and to, between which some were left out, before
-    these: too many came while nobody took them. ``over``: no more will come."""
+    these: too many came while nobody took them. ``over``: no more will come. ``read``: of the past, what came up to
+    this number was looked through."""
 
     events: Sequence[Event] = ()
     missed: tuple[int, int] | None = None
     over: bool = False
+    read: int | None = None
 
 
 class _Channel:
@@ -102,7 +104,8 @@ class Subscription:
         more is left to come together first."""
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(self._news.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
         except TimeoutError:
             return Batch(over=self._over)
         pause = self._next_at - loop.time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.events.event import CLUSTER, TELEMETRY, Event
@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.store.records import Note
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 
+MOST_NAMED = 3
 LOOK_AGAIN_S = 5.0
 """Some of what becomes of a cluster comes only with time, and nobody says so."""
 _SAID = (
@@ -26,6 +27,7 @@ _SAID = (
     brain.ClusterChanged,
     brain.CordonChanged,
     brain.ClusterDeclaredDead,
+    brain.ClusterChecked,
     brain.QueuePaused,
     brain.QueueResumed,
 )
@@ -60,6 +62,14 @@ class FleetWatch:
     def may_change(event: object) -> bool:
         """Is it one after which a cluster may be something else?"""
         return isinstance(event, _SAID)
+
+
+def shared_with(others: Sequence[str]) -> str:
+    """What is to be known of a cluster that other control planes use as well; empty if none does."""
+    if not others:
+        return ""
+    named = ", ".join(others[:MOST_NAMED]) + (f" and {len(others) - MOST_NAMED} more" if others[MOST_NAMED:] else "")
+    return f"agents of other control planes were there when ours was started ({named}); each keeps its own limits only"
 
 
 def load_of(snapshot: ResourceSnapshot, items: int) -> Event:

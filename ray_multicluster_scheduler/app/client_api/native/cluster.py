@@ -24,6 +24,7 @@ def row(cluster: str) -> dict[str, Any]:
         "items": None,
         "carrier": "native",
         "tasks_by": None,
+        "other_control_planes": None,
         "tags": None,
         "prefer": None,
         "weight": None,

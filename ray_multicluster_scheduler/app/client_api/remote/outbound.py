@@ -82,7 +82,9 @@ class Outbound:
             self._said = True
             more = len(batch) + len(self._waiting) - 1
             what = batch[0].item.id + (f" and {more} more" if more else "")
-            say(f"{what}: not accepted yet by {self._client.address}, which is asked again: {error.message}")
+            say(
+                f"{what}: not known to be accepted yet by {self._client.address}, which is asked again: {error.message}"
+            )
 
     def _is_heard(self) -> None:
         self._waits_since, self._said, self.trouble = None, False, ""

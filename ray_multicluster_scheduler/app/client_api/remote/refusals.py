@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.common import exception as errors
@@ -48,8 +49,8 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes, 
         return _not_let_in(address, credentials) if status == 401 else problem_from_wire(said)
     if isinstance(said, dict) and said.get("status") == "not ready":
         return ServiceUnavailableError(
-            f"The service {address} is not ready: {str(said.get('reason')).rstrip('.')}.",
-            next_step="ask again when that is over; its log says more",
+            f"The service {address} {not_ready(str(said.get('reason')))}.",
+            next_step="ask again when that is over; what it wrote to its stderr, where `rmcs up` was typed, says more",
         )
     words = f"{status} {_phrase(status)}{_shown(answer)}{f', from {escaped(by[:_SHOWN])}' if by else ''}"
     if status in _AWAY:
@@ -58,6 +59,12 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes, 
             next_step="see whether the service runs (rmcs up), and whether what stands before it knows where",
         )
     return not_a_service(address, words)
+
+
+def not_ready(reason: str) -> str:
+    """What is said of a service that takes nothing new. Its reason may be said of it (``is draining``), or not."""
+    said = reason.rstrip(".")
+    return said if said.startswith(("is ", "has ")) else f"is not ready: {said}"
 
 
 def not_a_service(address: str, said: str) -> SchedulerError:
@@ -120,10 +127,12 @@ def not_trusted(address: str, error: Exception) -> ServiceUnavailableError:
 def _not_let_in(address: str, credentials: Credentials) -> NotAllowedError:
     source = credentials.source or "no token was given"
     if credentials.token is None:
+        path = urlsplit(address).path
+        without = f"leave {path} out of the address, if nothing stands before the service; else " if path else ""
         return NotAllowedError(
             f"The service {address} wants a token, and {source}.",
-            next_step="give token=…, RMCS_TOKEN or RMCS_TOKEN_FILE; whoever runs the service makes one with "
-            "`rmcs token create`",
+            next_step=f"{without}set RMCS_TOKEN or RMCS_TOKEN_FILE (in a program also token=…); whoever runs the "
+            "service makes one with `rmcs token create`",
         )
     return NotAllowedError(
         f"The service {address} does not take the token from {source}: it is not known there, was revoked, or "

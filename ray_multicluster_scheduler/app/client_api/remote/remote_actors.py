@@ -11,7 +11,6 @@ from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
-from ray_multicluster_scheduler.app.client_api.remote.remote_known import wait_for_acceptance
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import UnknownItemError
@@ -33,7 +32,7 @@ class RemoteActors(Actors):
         task = new.shelved(self._runtime.shelf)
         item = self._service.submit(task, new.arguments, get_if_exists=get_if_exists)
         if name is not None:
-            wait_for_acceptance(item)
+            self._service.acceptance.wait(item)
             if item.outcome is not None and item.transition is None:  # it was refused
                 raise error_of(item.outcome) or UnknownItemError(f"{item.id} was refused.", task_id=item.id)
         return self._handle(item, name, methods)

@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api.explanation_text import Explanati
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.app.client_api.handles.kept_value import not_in_time
 from ray_multicluster_scheduler.app.client_api.options import default_owner
+from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
 from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_events import told
@@ -31,7 +32,6 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 
-ACCEPT_TIMEOUT_S = 60.0
 JOBS_AT_ONCE = 1000
 
 
@@ -61,6 +61,7 @@ class RemoteKnown(LoopThread, ControlPlane):
     _submits_as: str | None
     """Whose everything is that is submitted with this token, where it is nobody else's."""
     calls: RemoteCalls
+    acceptance: Acceptance
 
     def check_known(self, task_id: str) -> None:
         if self.settled(task_id) is None:
@@ -94,7 +95,8 @@ class RemoteKnown(LoopThread, ControlPlane):
             item = gang
         if item is not None and not item.accepted:
             why = f": {self._outbound.trouble}" if self._outbound.trouble else "."
-            sentence = f"{self._client.address} has not accepted it yet{why} While this program runs, it is tried again"
+            said = f"{self._client.address} has not said yet that it accepted it{why}"
+            sentence = f"{said} While this program runs, it is tried again"
             story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
             if item.task.gang is not None and item is gang:
                 story["member"] = member_face(task_id, [one.name for one in item.task.gang.members])
@@ -102,9 +104,12 @@ class RemoteKnown(LoopThread, ControlPlane):
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
-        path = path_of(outcome.completion.task_id, "result")
+        async def fetched() -> bytes:
+            async with asyncio.timeout(timeout):
+                return await self._client.fetch(path_of(outcome.completion.task_id, "result"))
+
         try:
-            return self.run(asyncio.wait_for(self._client.fetch(path), timeout))
+            return self.run(fetched())
         except TimeoutError:
             raise not_in_time(outcome, timeout or 0.0) from None
 
@@ -121,7 +126,7 @@ class RemoteKnown(LoopThread, ControlPlane):
     def job_info(self, job_id: str) -> dict[str, Any]:
         item = self._live.get(job_id)
         if item is not None:
-            wait_for_acceptance(item)
+            self.acceptance.wait(item)
         answer: dict[str, Any] = self._ask("GET", f"/api/v1/jobs/{quote(job_id, safe='')}")
         return answer
 
@@ -195,7 +200,7 @@ class RemoteKnown(LoopThread, ControlPlane):
     def _order(self, task_id: str, verb: str, said: Mapping[str, Any]) -> None:
         item = self._live.get(task_id)
         if item is not None:
-            wait_for_acceptance(item)
+            self.acceptance.wait(item)
         try:
             self._ask("POST", path_of(task_id, verb), said)
         except SchedulerError as error:
@@ -251,16 +256,6 @@ class RemoteKnown(LoopThread, ControlPlane):
 
     def _ask(self, method: str, path: str, said: Mapping[str, Any] | None = None) -> Any:
         return self.run(self._client.ask(method, path, said))
-
-
-def wait_for_acceptance(item: Item) -> None:
-    """Raises SchedulerError if the service does not answer for long."""
-    if not item.accepted and not item.wait_accepted(ACCEPT_TIMEOUT_S):
-        raise SchedulerError(
-            f"The service has not accepted {item.id} within {ACCEPT_TIMEOUT_S:g} s.",
-            task_id=item.id,
-            next_step="see whether it runs; as long as this program does, it is tried again",
-        )
 
 
 def path_of(item_id: str, verb: str = "") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_s
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
 from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
@@ -28,12 +28,10 @@ from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, 
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
-    ACCEPT_TIMEOUT_S,
     RemoteKnown,
     RemoteOutput,
     document_of,
     path_of,
-    wait_for_acceptance,
 )
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.clock import SystemClock
@@ -112,6 +110,7 @@ class RemoteRuntime(RemoteKnown):
         self._client.most_bytes = self.settings.max_payload_bytes
         self._client.where_now = partial(where_now, str(self._fleet["control_plane"]), os.environ)
         self._outbound = Outbound(self._client, self.control_plane, self._was_accepted, self._was_refused)
+        self.acceptance = Acceptance(lambda: self._client.address, lambda: self._outbound.trouble, self.is_late)
         self.calls = RemoteCalls(self, self._client, lambda: self._inbound.begin())  # noqa: PLW0108 - it is made below
         self._inbound = Inbound(
             self._client,
@@ -155,7 +154,7 @@ class RemoteRuntime(RemoteKnown):
         if task.idempotency_key is None and task.content_key is None and not (actor and actor.public_name):
             return item
         # It may be another one again, whose id is not known before the service has answered.
-        wait_for_acceptance(item)
+        self.acceptance.wait(item)
         first = item.transition.task_id if item.transition is not None else item.id
         if first == item.id:
             return item
@@ -228,7 +227,7 @@ class RemoteRuntime(RemoteKnown):
     def settled(self, task_id: str) -> Item | None:
         item = self.item(task_id)
         if item is not None:
-            wait_for_acceptance(item)
+            self.acceptance.wait(item)
         return item
 
     def actors(self, submission: ActorSubmission) -> Actors:
@@ -282,7 +281,7 @@ class RemoteRuntime(RemoteKnown):
             waited = [*items, *self.calls.open()]
             wait_for(waited, len(waited))
         else:
-            self._hand_over(items)
+            self.acceptance.wait_at_the_end(items)
         self.calls.refuse("was shut down")  # before their actors end: so much is for sure
         self._end_actors([item for item in unfinished if item.task.program == self.control_plane])
         with self._closing:
@@ -294,18 +293,6 @@ class RemoteRuntime(RemoteKnown):
                 self.run(self._close())
             finally:
                 self._end()
-
-    def _hand_over(self, items: Sequence[Item]) -> None:
-        """Until all of it is accepted, or for so long."""
-        began = time.monotonic()
-        if not all(item.wait_accepted(max(0.0, began + SAY_AFTER_S - time.monotonic())) for item in items):
-            left = [item.id for item in items if not item.accepted]
-            why = f" ({self._outbound.trouble})" if self._outbound.trouble else ""
-            most = f"at most {ACCEPT_TIMEOUT_S:g} s"
-            shutdown_story.say(f"waiting for {self.address} to accept {shutdown_story.some_of(left)}, {most}{why}")
-        for item in items:
-            if not item.wait_accepted(max(0.0, began + ACCEPT_TIMEOUT_S - time.monotonic())):
-                shutdown_story.say(f"{item.id} was not accepted by {self.address}, which does not answer")
 
     def _end_actors(self, actors: Sequence[Item]) -> None:
         """Those that are not detached end with their program; if the service does not hear of it, it sees us gone."""

@@ -33,6 +33,11 @@ def checked_address(address: object, key: str) -> str:
         raise ConfigurationError(
             f"{key} is {address!r}, which is no address of a service.", next_step="write http://127.0.0.1:8000"
         )
+    if found.username is not None or found.password is not None:
+        raise ConfigurationError(  # what it is, is not repeated
+            f"{key} has a user or a password in it, which nobody asks for.",
+            next_step=f"write http://{found.hostname}:{found.port or 8000}, and give a token with RMCS_TOKEN",
+        )
     return found.geturl().rstrip("/")
 
 

@@ -196,7 +196,8 @@ class ServiceClient:
 
     def _say(self, problem: Exception) -> None:
         if not self._silent:
-            _log.warning("the service %s does not answer (%s); it is asked again", self.address, problem)
+            silent = "cannot take it now" if isinstance(problem, SchedulerError) else "does not answer"
+            _log.warning("the service %s %s (%s); it is asked again", self.address, silent, problem)
         self._silent = True
 
     def _heard(self) -> None:

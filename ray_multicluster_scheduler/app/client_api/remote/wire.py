@@ -10,6 +10,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
@@ -109,9 +110,15 @@ def outcome_from_wire(said: Mapping[str, Any], fetched: Mapping[str, bytes]) -> 
     return Outcome(completion, result, origin)
 
 
+def told_as(kind: type[SchedulerError]) -> str:
+    """A name that everybody has: of a class that only a service knows, that of its nearest base."""
+    names = (one.__name__ for one in kind.__mro__ if getattr(errors, one.__name__, None) is one)
+    return str(next(names))
+
+
 def problem_to_wire(error: SchedulerError) -> dict[str, Any]:
     return {
-        "error": type(error).__name__,
+        "error": told_as(type(error)),
         "message": error.message,
         "task_id": error.task_id,
         "cluster": error.cluster,

@@ -43,7 +43,8 @@ def note_action(
     words = "".join(f" {name}={value!r}" for name, value in said.items())
     what = subject[:_LONGEST]
     extra = {"action": action, "subject": what, "user": user, "token": token, "details": said}
-    _log.info("action=%s subject=%r user=%r token=%s%s", action, what, user, token or "none", words, extra=extra)
+    done = repr(action) if " " in action else action
+    _log.info("action=%s subject=%r user=%r token=%s%s", done, what, user, token or "none", words, extra=extra)
     document = json.dumps({"action": action, "token": token, "details": said}).encode()
     runtime.news.note(Note(ACTION, what, runtime.clock.now(), user, document))
 

@@ -80,7 +80,9 @@ def _texts(batch: Batch) -> Iterator[str]:
         yield _frame(json.dumps(missed(batch.missed)), None)
     for at in range(0, len(batch.events), _AT_ONCE):
         yield "".join([_frame(event.text, event.number) for event in batch.events[at : at + _AT_ONCE]])
-    if not batch.events:
+    if batch.read is not None and (not batch.events or batch.events[-1].number != batch.read):
+        yield f"id: {batch.read}\n\n"  # who is cut off now need not come back for all that is not for it
+    elif not batch.events:
         yield ": all is well\n\n"
 
 

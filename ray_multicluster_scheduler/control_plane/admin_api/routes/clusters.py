@@ -48,11 +48,17 @@ async def cluster(request: Request, name: str, refresh: bool = True) -> Response
 
 @router.post("/{name}/check", **described(Rule.KNOWN, docs.CHECK))
 async def check(request: Request, name: str) -> Response:
-    """Ask it now whether it is there, and what it has. Jobs and links that had given it up hear of it, too."""
+    """Ask it now whether it is there, and what it has, whatever its breaker says; jobs and links that had given it up
+    hear of it, too. If it answers an operator, the breaker is closed; others only look."""
     runtime = runtime_of(request)
     check_cluster(request, name)
-    health = await _asked(runtime, name)
+    closed_before = fleet_control.breaker_is_closed(runtime, name)
+    operator = caller_of(request).steers_all
+    health = await (fleet_control.check_now(runtime, name) if operator else runtime.health.check(name))
+    await asyncio.sleep(0)  # the brain hears of it first
     answered = health.snapshot is not None
+    if operator and answered and not closed_before:
+        await record_action(request, "close breaker", name)
     return Answer({"answered": answered, "reason": health.sentence, "cluster": _details(request, name)})
 
 

@@ -37,8 +37,8 @@ async def events(
 ) -> Response:
     """Server-sent events: each has its number as ``id`` and one JSON object as ``data``. All that was told after
     ``since`` (or the header Last-Event-ID) comes first; with ``snapshot`` how everything is now. Several words are
-    separated by commas. Lines that begin with a colon only say that all is well. A page that cannot send a header comes
-    with a ``ticket``."""
+    separated by commas. An ``id`` without ``data`` says that there is nothing more up to that number; lines that begin
+    with a colon only say that all is well. A page that cannot send a header comes with a ``ticket``."""
     del ticket  # it was used at the door
     wanted = EventFilter.of(
         {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
@@ -53,7 +53,7 @@ async def events(
         raise
     if after is None:
         after = runtime.news.hub.number
-    batches = while_let_in(request, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S))
+    batches = while_let_in(request, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S, say_read=True))
     return EventStream(reader, batches, after, end_when_revoked(request, reader), first)
 
 

@@ -55,6 +55,7 @@ async def fleet(request: Request) -> Response:
             "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
+            "not_ready": runtime.store.trouble or runtime.refusal,
         }
     )
 
@@ -116,7 +117,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     return {"items": items}
 
 
-@router.post("/queue/{what}/{name}/pause", **described(Rule.OPERATE, docs.PAUSE))
+@router.post("/queue/{what}/{name:path}/pause", **described(Rule.OPERATE, docs.PAUSE))
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
@@ -128,7 +129,7 @@ async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     return {what: name, "changed": before != reason}
 
 
-@router.post("/queue/{what}/{name}/resume", **described(Rule.OPERATE, docs.RESUME))
+@router.post("/queue/{what}/{name:path}/resume", **described(Rule.OPERATE, docs.RESUME))
 async def resume(request: Request, what: str, name: str) -> dict[str, Any]:
     """The end of pause."""
     runtime, before = runtime_of(request), _paused(request, what, name)

@@ -347,10 +347,21 @@ async def logs(
         raise ConfigurationError(f"stream is {str(stream)[:100]!r}.", next_step="use stdout or stderr, or give none")
     still = partial(still_let_in, request)
     if item.task.kind == "job":
-        if runtime.record(item_id) is None:  # it ended long ago; its cluster may still have what it printed
-            known = item.cluster is not None and item.attempt > 0
-            return PlainTextResponse(await followed_output.of_old_job(runtime, item) if known else "")
+        record = runtime.record(item_id)
+        # The brain may have gone on to the next one, and nobody has heard of it yet.
+        is_past = record is None or not record.live or (attempt is not None and attempt < record.attempt)
+        past = attempt if attempt is not None and is_past else None
+        if record is None and past is None and item.attempt and not follow:
+            return PlainTextResponse(await followed_output.of_last_attempt(runtime, item))
+        if record is None:  # it ended long ago; its cluster may still have what it printed
+            past = past or item.attempt
+        if past:
+            read = followed_output.of_past_attempt_if_any if follow else followed_output.of_past_attempt
+            return PlainTextResponse(await read(runtime, item, past))
+        if record is None:
+            return PlainTextResponse("")
         if follow:
+            await followed_output.check_it_can_be_followed(runtime, item, attempt)
             return StreamingResponse(followed_output.of_job(runtime, item, still, attempt), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow and not item.done() and attempt in (None, item.attempt):

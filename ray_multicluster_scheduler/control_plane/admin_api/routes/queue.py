@@ -49,7 +49,7 @@ async def owners(request: Request) -> Response:
     return Answer({"owners": [row for name, row in rows.items() if caller.may_see(name)]})
 
 
-@router.get("/owners/{owner}", **described(Rule.SEE, docs.OWNER))
+@router.get("/owners/{owner:path}", **described(Rule.SEE, docs.OWNER))
 async def one_owner(request: Request, owner: str) -> Response:
     """One of them, or one who has had something that is remembered."""
     check_seen(request, owner, f"what {owner} has")
@@ -65,7 +65,7 @@ async def one_owner(request: Request, owner: str) -> Response:
     return Answer(row)
 
 
-@router.put("/owners/{owner}", **described(Rule.ADMINISTER, docs.SET_LIMITS))
+@router.put("/owners/{owner:path}", **described(Rule.ADMINISTER, docs.SET_LIMITS))
 async def set_limits(request: Request, owner: str) -> Response:
     """From now on these limits hold for an owner, also after a restart. They are all that it has: one that is not named
     is as it is by default. What runs goes on, whatever they are."""
@@ -73,7 +73,7 @@ async def set_limits(request: Request, owner: str) -> Response:
     return await _limited(request, owner, limits)
 
 
-@router.delete("/owners/{owner}", **described(Rule.ADMINISTER, docs.RESET_LIMITS))
+@router.delete("/owners/{owner:path}", **described(Rule.ADMINISTER, docs.RESET_LIMITS))
 async def reset_limits(request: Request, owner: str) -> Response:
     """The limits in the settings hold again."""
     return await _limited(request, owner, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -15,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.audit import reco
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
-from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS, is_id
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
@@ -28,14 +29,44 @@ router = APIRouter(prefix="/api/v1", tags=["items"])
 @router.post("/items/{item_id}/retry", **described(Rule.SUBMIT, docs.RETRY))
 async def retry(request: Request, item_id: str) -> Response:
     """Submit what failed or was cancelled once more: ``{"id": "of the new one", "anyway": false}``. It is another item,
-    with the same code, arguments and wishes; ``anyway`` is for one that succeeded. It is its own: no program's end is
-    its end."""
+    with the same code, arguments and wishes; ``anyway`` is for one that succeeded, or was repeated already. Whoever
+    names the new one says that it is to be another; a key that was used before is answered with what it made. It is its
+    own: no program's end is its end."""
     said, runtime, key = await json_of(request), runtime_of(request), key_of(request)
     made = said.get("id")
     if made is not None and not is_id(made):
-        raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step="give 1 to 256 characters, no /")
-    caller = caller_of(request)
-    await own_work.check_steered_by(caller, runtime, item_id)
+        raise ConfigurationError(f"id is {str(made)[:100]!r}.", next_step=f"give {ID_WORDS}")
+    await own_work.check_steered_by(caller_of(request), runtime, item_id)
+    if made is not None or said.get("anyway") is True:
+        return await _repeated(request, item_id, said, made, key)
+    async with runtime.repeating.of(item_id):  # of two who ask at once, the second one sees what the first one got
+        await _check_not_repeated(runtime, item_id, key)
+        return await _repeated(request, item_id, said, None, key)
+
+
+async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | None) -> None:
+    """Raises SchedulerError: the same failure is not run twice by mistake. A ``key`` that is known makes nothing."""
+    again = (await runtime.repetitions(item_id)).get("repeated_by")
+    if not again:
+        return
+    if key is not None and await _is_known(runtime, item_id, key):
+        return
+    newest = await runtime.look(again[-1])
+    raise SchedulerError(
+        f"{item_id} was repeated already, as {again[-1]}, which is {'EXPIRED' if newest is None else newest.state}.",
+        task_id=item_id,
+        next_step='look at that one; or say that this one is to run once more all the same: --anyway, {"anyway": true}',
+    )
+
+
+async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
+    """Was this key used by the owner of the item?"""
+    item = await runtime.look(item_id)
+    return item is not None and await asyncio.to_thread(runtime.store.by_key, item.task.owner, key) is not None
+
+
+async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: str | None, key: str | None) -> Answer:
+    runtime, caller = runtime_of(request), caller_of(request)
     before, objects, state = await _over(runtime, item_id)
     if state is TaskState.SUCCEEDED and said.get("anyway") is not True:
         raise SchedulerError(

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
@@ -89,10 +90,11 @@ async def _waiting(request: Request, item_id: str) -> Item:
     item = await there(request, item_id)
     if item is None or item.done():
         state = EXPIRED if item is None else str(item.state)
+        anyway = " --anyway" if state == TaskState.SUCCEEDED else ""  # else it is refused
         raise SchedulerError(
             f"{item_id} is over: {state}.",
             task_id=item_id,
-            next_step=f"`rmcs task retry {item_id}` (POST /api/v1/items/{{id}}/retry), if it is to run again",
+            next_step=f"`rmcs task retry {item_id}{anyway}` (POST /api/v1/items/{{id}}/retry), if it is to run again",
         )
     return item
 

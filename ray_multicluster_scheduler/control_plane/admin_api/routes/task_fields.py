@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY, RESERVED_IDS
 
 _MOST = 2**53
 _LONGEST_S = 100 * 365 * 86_400.0
@@ -18,6 +18,7 @@ _PRIVATE = frozenset({"runtime_env", "job", "entrypoint", "metadata"})
 _DEEPEST = 32
 KINDS = ("task", "actor", "job", "gang")
 _HERE = frozenset({".", ".."})
+_NO_IDS = _HERE | RESERVED_IDS
 
 
 class _Field(NamedTuple):
@@ -147,10 +148,17 @@ def _one_of(*words: str) -> _Field:
 
 
 _ANY = {"type": "string"}
+ID_WORDS = "1 to 256 characters, no /, neither . nor .., which no address can name, nor all or last, which commands use"
 _ID = _Field(
-    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value and value not in _HERE,
-    "1 to 256 characters, no /, and neither . nor .., which no address can name",
-    {"type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^/]*[^/.][^/]*$|^\.{3,}$"},
+    lambda value: is_text(value) and 0 < len(value) <= 256 and "/" not in value and value not in _NO_IDS,
+    ID_WORDS,
+    {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 256,
+        "pattern": r"^[^/]*[^/.][^/]*$|^\.{3,}$",
+        "not": {"enum": sorted(RESERVED_IDS)},
+    },
 )
 _ANY_TEXT = _Field(lambda value: isinstance(value, str), "text", _ANY)
 _TEXT = _Field(is_text, "text", _ANY)

@@ -19,9 +19,11 @@ MAC = {
     "state": "UP",
     "sentence": "",
     "cordoned": False,
+    "paused": None,
     "items": 1,
     "carrier": "agent",
     "tasks_by": "agent: it has a dashboard, by which an agent is started",
+    "other_control_planes": [],
     "tags": ["macos", "arm64"],
     "prefer": True,
     "weight": 1.2,
@@ -59,8 +61,22 @@ _REASON = {"reason": text("Why, for whoever asks.")}
 FLEET = Described(
     summary="What a client has to know to submit",
     answer=one(
-        thing(version=text(), control_plane=text(), settings=ANYTHING, clusters=many(text()), homes=many(text())),
-        {"version": "0.1.0", "control_plane": "1a2b3c", "settings": {}, "clusters": ["mac"], "homes": ["/home/ann"]},
+        thing(
+            version=text(),
+            control_plane=text(),
+            settings=ANYTHING,
+            clusters=many(text()),
+            homes=many(text()),
+            not_ready=or_null(text("Why it takes nothing new, as in `is draining …`; null: it does.")),
+        ),
+        {
+            "version": "0.1.0",
+            "control_plane": "1a2b3c",
+            "settings": {},
+            "clusters": ["mac"],
+            "homes": ["/home/ann"],
+            "not_ready": None,
+        },
     ),
 )
 CLUSTERS = Described(summary="All clusters", answer=one(thing(clusters=many(named("Cluster"))), {"clusters": [MAC]}))

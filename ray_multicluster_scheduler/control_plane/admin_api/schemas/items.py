@@ -252,7 +252,7 @@ RETRY = Described(
         thing(
             maybe={
                 "id": text("Of the new item; made if there is none.", minLength=1, maxLength=256),
-                "anyway": flag("Also one that succeeded."),
+                "anyway": flag("Also one that succeeded, or was repeated already."),
             }
         ),
         {"again": {"id": f"{ID}-again", "anyway": True}},

@@ -46,6 +46,7 @@ QUEUE = Described(
             states=by_name(whole()),
             kinds=by_name(whole()),
             owners=by_name(whole()),
+            on_clusters=by_name(whole(), "How many wait no more: DISPATCHING, RUNNING and LOST, where there are any."),
             lanes=many(
                 thing(queue=text("task or job"), cluster=or_null(text("Preferred; null: any.")), waiting=whole()),
                 "Of everybody, as the brain has them; empty where only one owner is asked for.",
@@ -75,6 +76,7 @@ QUEUE = Described(
             "states": {"QUEUED": 1},
             "kinds": {"job": 1},
             "owners": {"ann": 1},
+            "on_clusters": {"RUNNING": 2},
             "lanes": [{"queue": "job", "cluster": None, "waiting": 1}],
             "waiting": [
                 {

@@ -87,6 +87,14 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
  ORDER BY number
  LIMIT :limit
 
+-- name: sent_since
+-- CROSS: first the few that ended lately, by their index, and then their steps; never all steps.
+SELECT items.id, steps.cluster, max(steps.at)
+  FROM items CROSS JOIN steps ON steps.item = items.number
+ WHERE items.finished_at IS NOT NULL AND items.finished_at >= ?1 AND NOT items.owed
+   AND steps.state = 'DISPATCHING' AND steps.attempt = 1 AND steps.at >= ?1 AND steps.cluster IS NOT NULL
+ GROUP BY items.kind, CASE items.kind WHEN 'gang' THEN items.number END, steps.cluster
+
 -- name: first_run
 SELECT min(submitted_at)
   FROM items

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib.util
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from typing import Any, NoReturn
 
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, check_answer, check_port
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Voice:
@@ -35,6 +39,7 @@ class Voice:
 
 def main() -> NoReturn:
     """Never waits for Ray when it ends: that could take half a minute."""
+    _end_with_our_parent()
     voice = Voice()
     order = o.Order.from_line(sys.stdin.buffer.readline())
     ears = Ears()
@@ -51,11 +56,18 @@ def main() -> NoReturn:
             raise Problem(o.NO_RAY, f"{sys.executable} cannot import what Ray Client needs: {error}") from error
         voice.say(o.PHASE, phase=f"connect to {order.head}")
         cluster.connect(order)
-        voice.say(o.PHASE, phase="start the gateway" if order.join else "find the gateway")
+        voice.say(o.PHASE, phase="start the gateway" if order.join else "find the gateway", makes=bool(order.join))
         asyncio.run(_serve(order, voice, ears))
     except Problem as problem:
         voice.fail(problem)
     os._exit(0)
+
+
+def _end_with_our_parent() -> None:
+    """Its end closes our standard input, too, but a process that was stopped does not hear that. Linux ends even one
+    that is stopped; elsewhere it stays until somebody lets it go on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Ears:

@@ -14,19 +14,23 @@ from ray.experimental.internal_kv import _internal_kv_exists, _internal_kv_put
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, from_connecting
+from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
 
 GATEWAY_NAMESPACE = "rmcs-gateways"
 """Apart from the actors of users, which are called as they please."""
 _CONCURRENT_CALLS = 8
 _NOT_FOUND = "Failed to look up actor"
+ON_THE_HEAD = {"node:__internal_head__": 0.001}
+"""As an agent that is a job is: the loss of another node must not take along what runs on the rest of them."""
 
 
 class Gone(Exception):
-    """The cluster answers, and has no such gateway. ``session``: that of the cluster which says so."""
+    """The cluster answers, and has no such gateway. ``session``: that of the cluster which says so; ``cause``: what it
+    keeps of how the gateway died, "" if nothing."""
 
-    def __init__(self, session: str, why: str = "") -> None:
-        super().__init__(why)
-        self.session, self.why = session, why
+    def __init__(self, session: str, cause: str = "") -> None:
+        super().__init__(cause)
+        self.session, self.cause = session, cause
 
 
 def connect(order: o.Order) -> None:
@@ -67,7 +71,7 @@ class Gateway:
         """The actor is made; whether it starts, its first call tells."""
         from ray_multicluster_scheduler.scheduler.connection.gateway.host import GatewayHost  # noqa: PLC0415 - not for find
 
-        actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(GatewayHost)
+        actor = ray.remote(num_cpus=0, resources=ON_THE_HEAD, max_restarts=0, max_task_retries=0)(GatewayHost)
         self._actor = actor.options(
             name=self._order.agent,
             namespace=GATEWAY_NAMESPACE,
@@ -80,6 +84,18 @@ class Gateway:
         future = getattr(self._actor, method).remote(*args).future()
         async with asyncio.timeout(patience_s or self._order.patience_s):
             return await asyncio.wrap_future(future)
+
+    async def how_it_died(self, cause: str) -> str | None:
+        """Of one that is gone: the sentence by which it is known that its process has ended; None if it is not known.
+        ``cause`` is what the cluster keeps of it. Only who has called it before can ask Ray itself."""
+        death = known_death(cause)
+        if death is not None or self._actor is None:
+            return death
+        try:
+            await self.call("close", "")
+        except Exception as error:  # noqa: BLE001 - what does not tell of its death leaves that unknown
+            return known_death(error)
+        return None
 
     def obey(self, what: dict[str, Any]) -> bool | None:
         """Carry out an order; runs on a thread of its own. Raises whatever Ray raises."""
@@ -94,22 +110,35 @@ class Gateway:
 
     async def _confirm_gone(self) -> None:
         """To look up a name fails in the same words when the cluster's store does not answer. A list does not."""
-        look = ray.remote(num_cpus=0, max_retries=0)(_look_task()).remote(GATEWAY_NAMESPACE)
+        look = ray.remote(num_cpus=0, max_retries=0)(_look_task()).remote(GATEWAY_NAMESPACE, self._order.agent)
         async with asyncio.timeout(2 * self._order.patience_s):
-            session, names = await asyncio.wrap_future(look.future())
+            session, names, cause = await asyncio.wrap_future(look.future())
         if self._order.agent not in names:
-            raise Gone(session)
+            raise Gone(session, cause)
 
 
-def _look_task() -> Callable[[str], tuple[str, list[str]]]:
+def _look_task() -> Callable[[str, str], tuple[str, list[str], str]]:
     """A function inside a function is pickled by value: our package need not be where it runs."""
 
-    def look(namespace: str) -> tuple[str, list[str]]:
-        """The session, and who is in that namespace."""
+    def look(namespace: str, agent: str) -> tuple[str, list[str], str]:
+        """The session, who is in that namespace, and what is kept of how this one died."""
         import ray  # noqa: PLC0415 - over there
         from ray.util import list_named_actors  # noqa: PLC0415 - over there
 
         session = ray._private.worker.global_worker.node.session_name
-        return session, [one["name"] for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
+        names = [one["name"] for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
+        return session, names, "" if agent in names else cause_of_death(agent)
+
+    def cause_of_death(agent: str) -> str:
+        """The GCS keeps those that are dead. How it is asked is Ray's own matter, and may change: then it is not known,
+        and the lease decides."""
+        try:
+            from ray._private.state import actors  # noqa: PLC0415 - over there
+
+            dead = [one for one in actors().values() if one.get("Name") == agent and one.get("State") == "DEAD"]
+            return dead[0]["DeathCause"].actor_died_error_context.error_message if len(dead) == 1 else ""
+        except Exception as error:  # noqa: BLE001 - that it is gone is known all the same
+            print(f"how the gateway {agent} died is not told: {type(error).__name__}: {error}")
+            return ""
 
     return look

@@ -10,10 +10,10 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # nosec B105 # the name of a variable
 BEAT_S = 1.0
 
 # What it says: {"event": one of these, …}
-PHASE = "phase"  # {phase}: what it is about to do
+PHASE = "phase"  # {phase, makes}: what it is about to do; makes: from now on there may be a gateway
 READY = "ready"  # {session}: the gateway is there, and a connection to it is open
 BEAT = "beat"  # {}: it lives, and its loop turns
-GONE = "gone"  # {session, why}: the cluster answers, and has no such gateway
+GONE = "gone"  # {session, why, dead}: the cluster answers, and has no such gateway; dead: its process has ended
 FAILED = "failed"  # {code, sentence}: then it ends
 ANSWER = "answer"  # {id, answer, problem}: to an order; a problem is a sentence, or null
 

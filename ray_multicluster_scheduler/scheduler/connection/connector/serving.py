@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
-from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem
+from ray_multicluster_scheduler.scheduler.connection.connector.checks import Problem, in_one_line
 from ray_multicluster_scheduler.scheduler.connection.connector.cluster import Gateway, Gone
+from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
 from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel
 
 _REOPEN_S, _START_S = 0.2, 60.0
@@ -25,6 +26,8 @@ class Serving:
         self._beating: asyncio.Task[None] | None = None
         self._why = ""
         """What is known of why the agent has ended."""
+        self._dead = False
+        """It said so itself, or its node did."""
 
     async def run(self) -> None:
         """Raises Problem."""
@@ -38,13 +41,16 @@ class Serving:
                 await asyncio.sleep(_REOPEN_S)
                 await self._gateway.find()
         except Gone as gone:
-            self._say(o.GONE, session=gone.session, why=self._why)
+            if not self._dead:
+                death = await self._gateway.how_it_died(gone.cause)
+                self._why, self._dead = death or self._why, death is not None
+            self._say(o.GONE, session=gone.session, why=self._why, dead=self._dead)
         except TimeoutError as error:
             raise Problem(o.BROKEN, "the cluster did not answer whether the gateway is there") from error
         except Problem:
             raise
         except Exception as error:
-            sentence = f"the gateway cannot be reached: {type(error).__name__}: {_first_line(error)}"
+            sentence = f"the gateway cannot be reached: {type(error).__name__}: {in_one_line(error)}"
             raise Problem(o.BROKEN, sentence) from error
         finally:
             if self._beating is not None:
@@ -62,13 +68,15 @@ class Serving:
                 self._say(o.READY, session=opened["session"])
                 self._beating = asyncio.create_task(self._beat())
             await tunnel.carry()
-            self._why = await tunnel.close() or ""
+            ended = await tunnel.close()
+            self._why, self._dead = ended or "", ended is not None
         except TimeoutError as error:
             raise Problem(o.BROKEN, f"the gateway did not answer within {self._order.patience_s:g} s") from error
         except ConnectionRefusedError as error:
             raise Problem(o.BROKEN, "the control plane's port for agents is closed") from error
         except Exception as error:  # noqa: BLE001 - whatever Ray raises, whether the actor lives decides
-            self._why = self._why or _first_line(error)
+            death = known_death(error)
+            self._why, self._dead = death or self._why or in_one_line(error), self._dead or death is not None
 
     async def _beat(self) -> None:
         while True:
@@ -80,9 +88,5 @@ class Serving:
         try:
             answer = await asyncio.to_thread(self._gateway.obey, what)
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
-            problem = f"{type(error).__name__}: {_first_line(error)}"
+            problem = f"{type(error).__name__}: {in_one_line(error)}"
         self._say(o.ANSWER, id=what["id"], answer=answer, problem=problem)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import Any, Protocol
 
-from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize
+from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize, Gathering
 
 
 class Calls(Protocol):
@@ -22,6 +22,7 @@ class Tunnel:
     def __init__(self, gateway: Calls, listener: tuple[str, int], wait_s: float) -> None:
         self._gateway, self._listener, self._wait_s = gateway, listener, wait_s
         self._name = secrets.token_hex(8)
+        self._gathering = Gathering()
 
     async def open(self, patience_s: float | None = None) -> dict[str, Any]:
         """What the gateway says of itself. Raises OSError (nobody listens at our port), and what calls raise."""
@@ -60,6 +61,7 @@ class Tunnel:
                     size.took(len(data), time.monotonic() - began)
                 self._writer.write(data)
                 await self._writer.drain()
+                await self._pause("here", len(data))
 
     async def _there(self) -> None:
         size = ChunkSize()
@@ -68,3 +70,9 @@ class Tunnel:
             if not await self._gateway.call("push", self._name, data):
                 return
             size.took(len(data), time.monotonic() - began)
+            await self._pause("there", len(data))
+
+    async def _pause(self, way: str, size: int) -> None:
+        pause_s = self._gathering.pause_after(way, size, time.monotonic())
+        if pause_s:
+            await asyncio.sleep(pause_s)

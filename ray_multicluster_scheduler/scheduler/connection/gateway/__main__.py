@@ -10,6 +10,8 @@ from typing import NoReturn
 
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
 
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""By which Ray tells the program of a job what environment its workers have."""
 _SWITCH_INTERVAL_S = 0.0005
 """Ray's threads and the event loop wait for each other often; at Python's default, up to 5 ms each time."""
 
@@ -20,6 +22,7 @@ def main() -> NoReturn:
     if sys.version_info < m.OLDEST_PYTHON:
         _end(6, f"{m.OLD_PYTHON} {sys.executable} is Python {sys.version.split()[0]}")
     text = os.environ.pop(m.JOIN_VARIABLE, None)
+    _keep_to_ourselves(m.JOIN_VARIABLE)
     if text is None:
         _end(2, f"{m.REFUSED} {m.JOIN_VARIABLE} is not set: this program is started by a control plane only.")
     try:
@@ -46,6 +49,13 @@ def main() -> NoReturn:
     except dial.Rejected as error:
         _end(5, f"{m.REFUSED} {error}")
     _end(1, "rmcs agent: ended")
+
+
+def _keep_to_ourselves(variable: str) -> None:
+    """What runs in a job has the job's variables, too. What its agent was told is not for them."""
+    config = json.loads(os.environ.get(_JOB_CONFIG, "{}"))
+    if (config.get("runtime_env") or {}).get("env_vars", {}).pop(variable, None) is not None:
+        os.environ[_JOB_CONFIG] = json.dumps(config)
 
 
 def _end(code: int, sentence: str) -> NoReturn:

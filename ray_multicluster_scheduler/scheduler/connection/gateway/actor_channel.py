@@ -11,8 +11,9 @@ from collections import OrderedDict
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, Running, WorkerChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, WorkerChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key
+from ray_multicluster_scheduler.scheduler.connection.gateway.running import Running
 
 LEAVING, CANCEL = "leaving", "cancel"
 _BUSY_TICK_S, _IDLE_TICK_S = 0.02, 0.5
@@ -62,8 +63,7 @@ class ActorChannel(WorkerChannel):
         except OSError:
             self._shut()
             with self._lock:
-                parts, running.unsent, running.unsent_chars = running.unsent, [], 0
-            return [(stream, "".join(texts)) for stream, texts in parts]
+                return running.rest()
         return []
 
     def leaving(self, running: Running) -> None:

@@ -19,11 +19,11 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameReader, FrameWriter, Message
 from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.running import Running, joined
 
 LEASE = "lease"
 REPORT_AFTER_S = 0.03
@@ -33,7 +33,6 @@ _CONNECT_TIMEOUT_S = 5.0
 _LINE_PATIENCE_S = 2.0
 _RECONNECT_PAUSE_S = 1.0
 _EXIT_LEASE_OVER = 75
-MAX_UNSENT_CHARS = 1_000_000
 _ASK_AGAIN_AFTER = 0.1
 """Of the lease: so often is it renewed while the line is open."""
 
@@ -49,28 +48,6 @@ class Line(NamedTuple):
     port: int
     secret: str
     lease_s: float
-
-
-@dataclass(slots=True)
-class Running:
-    """The call in progress, as far as the background thread needs to know."""
-
-    task_id: str
-    attempt: int
-    node_id: str
-    started_at: float
-    began: float
-    reported: bool = False
-    chunks: int = 0
-    dropped: int = 0
-    unsent: list[tuple[str, list[str]]] = field(default_factory=list)
-    unsent_chars: int = 0
-    member: int | None = None
-
-    def start(self) -> dict[str, Any]:
-        """What is told of its start."""
-        told = {"id": self.task_id, "attempt": self.attempt, "at": self.started_at, "node": self.node_id}
-        return told if self.member is None else {**told, "member": self.member}
 
 
 class WorkerChannel:
@@ -118,20 +95,12 @@ class WorkerChannel:
         with self._lock:
             self._running = None
             self._last_activity = time.monotonic()
-            rest, running.unsent = running.unsent, []
-        return _joined(rest)
+            return running.rest()
 
     def write(self, running: Running, stream: str, text: str) -> None:
         """Output of user code. Never blocks: what nobody takes is counted and dropped, newest first."""
         with self._lock:
-            if running.unsent_chars + len(text) > MAX_UNSENT_CHARS:
-                running.dropped += len(text)
-                return
-            if running.unsent and running.unsent[-1][0] == stream:
-                running.unsent[-1][1].append(text)
-            else:
-                running.unsent.append((stream, [text]))
-            running.unsent_chars += len(text)
+            running.write(stream, text)
 
     def _tell_start(self, running: Running) -> None:
         """Without a line it is told later, when there is one: nothing depends on it but what people see."""
@@ -297,17 +266,14 @@ class WorkerChannel:
         """What was written since last time. Raises OSError, and then nothing is lost."""
         with self._sending:
             with self._lock:
-                parts, running.unsent, running.unsent_chars = running.unsent, [], 0
-                running.chunks += bool(parts)
+                parts = running.take(time.monotonic())
             if not parts:
                 return
             try:
-                self._send_now("output", {"id": running.task_id, "attempt": running.attempt, "parts": _joined(parts)})
+                self._send_now("output", {"id": running.task_id, "attempt": running.attempt, "parts": joined(parts)})
             except OSError:
                 with self._lock:
-                    running.unsent = parts + running.unsent
-                    running.unsent_chars += sum(len(text) for _, texts in parts for text in texts)
-                    running.chunks -= 1
+                    running.put_back(parts)
                 raise
 
     def _listen(self) -> None:
@@ -360,11 +326,6 @@ def _readable(connection: socket.socket, seconds: float) -> bool:
     waiter = select.poll()
     waiter.register(connection, select.POLLIN)
     return bool(waiter.poll(seconds * 1000))
-
-
-def _joined(parts: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:
-    """print() writes word by word; send what belongs together as one piece."""
-    return [(stream, "".join(texts)) for stream, texts in parts]
 
 
 _channel: WorkerChannel | None = None

@@ -52,7 +52,7 @@ class Join:
     first_join_s: float = FIRST_JOIN_S
     opener: Callable[[], Awaitable[Streams]] | None = None
     listen: dict[str, Any] | None = None
-    """The port at which to listen (0: any free one), and the identity that both ends show."""
+    """The port at which to listen (0: any free one), and the certificate of whoever may dial."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Join:
@@ -100,10 +100,11 @@ async def _try(join: Join, host: str, port: int, who: dict[str, Any], secret: st
     if join.opener is not None:
         reader, writer = await join.opener()  # until the caller's patience ends
     else:
-        opening = asyncio.open_connection(host, port, ssl=_tls(join.certificate))
-        reader, writer = await asyncio.wait_for(opening, _CONNECT_TIMEOUT_S)
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=_tls(join.certificate))
     try:
-        return await asyncio.wait_for(_handshake(join, reader, writer, who, secret), _HANDSHAKE_TIMEOUT_S)
+        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            return await _handshake(join, reader, writer, who, secret)
     except BaseException:
         writer.close()
         raise
@@ -147,9 +148,13 @@ async def _handshake(
     writer.write(outbox.take())
     answer = await _next(reader, frames, inbox)
     if answer.kind == m.REJECT:
-        raise Rejected(str(answer.head.get("sentence")))
+        sentence = str(answer.head.get("sentence"))
+        known = writer.get_extra_info("ssl_object") is not None  # over TLS it is our control plane and nobody else
+        if known or m.proof_is_right(answer.head.get("proof"), key, "reject", nonce):
+            raise Rejected(sentence)
+        raise ConnectionRefusedError(f"somebody who does not prove to be our control plane says: {sentence}")
     if answer.kind != m.WELCOME or not m.proof_is_right(answer.head.get("proof"), key, "control-plane", nonce):
-        raise Rejected("the other side could not prove that it is our control plane")
+        raise ConnectionRefusedError("somebody answers who does not prove to be our control plane")
     frames.allow_large_messages()
     return Connection(reader, writer, frames, answer.head, inbox, asked_at)
 

@@ -83,6 +83,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from typing import NamedTuple
 
 CHALLENGE, HELLO, WELCOME, REJECT = "challenge", "hello", "welcome", "reject"
 CALLS, CANCEL, START, RECALL, ACK, RESUME, PROBE, CLOSE = (
@@ -125,17 +127,31 @@ DIAL_FAILED, LISTEN_FAILED, NO_RAY, REFUSED, OLD_PYTHON = (
     "RMCS-AGENT-OLD-PYTHON",
 )
 """Words an agent that gives up prints first, so that its log can be told from any other."""
+TAKEN = "TAKEN"
+"""Behind LISTEN_FAILED: somebody else has the port, maybe not for long."""
 LISTENS = "RMCS-AGENT-LISTENS"
-"""Printed by an agent that is to be dialled, with its host and port behind it."""
+"""Printed by an agent that is to be dialled, with its host and port behind it, and how its certificate is known."""
+_LISTENS_LINE = re.compile(rf"{LISTENS} (\S+):(\d+) sha256:([0-9a-f]{{64}})")
 
 
-def listens_at(log: str) -> tuple[str, int] | None:
+class Listens(NamedTuple):
+    """Where an agent listens, and the fingerprint of the certificate that it shows there."""
+
+    host: str
+    port: int
+    fingerprint: str
+
+
+def listens_line(host: str, port: int, fingerprint: str) -> str:
+    return f"{LISTENS} {host}:{port} sha256:{fingerprint}"
+
+
+def listens_at(log: str) -> Listens | None:
     """Where an agent listens, as the log of its job says; None as long as it does not."""
     for line in log.splitlines():
-        word, _, rest = line.strip().partition(" ")
-        host, _, port = rest.rpartition(":")
-        if word == LISTENS and host and port.isdecimal():
-            return host, int(port)
+        found = _LISTENS_LINE.fullmatch(line.strip())
+        if found is not None:
+            return Listens(found[1], int(found[2]), found[3])
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import GangDescription, Rejection, Resources, TaskDescription
-from ray_multicluster_scheduler.common.model.resources import describe, fits
+from ray_multicluster_scheduler.common.model.resources import describe, fits, minus
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.packing import never_fits
 from ray_multicluster_scheduler.scheduler.policy.reasons import TOO_BIG
@@ -42,7 +42,7 @@ class SizeFilter:
         whole = task.entrypoint_resources
         if not any(fits(whole, size) for size in known):
             return Rejection(TOO_BIG, _more_than_a_node("its entrypoint", whole, sizes), permanent=True)
-        if fits(need, cluster.total) or self._may_grow(need, cluster):
+        if fits(need, cluster.total) or self._may_grow(minus(need, whole), cluster):
             return None
         sentence = f"it asks for {describe(need)}, more than all its nodes together can ever have"
         return Rejection(TOO_BIG, sentence, permanent=True)
@@ -65,10 +65,11 @@ class SizeFilter:
         sentence = f"its {gang.describe()} never fit together on what it has ({number}, in all {describe(has)})"
         return Rejection(TOO_BIG, sentence, permanent=True)
 
-    def _may_grow(self, need: Resources, cluster: ClusterView) -> bool:
-        """May there be as many more nodes as a job wants, each with something of all that it needs?"""
+    def _may_grow(self, rest: Resources, cluster: ClusterView) -> bool:
+        """May there be as many more nodes as a job wants, each with something of all that it needs beside its
+        entrypoint?"""
         largest = cluster.metadata.max_node or {}
-        return cluster.metadata.autoscaling and all(largest.get(name) for name in need)
+        return cluster.metadata.autoscaling and all(largest.get(name) for name, amount in rest.items() if amount)
 
 
 def _more_than_a_node(what: str, need: Resources, sizes: list[Resources]) -> str:

@@ -1,0 +1,67 @@
+"""Clusters that are at another address than when the service ran last, with jobs that are not over there.
+
+A job is asked for at its cluster's dashboard. One that is not known there is taken for dead, since its cluster was
+restarted; but if somebody has edited the address meanwhile, another cluster may answer, while the job runs on. So the
+person who starts the service says which of both it is. Agents need no such word: they dial, and have a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.store import Change, Store
+from ray_multicluster_scheduler.control_plane.store.records import Wanted
+from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE
+
+_DASHBOARD = "dashboard:"
+_NAMED = 5
+
+
+def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collection[str] = ()) -> None:
+    """Raises ConfigurationError for jobs that are not over, at another address than their cluster has now, unless it is
+    said to have ``moved``; and for one that is said so and is not there."""
+    clusters, known = list(clusters), _known(store)
+    unknown = [name for name in moved if name not in {one.name for one in clusters}]
+    if unknown:
+        raise ConfigurationError(
+            f"There is no cluster {unknown[0]!r} that could have moved.",
+            next_step=f"use one of: {', '.join(one.name for one in clusters)}",
+        )
+    for one in clusters:
+        before = known.get(one.name)
+        if one.name in moved or before in (None, one.dashboard or ""):
+            continue
+        jobs = [item.new.id for item in store.items(Wanted(tuple(LIVE), "job", cluster=one.name, limit=1000)).items]
+        if jobs:
+            raise _not_over(one, before or "", jobs)
+
+
+def note_places(store: Store, clusters: Iterable[ClusterConfig]) -> None:
+    """From now on jobs are sent there; durable when it returns."""
+    known = _known(store)
+    now = {one.name: one.dashboard or "" for one in clusters}
+    new: dict[str, bytes | None] = {
+        f"{_DASHBOARD}{name}": where.encode() for name, where in now.items() if known.get(name) != where
+    }
+    if new:
+        store.write(Change(settings=new)).result()
+
+
+def _known(store: Store) -> dict[str, str]:
+    found = store.settings(_DASHBOARD).items()
+    return {key.removeprefix(_DASHBOARD): where.decode() for key, where in found}
+
+
+def _not_over(cluster: ClusterConfig, before: str, jobs: list[str]) -> ConfigurationError:
+    told = f"{', '.join(jobs[:_NAMED])}{f' and {len(jobs) - _NAMED} more' if jobs[_NAMED:] else ''}"
+    are, them, they = ("is", "it", "it") if len(jobs) == 1 else ("are", "them", "they")
+    return ConfigurationError(
+        f"The dashboard of cluster {cluster.name!r} was {before or 'not configured'} when the service ran last, and is "
+        f"{cluster.dashboard or 'not configured'} now, but {told} {are} not over there. Another cluster would not know "
+        f"{them}, and {they} might run twice.",
+        cluster=cluster.name,
+        next_step=f"put the old address back until {they} {are} over; or, if it is the same cluster at another "
+        f"address, or nothing runs at the old one any more, `rmcs up --moved {cluster.name}`",
+    )

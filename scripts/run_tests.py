@@ -1,0 +1,84 @@
+"""All tests but the slow ones: those without Ray, then those on real clusters, several at a time.
+
+    python scripts/run_tests.py [what pytest takes]
+
+Ten thousand tests that start processes, cut lines and kill clusters share the cores of one machine with whatever else
+runs there. A few that fail are run once more, alone, when everything else is over. Those that fail again have failed.
+Those that pass only then are named at the end: each of them is a race in a test or in the product, to be mended. If
+more than a few fail, nothing is run again. (docs/decisions/0019-a-second-look-at-a-failed-test.md)
+
+Ends with 0, 1 if something failed, or the code of a pytest that could not do its work.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = (
+    ("tests/unit", "-n", "3", "--dist", "loadfile"),
+    ("tests", "--ignore=tests/unit", "-n", "2", "--dist", "loadfile", "--durations=25"),
+)
+A_FEW = 3
+FAILED, INTERRUPTED, NO_TESTS = 1, 2, 5
+CTRL_C = 130
+
+
+def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str]] = PARTS) -> int:
+    with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
+        for part in parts:
+            code = run([*part, *options], root, cache)
+            if code == NO_TESTS and options:  # right for one half when the options choose tests of the other
+                continue
+            if code not in {0, FAILED}:
+                return CTRL_C if code == INTERRUPTED else code
+        failed = failures(Path(cache))
+        return second_look(failed, options, root) if failed else 0
+
+
+def second_look(failed: Sequence[str], options: Sequence[str], root: Path) -> int:
+    """Run them alone, one after another; 0 if all of them pass then."""
+    if len(failed) > A_FEW:
+        print(f"\n{len(failed)} tests failed: too many for chance, so none of them is run again.", flush=True)
+        return FAILED
+    print(f"\n{tests(len(failed))} failed; once more, alone:", *failed, sep="\n  ", flush=True)
+    with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
+        code = run([*failed, *options], root, cache)
+        again = failures(Path(cache))
+    if code == 0:
+        print(
+            f"\nUNSTABLE: {tests(len(failed))} failed beside others and passed alone:", *failed, sep="\n  ", flush=True
+        )
+        return 0
+    print(f"\nFAILED again, alone: {' '.join(again) or 'pytest itself'}", flush=True)
+    return CTRL_C if code == INTERRUPTED else FAILED
+
+
+def run(words: Sequence[str], root: Path, cache: str) -> int:
+    """pytest's own exit code. What failed is remembered in ``cache``, and nothing from earlier runs is in there."""
+    command = [sys.executable, "-m", "pytest", *words, "-o", f"cache_dir={cache}"]
+    with subprocess.Popen(command, cwd=root) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # pytest has heard it, too, and stops the clusters that its tests have started
+
+
+def failures(cache: Path) -> list[str]:
+    """The ids of tests that failed, and of files that could not be read."""
+    found = cache / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(found.read_text())) if found.exists() else []
+
+
+def tests(number: int) -> str:
+    return "1 test" if number == 1 else f"{number} tests"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

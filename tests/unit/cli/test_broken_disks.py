@@ -1,0 +1,128 @@
+"""A disk that is full or cannot be written is one sentence; in processes of their own, as a shell has them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Rmcs
+from tests.unit.service.http_service import HttpService
+
+ROOT = Path(__file__).resolve().parents[3]
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+RMCS = f"{sys.executable} -m ray_multicluster_scheduler"
+
+
+def shell(line: str) -> tuple[int, list[str]]:
+    """Its exit code, and the lines that it wrote to stderr."""
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr.splitlines()
+
+
+@FULL
+@pytest.mark.parametrize("words", ["status", "task list -o json", "version", "explain NO_CAPACITY"])
+def test_output_to_a_full_disk(service: HttpService, words: str) -> None:
+    assert shell(f"{RMCS} {words} > /dev/full") == (
+        1,
+        [
+            "rmcs: error: The output cannot be written: No space left on device.",
+            "What to do: make room there, or have it written elsewhere",
+        ],
+    )
+
+
+@pytest.mark.parametrize("words", ["status", "task list -o json", "version"])
+def test_output_that_is_closed(service: HttpService, words: str) -> None:
+    assert shell(f"{RMCS} {words} >&-") == (0, [])
+
+
+@FULL
+def test_an_order_is_done_wherever_its_words_go(service: HttpService) -> None:
+    """Whoever orders it again because of the exit code has it twice."""
+    for at, where in enumerate([">&-", "2>&-", "2>/dev/full"]):
+        code, _ = shell(f"{RMCS} job submit --no-wait --submission-id j{at} -- true {where}")
+        assert (code, service.get(f"/api/v1/items/j{at}")["kind"]) == (0, "job")
+
+
+@FULL
+def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService) -> None:
+    assert shell(f"{RMCS} task show nothing-such 2>/dev/full") == (102, [])
+
+
+def test_without_stderr_nothing_of_it_gets_into_the_data(service: HttpService) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{RMCS} task show nothing-such 2>&-"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (102, "")
+
+
+def test_a_state_folder_on_a_full_disk(tmp_path: Path) -> None:
+    config = tmp_path / "clusters.yaml"
+    config.write_text("clusters: [{name: mac, dashboard: 'http://127.0.0.1:9'}]\n")
+    state = tmp_path / "state"
+    # No file may become longer than nothing: writing fails where it would on a full disk.
+    code, said = shell(f"ulimit -f 0; exec {RMCS} up --config {config} --state {state} --port 0")
+    assert code == 2
+    assert said[-2:] == [
+        f"rmcs: error: The state folder {state} cannot be used: File too large.",
+        "What to do: give another one with --state or RMCS_HOME",
+    ]
+    assert not any("Traceback" in line for line in said)
+
+
+def test_a_local_fleet_where_no_folder_can_be_made(tmp_path: Path, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "file" / "rmcs"))
+    monkeypatch.setenv("RMCS_RAY_PYTHON", sys.executable)
+    done = rmcs("fleet", "up")
+    assert done.code == 2
+    assert "rmcs: error: The folder " in done.err
+    assert "cannot be made: Not a directory.\nWhat to do: set RMCS_HOME to a folder that you can write to." in done.err
+
+
+def test_a_local_fleet_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / "rmcs"))
+    monkeypatch.setenv("RMCS_RAY_PYTHON", sys.executable)
+    code, said = shell(f"ulimit -f 0; exec {RMCS} fleet up -n 1")
+    assert code == 1
+    assert said[1] == "rmcs: error: No folder for temporary files can be written; /tmp: File too large."
+    assert said[2].startswith("What to do: make room there, or set TMPDIR to a folder ")
+
+
+def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "rmcs"
+    monkeypatch.setenv("RMCS_HOME", str(home))
+    monkeypatch.setenv("RMCS_RAY_PYTHON", sys.executable)
+    # Where temporary files are there is room: only the process that holds the fleet finds that there is none at home.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, tempfile\n"
+        "if sys.orig_argv[-1].endswith('.local_fleet.daemon'):\n"
+        "    import resource\n"
+        "    tempfile.gettempdir()\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
+    code, said = shell(f"exec {RMCS} fleet up -n 1")
+    assert code == 1
+    assert said[1].startswith("rmcs: error: The files of the local fleet cannot be written: File too large: /")
+    assert "/fleet.json" in said[1]
+    assert said[2].startswith("What to do: make room there, or have them elsewhere: RMCS_HOME ")
+
+
+@pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
+def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: Path, option: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("old " * 10_000)
+    file.chmod(0o640)
+    ask = f"{RMCS} simulate --nodes 'mac=1x{{CPU: 2}}' --synthetic 'items=2000 over=1h' {option} {file} --force"
+    code, said = shell(f"ulimit -f 8; {ask}")
+    assert code == 2, said
+    assert "cannot be written: File too large" in " ".join(said)
+    assert file.read_text() == "old " * 10_000
+    assert [one.name for one in tmp_path.iterdir()] == ["file"], "half of the new one is not left"
+    assert shell(ask)[0] == 0
+    assert not file.read_text().startswith("old old")
+    assert file.stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,53 @@
+"""Everything that is drawn for people has a picture, and each picture is of something that is still drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli import test_golden, test_golden_clusters, test_golden_sessions
+from tests.unit.cli.commands import all_commands
+from tests.unit.cli.golden import GOLDEN, Picture, frames
+
+DRAWN: dict[str, Picture] = {
+    **test_golden.PICTURES,
+    **test_golden_clusters.PICTURES,
+    **test_golden_sessions.PICTURES,
+}
+SCREENS = ("top-clusters", "top-queue", "top-running", "top-filter", "top-nodes")
+"""Of `rmcs top`: tests/unit/cli/test_top.py."""
+WITHOUT = {
+    "task logs": "what an item printed, as it is",
+    "job logs": "what a job printed, as it is",
+    "job submit": "what a job prints, between two lines of words",
+    "token create": "a secret, and a line of words",
+    "trace": "the name of a file",
+    "debug-dump": "the name of a file",
+    "up": "a log, until it is stopped",
+    "down": "a line of words",
+    "fleet up": "words while it starts, then what `rmcs fleet status` shows",
+    "fleet down": "a line of words",
+    "demo": "a story that takes minutes on real clusters",
+}
+"""What has no picture, and what it prints instead."""
+
+
+def test_every_command_has_a_picture() -> None:
+    """Whoever adds one adds a picture, or says above why there is none."""
+    seen = {command for one in DRAWN.values() for command in one.commands}
+    seen |= {command for some in test_golden_sessions.SESSIONS.values() for command in some}
+    assert sorted(seen & set(WITHOUT)) == []
+    assert sorted({*seen, *WITHOUT, "top"}) == sorted(all_commands())
+
+
+def test_no_picture_is_left_over() -> None:
+    files = {name if width == DRAWN[name].widths[0] else f"{name}-{width}" for name, width in frames(DRAWN)}
+    assert sorted([*files, *SCREENS, *test_golden_sessions.SESSIONS]) == sorted(one.stem for one in GOLDEN.iterdir())
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.iterdir()), ids=lambda one: str(one.stem))
+def test_nothing_of_the_machine_that_drew_it_is_in_it(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert "/tmp/" not in text
+    assert "pytest" not in text

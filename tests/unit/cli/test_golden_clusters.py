@@ -1,0 +1,163 @@
+"""How clusters, whoever may use them, and what is wrong with them look at the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Group
+
+from ray_multicluster_scheduler.cli.apply import applied_lines
+from ray_multicluster_scheduler.cli.clusters import check_words, cluster_picture, clusters_picture
+from ray_multicluster_scheduler.cli.doctor import doctor_picture
+from ray_multicluster_scheduler.cli.doctor_findings import doubtful, well, wrong
+from ray_multicluster_scheduler.cli.fleet import local_table, to_do
+from ray_multicluster_scheduler.cli.owner import owners_table
+from ray_multicluster_scheduler.cli.token import tokens_table
+from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus
+from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames
+from tests.unit.cli.golden_rows import STATUS
+
+BOTH = (WIDE, USUAL)
+MORE: dict[str, dict[str, Any]] = {
+    "centos": {"carrier": "agent", "tags": ["linux", "x86_64", "gpu"], "ray_version": "2.60.0"},
+    "mac": {"carrier": "agent", "tags": ["macos", "arm64"], "ray_version": "2.60.0"},
+    "lab": {"carrier": "ray_client", "tags": ["linux"]},
+    "attic": {"carrier": "agent", "tags": [], "ray_version": "2.44.1"},
+}
+CLUSTERS = [{**one, "python_version": "3.11.9", **MORE[one["name"]]} for one in STATUS["clusters"]]
+CENTOS: dict[str, Any] = {
+    **CLUSTERS[0],
+    "drained": None,
+    "config": {"name": "centos", "dashboard": "http://10.0.0.4:8265", "head_address": "10.0.0.4:10001"},
+    "breaker": {"state": "CLOSED", "failures_in_a_row": 0, "half_open_at": None},
+    "troubles": [],
+    "notes": [],
+    "dashboard": "http://10.0.0.4:8265",
+    "head_address": "10.0.0.4:10001",
+    "tasks_by": "agent",
+    "link": "up",
+    "in_flight": 9,
+    "ahead": 2,
+    "running_jobs": 1,
+    "ready_actors": 3,
+    "kept_for": None,
+    "next_submission_at": None,
+    "heard_at": NOW - 2,
+    "os": "Linux",
+    "arch": "x86_64",
+    "snapshot_at": NOW - 2,
+}
+ATTIC: dict[str, Any] = {
+    **CENTOS,
+    **CLUSTERS[3],
+    "cordoned": True,
+    "drained": False,
+    "paused": "",
+    "config": {"name": "attic", "dashboard": "http://10.0.0.9:8265", "head_address": "10.0.0.9:10001"},
+    "dashboard": "http://10.0.0.9:8265",
+    "head_address": "10.0.0.9:10001",
+    "tasks_by": "agent",
+    "os": "Linux",
+    "arch": "x86_64",
+    "breaker": {"state": "OPEN", "failures_in_a_row": 5, "half_open_at": NOW + 12},
+    "troubles": [
+        {"concerns": "jobs", "code": "CLUSTER_UNREACHABLE", "sentence": "its dashboard does not answer"},
+        {"concerns": "tasks and actors", "code": "CLUSTER_LOST", "sentence": "its link has been silent for 75 s"},
+    ],
+    "link": "down",
+    "in_flight": 1,
+    "ahead": 0,
+    "kept_for": "nightly-2026-11-15",
+    "heard_at": NOW - 75,
+    "snapshot_at": NOW - 75,
+}
+NO_JOBS = {"concerns": "jobs", "code": "NO_DASHBOARD", "sentence": "lab has no dashboard, so it takes no jobs"}
+CHECKED = [
+    {"answered": True, "reason": "", "cluster": CENTOS},
+    {"answered": True, "reason": "", "cluster": {**CENTOS, "name": "lab", "troubles": [NO_JOBS]}},
+    {"answered": True, "reason": "", "cluster": {**CENTOS, "name": "mac", "cordoned": True}},
+    {"answered": False, "reason": "attic does not answer: no route to host", "cluster": {**ATTIC, "troubles": []}},
+]
+FINDINGS = [
+    well("home", "/home/ann/.rmcs is yours alone"),
+    well("disk", "212 GB are free for /home/ann/.rmcs"),
+    well("service", "http://127.0.0.1:8000 answers; you are ann (admin, operator)"),
+    doubtful(
+        "service",
+        "it runs version 0.1.0, and this is 0.2.0",
+        "upgrade the older one: `rmcs down --away 600`, install, `rmcs up`",
+    ),
+    wrong(
+        "lab",
+        "the service has trouble with it: lab does not answer: connection refused",
+        "start its head, or correct the address; `rmcs clusters check lab` lets the service ask it again",
+        "CLUSTER_UNREACHABLE",
+    ),
+    doubtful("mac", "it is cordoned: it gets no new work", "`rmcs clusters uncordon mac`", "CORDONED"),
+    well("configuration", "clusters.yaml is right: centos, mac, lab"),
+]
+APPLIED: dict[str, list[str]] = {
+    "added": ["cloud"],
+    "changed": ["mac"],
+    "removed": [],
+    "unchanged": ["centos"],
+    "not_empty": ["attic"],
+    "not_applied": ["ageing_s", "weights"],
+}
+
+
+def owner(name: str, waiting: int, running: int, *, changed: bool = False, **values: Any) -> dict[str, Any]:
+    paused = values.pop("paused", None)
+    none = dict.fromkeys(("max_queued", "max_running", "max_gpus", "max_priority"))
+    limits = {"weight": 1.0, **none, **values}
+    return {
+        "owner": name, "waiting": waiting, "running": running, "limits": limits, "changed": changed, "paused": paused,
+    }  # fmt: skip
+
+
+OWNERS = [
+    owner("ann", 6, 4, weight=2.0, max_queued=1_000_000, max_running=40, max_gpus=1.5),
+    owner("bob", 1, 0, paused="on holiday until the first of December", changed=True, max_priority=-3),
+    owner("", 0, 12),
+]
+
+
+def token(token_id: str, user: str, roles: str, ago_s: float, lasts_s: float | None, note: str) -> dict[str, Any]:
+    expires = None if lasts_s is None else NOW - ago_s + lasts_s
+    return {
+        "id": token_id, "user": user, "roles": roles.split(), "created_at": NOW - ago_s, "expires_at": expires,
+        "expired": expires is not None and expires < NOW, "note": note,
+    }  # fmt: skip
+
+
+TOKENS = [
+    token("k3v9x2qa", "ann", "viewer submitter operator admin", 9_000_000, None, "made with the service"),
+    token("p8f4m1zt", "bob", "submitter viewer", 86_400 * 3, 86_400 * 30, "laptop, for the notebooks of the course"),
+    token("r7d2c5wn", "grafana@monitoring.example.org", "viewer", 86_400 * 40, 86_400 * 30, ""),
+]
+LOCAL = [
+    ClusterStatus(
+        "linux", "up", "127.0.0.1:10001", "http://127.0.0.1:8265", ["linux", "x86_64"], range(41_200, 41_212)
+    ),
+    ClusterStatus("mac", "not answering", "127.0.0.1:10002", "http://127.0.0.1:8266", ["macos", "arm64"], [41_300]),
+    ClusterStatus("cluster3", "down", "127.0.0.1:10003", "http://127.0.0.1:8267", [], []),
+]
+PICTURES = {
+    "clusters": Picture(lambda: clusters_picture(CLUSTERS), ("clusters", "clusters list"), BOTH),
+    "clusters-show": Picture(lambda: cluster_picture(CENTOS, NOW), ("clusters show",)),
+    "clusters-show-lost": Picture(lambda: cluster_picture(ATTIC, NOW), ("clusters show",)),
+    "clusters-check": Picture(lambda: "\n\n".join(map(check_words, CHECKED)), ("clusters check",)),
+    "clusters-apply": Picture(lambda: "\n".join(applied_lines(APPLIED, dry_run=True)), ("clusters apply",)),
+    "doctor": Picture(lambda: doctor_picture(FINDINGS), ("doctor",)),
+    "owner": Picture(lambda: owners_table(OWNERS), ("owner list", "owner show", "owner set"), BOTH),
+    "token": Picture(lambda: tokens_table(TOKENS, NOW), ("token list",), BOTH),
+    "fleet": Picture(
+        lambda: Group(local_table(LOCAL), *(f"rmcs: {words}" for words in to_do(LOCAL))), ("fleet status",), BOTH
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "width"), frames(PICTURES))
+def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureRequest) -> None:
+    check(PICTURES, name, width, request)

@@ -1,0 +1,177 @@
+"""The carrier of connectors: what it takes for the death of a gateway, and by what each connector is started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.scheduler.connection import client_carrier, connector_process
+from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
+from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from tests.support.eventually import eventually
+from tests.unit.connection.conftest import Plane
+from tests.unit.connection.test_connector_process import HEAD, READY
+
+AGENT = RememberedAgent("a", "agent-1", "secret", "127.0.0.1", 1, carrier="ray_client", session="s1")
+
+
+def invitation(plane: Plane) -> JoinInvitation:
+    return JoinInvitation("127.0.0.1", plane.number, "token", None)
+
+
+class Carried:
+    """The carrier of one cluster, and interpreters for its connectors that do what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.notes = folder, folder / "starts"
+        self.keys: dict[str, Any] = {"head_address": "127.0.0.1:1"}
+        self.config = ClusterConfig(name="a", **self.keys)
+        self.carrier = ClientCarrier(lambda _: self.config, Settings())
+
+    def interpreter(self, name: str, text: str) -> str:
+        path = self.folder / name
+        note = f"open({str(self.notes)!r}, 'a').write({name!r} + ' ' + os.environ.get('RAY_AUTH_TOKEN', '-') + '\\n')\n"
+        head = HEAD.replace("NOTES", repr(str(self.folder / "makes")))
+        path.write_text(f"#!{sys.executable}\n" + head + note + text)
+        path.chmod(0o700)
+        return str(path)
+
+    def uses(self, **keys: Any) -> None:
+        self.keys |= keys
+        self.config = ClusterConfig(name="a", **self.keys)
+
+    def take_back(self) -> Any:
+        self.carrier.take_back(AGENT, 1, cast("Any", None))
+        return self.carrier._processes[AGENT.agent]
+
+    def starts(self) -> list[str]:
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
+
+
+@pytest.fixture
+async def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Carried]:
+    monkeypatch.setattr(connector_process, "_PAUSES_S", (0.01,))
+    made = Carried(tmp_path)
+    yield made
+    await made.carrier.close()
+
+
+@pytest.mark.parametrize(
+    ("gone", "over"),
+    [
+        ("session='s1', why='it was closed', dead=True", "its actor is gone: it was closed"),
+        ("session='s2', why='', dead=False", RESTARTED),
+        ("session='s1', why='The actor died because its node has died', dead=False", None),
+        ("session='s1', why='', dead=False", None),
+    ],
+)
+async def test_a_gateway_that_is_gone_is_dead_only_if_that_is_known_else_its_lease_decides(
+    carried: Carried, gone: str, over: str | None
+) -> None:
+    carried.uses(connector_python=carried.interpreter("python", READY + f"say('gone', {gone})"))
+    process = carried.take_back()
+    await eventually(lambda: process.gone is not None)
+    assert await carried.carrier.is_over("a", AGENT.agent) == over
+
+
+def test_only_what_the_node_itself_says_of_a_process_is_a_known_death() -> None:
+    died = "The actor died unexpectedly before finishing this task.\n\tactor_id: 12\n"
+    worker = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR."
+    node = "The actor died because its node has died. Node Id: 77"
+    killed = "The actor is dead because it was killed by `ray.kill`."
+    assert known_death(RuntimeError(died + worker)) == worker.rstrip(".")
+    assert known_death(RuntimeError(died + node)) is None
+    assert known_death(RuntimeError(died + killed)) is None, "that is said when the order is given"
+    assert known_death(worker) == worker.rstrip("."), "the cause that the cluster keeps is judged alike"
+    assert known_death(node) is None
+    assert known_death("") is None
+    assert known_death(RuntimeError("The actor 12 is unavailable: connection reset")) is None
+    assert known_death(asyncio.CancelledError()) is None
+
+
+async def test_the_next_connector_is_started_by_what_the_configuration_says_then(
+    carried: Carried, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    note = "open({!r}, 'w').write(order['head'])\n"
+    carried.uses(connector_python=carried.interpreter("before", note.format(str(first)) + READY), auth_token="old" * 10)
+    carried.take_back()
+    await eventually(first.exists)
+    carried.uses(
+        connector_python=carried.interpreter("after", note.format(str(second)) + READY + "live()"),
+        auth_token="new" * 10,
+        head_address="127.0.0.1:2",
+    )
+    await eventually(second.exists)
+    assert carried.starts()[0] == "before " + "old" * 10
+    assert carried.starts()[-1] == "after " + "new" * 10
+    assert (first.read_text(), second.read_text()) == ("127.0.0.1:1", "127.0.0.1:2")
+
+
+async def test_an_interpreter_that_is_not_there_is_told_and_asked_for_again(carried: Carried) -> None:
+    carried.uses(connector_python="/no/such/python")
+    process = carried.take_back()
+    await eventually(lambda: process.failure is not None)
+    assert process.failure.code == "CONNECTOR_NO_RAY"
+    assert "/no/such/python, which cannot be run" in process.failure.sentence
+    carried.uses(connector_python=carried.interpreter("python", READY + "live()"))
+    await asyncio.wait_for(process.ready.wait(), 60)
+
+
+async def test_a_gateway_that_nobody_connects_to_is_told_to_end_after_half_a_minute(
+    carried: Carried, plane: Plane, tmp_path: Path
+) -> None:
+    note = tmp_path / "join"
+    text = f"open({str(note)!r}, 'w').write(json.dumps(order['join']))\n"
+    failed = "say('failed', code='HEAD_UNREACHABLE', sentence='nothing listens')"
+    carried.uses(connector_python=carried.interpreter("python", text + failed))
+    with pytest.raises(LinkProblem, match="nothing listens"):
+        await carried.carrier.launch(plane.link(), invitation(plane))
+    assert json.loads(note.read_text())["first_join_s"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("say('failed', code='HEAD_WRONG_TOKEN', sentence='it asks for a token')", False),
+        ("say('phase', phase='start the gateway', makes=True); sys.exit(3)", True),
+    ],
+)
+async def test_that_a_gateway_is_left_to_its_lease_is_told_only_if_one_may_be_there(
+    carried: Carried, plane: Plane, caplog: pytest.LogCaptureFixture, text: str, told: bool
+) -> None:
+    caplog.set_level("INFO")
+    carried.uses(connector_python=carried.interpreter("python", text))
+    with pytest.raises(LinkProblem):
+        await carried.carrier.launch(plane.link(), invitation(plane))
+    await carried.carrier.end("a", "agent-1")
+    assert ("could not be ended; its lease ends it" in caplog.text) is told
+
+
+async def test_what_is_no_python_is_told_what_a_connector_python_must_be(carried: Carried, plane: Plane) -> None:
+    carried.uses(connector_python="/bin/true")
+    with pytest.raises(LinkProblem, match=r"true\): the connector ended \(status 0\)") as caught:
+        await carried.carrier.launch(plane.link(), invitation(plane))
+    assert caught.value.code == "CONNECTOR_FAILED"
+    assert "connector_python is the path of a Python on this machine" in str(caught.value.next_step)
+
+
+async def test_a_gateway_that_does_not_join_in_time_is_told_with_what_its_connector_was_to_do(
+    carried: Carried, plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_carrier, "JOIN_TIMEOUT_S", 6.0)
+    text = "say('phase', phase='connect to the head'); time.sleep(1000)"
+    carried.uses(connector_python=carried.interpreter("python", text))
+    with pytest.raises(LinkProblem, match="did not join within 6 s: its connector was to connect to the head"):
+        await carried.carrier.launch(plane.link(), invitation(plane))

@@ -1,0 +1,98 @@
+"""By which way a cluster is reached, and why: known to the next process as well, and forgotten with the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ray_multicluster_scheduler.scheduler.connection import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.carrier import CarrierChoice
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from tests.support.eventually import eventually
+from tests.unit.connection.test_pool_of_carriers import ByClient, both_ways, shut
+from tests.unit.connection.test_ray_client_pool import Fleet
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
+
+
+async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
+    """A cluster to which all other ways are closed, and how it is told."""
+    fleet, _ = both_ways()
+    fleet.dashboard.joins = False
+    fleet.dashboard.log = f"{m.DIAL_FAILED} 127.0.0.1:9 (no answer in time)"
+    starting = asyncio.create_task(fleet.pool.link("a"))
+    for tries, log in enumerate([fleet.dashboard.log, f"{m.LISTEN_FAILED} 127.0.0.1:7 (in use)"], 1):
+        await eventually(lambda tries=tries: len(fleet.dashboard.jobs) == tries)
+        fleet.dashboard.log = log
+        for job in fleet.dashboard.jobs.values():
+            job["status"] = "FAILED"
+    fleet.dashboard.joins = True
+    await asyncio.wait_for(starting, 10)
+    choice = fleet.pool.carrier("a")
+    assert choice is not None
+    assert choice.carrier == "ray_client"
+    return fleet, choice
+
+
+async def next_process(fleet: Fleet, *agents: RememberedAgent) -> tuple[Fleet, ByClient]:
+    await fleet.die()
+    after, client = both_ways(before=fleet)
+    await after.pool.take_back(agents, None)
+    return after, client
+
+
+async def test_the_next_process_tells_the_same_way_and_the_same_reason() -> None:
+    fleet, choice = await reached_by_ray_client()
+    assert "cannot listen at 127.0.0.1:7" in choice.why
+    after, client = await next_process(fleet, *fleet.agents.values())
+    assert after.pool.carrier("a") == choice, "also while it is waited for"
+    ((_, port),) = client.taken_back
+    (scripted,) = fleet.dashboard.agents
+    scripted.join.addresses[:] = [("127.0.0.1", port)]
+    await scripted.dial()
+    await after.heard.until("link_up")
+    assert after.pool.carrier("a") == choice
+    await shut(after)
+
+
+async def test_of_an_agent_whose_reason_was_not_written_down_the_way_is_told() -> None:
+    fleet, _ = await reached_by_ray_client()
+    (known,) = fleet.agents.values()
+    after, _ = await next_process(fleet, replace(known, why=""))
+    told = after.pool.carrier("a")
+    assert told == CarrierChoice("ray_client", "its agent came this way before the restart")
+    await shut(after)
+
+
+async def test_an_agent_of_a_cluster_that_was_removed_meanwhile_is_taken_back_all_the_same() -> None:
+    fleet, _ = await reached_by_ray_client()
+    (known,) = fleet.agents.values()
+    after, client = await next_process(fleet, replace(known, cluster="gone"))
+    assert [one.cluster for one, _ in client.taken_back] == ["gone"]
+    await shut(after)
+
+
+async def test_what_is_known_of_a_cluster_goes_with_it() -> None:
+    fleet, choice = await reached_by_ray_client()
+    foreign = {"rmcs_control_plane": "other", "rmcs_agent": "a"}
+    fleet.dashboard.jobs["x"] = {"status": "RUNNING", "metadata": foreign}
+    await fleet.pool._launcher._warn_of_foreign_agents(fleet.dashboard)  # type: ignore[arg-type]
+    assert fleet.pool.other_control_planes("a") == ("other",)
+    config = fleet.pool._clusters["a"]
+    fleet.pool.update({"a": config, "b": config.model_copy(update={"name": "b"})})
+    assert (fleet.pool.carrier("a"), fleet.pool.other_control_planes("a")) == (choice, ("other",))
+    await asyncio.gather(fleet.pool.close_link("a", "it goes"), fleet.hang_up_when_told())
+    fleet.pool.update({})
+    assert fleet.pool.other_control_planes("a") == ()
+    fleet.pool.update({"a": config})
+    told = fleet.pool.carrier("a")
+    assert told is not None
+    assert told.carrier == "agent", "a cluster of that name is another one"
+    assert fleet.pool._choices._taken == {}
+    await shut(fleet)

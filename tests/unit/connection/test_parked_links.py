@@ -1,0 +1,138 @@
+"""Links that are parked: an agent goes on if the next process may want anything of it, and else it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from ray_multicluster_scheduler.common.pickling import dumps
+from ray_multicluster_scheduler.scheduler.connection import agent_launcher, agent_link
+from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall
+from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from tests.support.eventually import eventually
+from tests.support.links import call
+from tests.support.scripted_agent import ScriptedAgent
+from tests.unit.connection.test_ray_client_pool import Fleet
+
+KEY = ("t", 1)
+
+
+@pytest.fixture
+async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(agent_launcher, "_POLL_S", 0.02)
+    made = Fleet()
+    yield made
+    for agent in made.dashboard.agents:
+        await agent.close()
+    await made.pool.close()
+
+
+async def ran(fleet: Fleet, **head: object) -> ScriptedAgent:
+    """An agent that was given something, and has said how it ended."""
+    (await fleet.pool.link("a")).submit([call("t")])
+    (agent,) = fleet.dashboard.agents
+    await agent.until(m.CALLS)
+    agent.accept(KEY)
+    agent.finish(KEY, payload=dumps(1), **head)
+    await fleet.heard.until("finished")
+    return agent
+
+
+async def test_an_agent_that_has_nothing_to_do_is_ended_and_forgotten(fleet: Fleet) -> None:
+    agent = await ran(fleet)
+    await asyncio.gather(fleet.pool.park(), fleet.hang_up_when_told())
+    assert "nothing to be kept" in agent.of(m.CLOSE)[0].head["sentence"]
+    assert fleet.agents == {}
+    assert fleet.dashboard.stopped == [], "it ends by itself"
+
+
+async def runs(fleet: Fleet) -> None:
+    (await fleet.pool.link("a")).submit([call("t")])
+
+
+async def is_not_written(fleet: Fleet) -> None:
+    fleet.heard.slow = True
+    await ran(fleet)
+
+
+async def keeps_a_value(fleet: Fleet) -> None:
+    await ran(fleet, kept=9)
+
+
+async def is_not_heard(fleet: Fleet) -> None:
+    """The answer to a call of a method, which nobody has but the agent."""
+    fleet.heard.hears_later = True
+    (await fleet.pool.link("a")).submit([call("t", method=MethodCall("a1", 1, "f", 0))])
+    (agent,) = fleet.dashboard.agents
+    await agent.until(m.CALLS)
+    agent.accept(KEY)
+    agent.finish(KEY, method=True)
+    await fleet.heard.until("finished")
+
+
+@pytest.mark.parametrize("what", [runs, is_not_written, is_not_heard, keeps_a_value])
+async def test_an_agent_with_something_for_the_next_process_goes_on(
+    fleet: Fleet, what: Callable[[Fleet], Awaitable[None]]
+) -> None:
+    await what(fleet)
+    await asyncio.wait_for(fleet.pool.park(), 60)
+    (agent,) = fleet.dashboard.agents
+    assert agent.of(m.CLOSE) == []
+    assert len(fleet.agents) == 1
+
+
+async def test_one_of_before_may_have_what_nobody_knows_of_yet(fleet: Fleet) -> None:
+    await fleet.pool.link("a")
+    (agent,) = fleet.dashboard.agents
+    await fleet.die()
+    after = Fleet(fleet)
+    await after.pool.take_back(fleet.agents.values(), None)
+    await agent.cut()
+    await agent.dial()
+    await after.heard.until("link_up")
+    await asyncio.wait_for(after.pool.park(), 60)
+    assert agent.of(m.CLOSE) == []
+    assert len(after.agents) == 1
+
+
+async def test_one_that_does_not_hang_up_costs_a_moment_and_stays_known(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "_CLOSE_PATIENCE_S", 0.2)
+    agent = await ran(fleet)
+    began = time.monotonic()
+    await fleet.pool.park()
+    assert time.monotonic() - began < 30
+    assert len(agent.of(m.CLOSE)) == 1
+    assert len(fleet.agents) == 1, "it may live until its lease ends"
+
+
+async def test_who_is_told_that_we_come_back_later_is_not_ended(fleet: Fleet) -> None:
+    agent = await ran(fleet)
+    parking = asyncio.create_task(fleet.pool.park(600.0))
+    await agent.until(m.AWAY)
+    agent.say(m.AWAY, {})
+    assert await parking == ["a"]
+    assert agent.of(m.CLOSE) == []
+
+
+@pytest.mark.parametrize(("away_s", "told"), [(600.0, m.AWAY), (0.0, m.CLOSE)])
+async def test_nobody_is_let_in_any_more_when_agents_are_told_that_we_leave_and_who_is_in_stays(
+    fleet: Fleet, away_s: float, told: str
+) -> None:
+    """One that has heard it and is let in again takes us for back, and its lease for as short as any."""
+    agent = await ran(fleet)
+    parking = asyncio.create_task(fleet.pool.park(away_s))
+    await agent.until(told)
+    ((host, port),) = agent.join.addresses
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, port)
+    agent.say(m.PING, {"t": 7.0})
+    await eventually(lambda: any(one.head == {"t": 7.0} for one in agent.of(m.PONG)))
+    agent.say(m.AWAY, {})
+    if told == m.CLOSE:
+        await agent.close()
+    assert await parking == (["a"] if away_s else [])

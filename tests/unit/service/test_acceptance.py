@@ -1,0 +1,116 @@
+"""A service that hears what is submitted and cannot write it: nobody is told "not accepted" of what may run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_multicluster_scheduler import SchedulerError, UnifiedScheduler
+from ray_multicluster_scheduler.app.client_api.remote import acceptance
+from tests.support.watched_disk import WatchedDisk
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.actor_service import runtime_of
+from tests.unit.service.http_service import HttpService
+
+pytestmark = pytest.mark.usefixtures("leak_check")
+
+
+@pytest.fixture
+def disk() -> WatchedDisk:
+    return WatchedDisk()
+
+
+@pytest.fixture
+def service(tmp_path: Path, disk: WatchedDisk) -> Iterator[HttpService]:
+    with HttpService(tmp_path / "state", limits={"vfs": disk.name}) as service:
+        try:
+            yield service
+        finally:
+            disk.full = False
+
+
+def interrupt_when(scheduler: UnifiedScheduler, heard: str) -> threading.Thread:
+    """One Ctrl+C, when the service has said that it cannot."""
+
+    def press() -> None:
+        until(lambda: heard in runtime_of(scheduler)._outbound.trouble, 60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def submit_when_full(service: HttpService, disk: WatchedDisk, *, job: bool = True, interrupt: bool = False) -> None:
+    """A whole program. A task is waited for as its caller does, a job until it is accepted."""
+    with UnifiedScheduler(address=service.address) as scheduler:
+        scheduler.list_clusters()  # the service was there
+        disk.full = True
+        thread = interrupt_when(scheduler, "cannot be written now") if interrupt else None
+        try:
+            if job:
+                scheduler.submit_job("true", submission_id="ghost")
+            else:
+                scheduler.submit_task_async(len, ("abc",)).result()
+        finally:
+            if thread is not None:
+                thread.join()
+
+
+def test_what_could_not_be_written_in_time_is_told_as_maybe_accepted_and_it_may_run(
+    service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(acceptance, "TIMEOUT_S", 6.0)
+    began = time.monotonic()
+    with pytest.raises(SchedulerError) as told:
+        submit_when_full(service, disk)
+    assert time.monotonic() - began < 12.0  # it is not waited for a second time at the end
+    assert "has not said within 6 s that it accepted ghost: ghost cannot be written now" in told.value.message
+    assert "is full" in told.value.message
+    assert "it may be accepted all the same: look with `rmcs job status ghost`" in str(told.value.next_step)
+    said = capsys.readouterr().err
+    assert "was not accepted" not in said
+    assert "does not answer" not in said
+    disk.full = False
+    until(lambda: [order.task_id for order in service.plane.placed] == ["ghost"], 60)
+
+
+def test_the_end_of_a_program_says_what_may_have_been_accepted_and_what_the_service_said(
+    service: HttpService, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(acceptance, "TIMEOUT_S", 6.0)
+    with UnifiedScheduler(address=service.address) as scheduler:
+        disk.full = True
+        handle = scheduler.submit_task_async(len, ("abc",))
+    said = capsys.readouterr().err
+    assert f"not known to be accepted by {service.address}: {handle.id}. {handle.id} cannot be written now" in said
+    assert f"It may have been accepted, and run: look with `rmcs explain {handle.id}`" in said
+    assert "was not accepted" not in said
+    assert "does not answer" not in said
+
+
+def test_one_interrupt_ends_the_wait_for_acceptance(
+    service: HttpService, disk: WatchedDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        submit_when_full(service, disk, interrupt=True)
+    assert time.monotonic() - began < 25.0
+    said = capsys.readouterr().err
+    assert said.count("not known to be accepted") == 1
+    assert "look with `rmcs job status ghost`" in said
+
+
+def test_an_interrupt_elsewhere_in_the_program_waits_for_no_acceptance_either(
+    service: HttpService, disk: WatchedDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        submit_when_full(service, disk, interrupt=True, job=False)
+    assert time.monotonic() - began < 25.0
+    assert "look with `rmcs explain " in capsys.readouterr().err
