@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from ray_multicluster_scheduler.local_fleet.layout import base_dir
 
 FAKE_RAY = Path(__file__).with_name("fake_ray.py")
 
@@ -22,9 +27,22 @@ def fake_python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short temp dir of this test alone, so that it can look for what is left in it."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        monkeypatch.setenv("TMPDIR", folder)
+    """The temp dir of this test alone, so that it can look for what is left in it. Its path is short enough for Ray's
+    sockets, or fleets would live elsewhere and nothing would ever be found."""
+    folder = _short_folder()
+    try:
+        monkeypatch.setenv("TMPDIR", str(folder))
         monkeypatch.setattr(tempfile, "tempdir", None)
-        yield Path(folder)
+        assert base_dir() == folder
+        yield folder
         monkeypatch.setattr(tempfile, "tempdir", None)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _short_folder() -> Path:
+    while True:
+        folder = Path("/tmp") / f"t{secrets.token_hex(2)}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
