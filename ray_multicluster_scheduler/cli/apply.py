@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.output import Format, Output, emit_words
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of, with_query
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def apply(
     """
     said = _document(file)
     answer = connect(address).post(with_query(path_of("clusters", "apply"), {"dry_run": dry_run}), said)
-    emit(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
+    emit_words(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
 
 
 def _document(file: Path) -> dict[str, Any]:

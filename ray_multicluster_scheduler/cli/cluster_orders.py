@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray_multicluster_scheduler.cli.output import Format, emit
+from ray_multicluster_scheduler.cli.output import Format, emit_words
 
 MOST_NAMED = 10
 
@@ -42,7 +42,7 @@ def order(
             f"process {one['process']} ({one['command']}): {cluster} {done(one['changed'])}; {told(one['items'])}"
             for one in obeyed
         ]
-        emit({"programs": obeyed}, output, lambda: "\n".join(lines))
+        emit_words({"programs": obeyed}, output, lambda: "\n".join(lines))
     if refused:
         raise SchedulerError("\n".join(refused), cluster=cluster, next_step=next(filter(None, steps), ""))
     if not obeyed:

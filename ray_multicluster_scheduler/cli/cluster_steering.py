@@ -10,7 +10,7 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion, exit_codes
 from ray_multicluster_scheduler.cli.options import Reason
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
+from ray_multicluster_scheduler.cli.output import Format, Output, emit_words, say
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 from ray_multicluster_scheduler.cli.waiting import LOOK_AGAIN_S, Deadline, Timeout, patiently
 from ray_multicluster_scheduler.cli.waiting import Reason as ShownReason
@@ -43,7 +43,7 @@ def drain(name: Name, timeout: Timeout = None, output: Output = Format.table, ad
         except KeyboardInterrupt:
             say(f"{name} stays cordoned; open it again with `rmcs clusters uncordon {name}`")
             raise typer.Exit(exit_codes.INTERRUPTED) from None
-    emit(answer, output, lambda: f"{name} takes no new work; {_still_there(answer['items'])}")
+    emit_words(answer, output, lambda: f"{name} takes no new work; {_still_there(answer['items'])}")
     if not answer["drained"]:
         raise typer.Exit(exit_codes.NOT_FINISHED)
 
@@ -84,7 +84,7 @@ def _order(
     there."""
     if find(address) is not None:
         answer = connect(address).post(path_of("clusters", name, verb), said)
-        emit(answer, output, lambda: f"{name} {done(answer.get('changed', True))}; {told(answer['items'])}")
+        emit_words(answer, output, lambda: f"{name} {done(answer.get('changed', True))}; {told(answer['items'])}")
         return
     from ray_multicluster_scheduler.cli.cluster_orders import order
 

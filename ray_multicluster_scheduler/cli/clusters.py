@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.cli.cluster_load import GIB, load, load_with_its
 from ray_multicluster_scheduler.cli.cluster_steering import Name
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.options import Config
-from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state_cell, emit, facts_table
+from ray_multicluster_scheduler.cli.output import Format, Output, cluster_state_cell, emit, emit_words, facts_table
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 from ray_multicluster_scheduler.cli.times import UNKNOWN, ago
 from ray_multicluster_scheduler.common.line_text import escaped
@@ -108,7 +108,7 @@ def check(name: Name, output: Output = Format.table, address: Address = None) ->
     Exit code 0 if it does, 100 if not.
     """
     answer = connect(address).post(path_of("clusters", name, "check"))
-    emit(answer, output, lambda: check_words(answer))
+    emit_words(answer, output, lambda: check_words(answer))
     if why_not(answer) is not None:
         raise typer.Exit(exit_codes.FAILED)
 

@@ -10,7 +10,7 @@ import typer
 
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
-from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, say
+from ray_multicluster_scheduler.cli.output import Format, Output, as_text, emit, emit_words, say
 from ray_multicluster_scheduler.cli.service import Address, connect, find, path_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def check(
         "settings": sorted(found.settings.model_fields_set),
         "warnings": [one.to_dict() for one in odd],
     }
-    emit(told, output, lambda: verdict(found, odd))
+    emit_words(told, output, lambda: verdict(found, odd))
 
 
 def verdict(found: FleetConfig, odd: list[Doubt]) -> str:

@@ -60,6 +60,14 @@ def emit(data: Any, output: Format, picture: Callable[[], RenderableType | str])
         console().print(drawn, crop=False)  # a line that is too long is folded by the terminal, and stays whole
 
 
+def emit_words(data: Any, output: Format, words: Callable[[], str]) -> None:
+    """The same where people are told in sentences, which go on below where the terminal ends."""
+    if output is Format.table:
+        show_fitting(words())
+    else:
+        typer.echo(as_text(data, output))
+
+
 def emit_list(
     rows: Sequence[Any], output: Format, picture: Callable[[Sequence[Any]], RenderableType | str], none: str
 ) -> None:

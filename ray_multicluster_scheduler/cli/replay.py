@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit, show
+from ray_multicluster_scheduler.cli.output import Format, Output, emit_words, show_fitting
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation.history import Line
@@ -43,7 +43,7 @@ def replay(
     done = feed(recorded)
     if not quiet and output is Format.table:
         for text in lines_of(done, everything=everything):
-            show(text)
+            show_fitting(text)
     violations = judge(done.history) if done.error is None else []
     fed = sum(isinstance(line, Fed) for line in done.history)
     told = {
@@ -52,7 +52,7 @@ def replay(
         "violations": [str(one) for one in violations],
         "error": None if done.error is None else repr(done.error),
     }
-    emit(told, output, lambda: "\n".join([*map(str, violations), summary(done, fed, len(violations))]))
+    emit_words(told, output, lambda: "\n".join([*map(str, violations), summary(done, fed, len(violations))]))
     if violations or done.error is not None:
         raise typer.Exit(1)
 

@@ -30,7 +30,7 @@ def frames(pictures: dict[str, Picture]) -> list[tuple[str, int]]:
 
 
 def svg(name: str, what: Any, width: int, title: str) -> str:
-    """What a command prints there: text is folded by the terminal, wherever that is."""
+    """What a command prints there. What is given as text, such as a file, is folded by the terminal, at any letter."""
     screen = Console(
         file=io.StringIO(),
         record=True,

@@ -11,6 +11,7 @@ from ray_multicluster_scheduler.cli.apply import applied_lines
 from ray_multicluster_scheduler.cli.clusters import check_words, cluster_picture, clusters_picture
 from ray_multicluster_scheduler.cli.doctor import doctor_picture
 from ray_multicluster_scheduler.cli.doctor_findings import doubtful, well, wrong
+from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
 from ray_multicluster_scheduler.cli.fleet import local_table, to_do
 from ray_multicluster_scheduler.cli.owner import owners_table
 from ray_multicluster_scheduler.cli.token import tokens_table
@@ -147,8 +148,10 @@ PICTURES = {
     "clusters": Picture(lambda: clusters_picture(CLUSTERS), ("clusters", "clusters list"), BOTH),
     "clusters-show": Picture(lambda: cluster_picture(CENTOS, NOW), ("clusters show",)),
     "clusters-show-lost": Picture(lambda: cluster_picture(ATTIC, NOW), ("clusters show",)),
-    "clusters-check": Picture(lambda: "\n\n".join(map(check_words, CHECKED)), ("clusters check",)),
-    "clusters-apply": Picture(lambda: "\n".join(applied_lines(APPLIED, dry_run=True)), ("clusters apply",)),
+    "clusters-check": Picture(lambda: FittingLines("\n\n".join(map(check_words, CHECKED))), ("clusters check",)),
+    "clusters-apply": Picture(
+        lambda: FittingLines("\n".join(applied_lines(APPLIED, dry_run=True))), ("clusters apply",)
+    ),
     "doctor": Picture(lambda: doctor_picture(FINDINGS), ("doctor",)),
     "owner": Picture(lambda: owners_table(OWNERS), ("owner list", "owner show", "owner set"), BOTH),
     "token": Picture(lambda: tokens_table(TOKENS, NOW), ("token list",), BOTH),

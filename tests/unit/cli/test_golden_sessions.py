@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.cli.fitting_lines import folded
+from ray_multicluster_scheduler.cli.fitting_lines import FittingLines, folded
 from ray_multicluster_scheduler.cli.output import Format, as_text
 from ray_multicluster_scheduler.cli.replay import lines_of, summary
 from ray_multicluster_scheduler.cli.simulate import figures_table
@@ -67,7 +67,7 @@ SETTINGS = {
 PICTURES = {
     "config-show": Picture(lambda: as_text(SETTINGS, Format.yaml), ("config show",)),
     "simulate": Picture(lambda: figures_table(simulated(), several=False), ("simulate",)),
-    "replay": Picture(replayed, ("replay",)),
+    "replay": Picture(lambda: FittingLines(replayed()), ("replay",)),
 }
 SESSIONS = {
     "orders": (
@@ -91,27 +91,23 @@ def test_it_looks_as_it_did(name: str, width: int, request: pytest.FixtureReques
 
 
 class Session:
-    """Commands that are typed, and what each of them says: words first, which are folded before a person; then data."""
+    """Commands that are typed, and what each says: words first, then what it was asked for. Sentences are folded
+    before a person."""
 
     def __init__(self, rmcs: Rmcs, others: Sequence[tuple[str, str]] = ()) -> None:
         here = (str(Path.cwd()), "/home/ann")
         self._rmcs, self._others = rmcs, (*others, here)
-        self._lines: list[tuple[str, bool]] = []
+        self._lines: list[str] = []
 
     def type(self, *words: str, code: int = 0) -> str:
         done = self._rmcs(*words)
         assert done.code == code, done.err
-        self._lines.append((f"$ rmcs {' '.join(words)}", False))
-        self._lines += [(line, True) for line in done.err.splitlines()]
-        self._lines += [(line, False) for line in done.out.splitlines()]
-        if code:
-            self._lines.append((f"[exit code {code}]", False))
-        self._lines.append(("", False))
+        self._lines += [f"$ rmcs {' '.join(words)}", *done.err.splitlines(), *done.out.splitlines()]
+        self._lines += [f"[exit code {code}]", ""] if code else [""]
         return done.out.strip()
 
     def compare(self, name: str, request: pytest.FixtureRequest) -> None:
-        shown = ((self._shown(line), words) for line, words in self._lines)
-        text = "\n".join(folded(line, USUAL) if words else line for line, words in shown)
+        text = "\n".join(folded(self._shown(line), USUAL) for line in self._lines)
         compare(name, svg(name, text.rstrip(), USUAL, "rmcs"), request)
 
     def _shown(self, line: str) -> str:

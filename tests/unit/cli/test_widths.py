@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.conftest import Done, Rmcs
 from tests.unit.cli.terminal import ROOT, shown
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 from tests.unit.service.http_service import HttpService
@@ -102,3 +102,20 @@ def test_a_code(rmcs: Rmcs, columns: int) -> None:
     assert said.count("\n") == 1
     assert min(map(len, told[:-1])) > columns - 15, "the lines of the file are not seen"
     assert not [line for line in told if line.startswith(" ")]
+
+
+def test_sentences_that_are_the_answer(service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
+    """What a command was asked for may be a sentence, too."""
+    file = tmp_path / "clusters.yaml"
+    file.write_text("clusters:\n" + "".join(f"  - {{name: {n}, dashboard: 'http://mac:8265'}}\n" for n in "ab"))
+    check_same_words(shown("config", "check", str(file), columns=110), _all(rmcs("config", "check", str(file))), 110)
+    name = service.get("/api/v1/clusters")["clusters"][0]["name"]
+    rmcs("clusters", "cordon", name)
+    for order in ("cordon", "check"):
+        words = ("clusters", order, name)
+        check_same_words(shown(*words, columns=20), _all(rmcs(*words)), 20)
+
+
+def _all(done: Done) -> str:
+    """Both, as a terminal shows them."""
+    return f"{done.err}{done.out}"
