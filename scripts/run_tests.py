@@ -5,9 +5,10 @@
 Ten thousand tests that start processes, cut lines and kill clusters share the cores of one machine with whatever else
 runs there. A few that fail are run once more, alone, when everything else is over. Those that fail again have failed.
 Those that pass only then are named at the end: each of them is a race in a test or in the product, to be mended. If
-more than a few fail, nothing is run again. (docs/decisions/0019-a-second-look-at-a-failed-test.md)
+more than a few fail, nothing is run again, nor where options choose what is run, since they may also end it early.
+(docs/decisions/0019-a-second-look-at-a-failed-test.md)
 
-Ends with 0, 1 if something failed, or the code of a pytest that could not do its work.
+Ends with 0, 1 if something failed, 130 after Ctrl+C, or the code of a pytest that could not do its work.
 """
 
 from __future__ import annotations
@@ -25,30 +26,34 @@ PARTS = (
     ("tests", "--ignore=tests/unit", "-n", "2", "--dist", "loadfile", "--durations=25"),
 )
 A_FEW = 3
-FAILED, INTERRUPTED, NO_TESTS = 1, 2, 5
+FAILED, CUT_SHORT, NO_TESTS = 1, 2, 5
 CTRL_C = 130
 
 
 def main(options: Sequence[str], root: Path = ROOT, parts: Sequence[Sequence[str]] = PARTS) -> int:
+    ended_with = 0
     with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
         for part in parts:
             code = run([*part, *options], root, cache)
             if code == NO_TESTS and options:  # right for one half when the options choose tests of the other
                 continue
+            if code == CUT_SHORT:  # a file cannot be read, say: pytest has not run all that it was to run
+                return FAILED
             if code not in {0, FAILED}:
-                return CTRL_C if code == INTERRUPTED else code
+                return code
+            ended_with = ended_with or code
         failed = failures(Path(cache))
-        return second_look(failed, options, root) if failed else 0
+        return second_look(failed, root) if ended_with and failed and not options else ended_with
 
 
-def second_look(failed: Sequence[str], options: Sequence[str], root: Path) -> int:
+def second_look(failed: Sequence[str], root: Path) -> int:
     """Run them alone, one after another; 0 if all of them pass then."""
     if len(failed) > A_FEW:
         print(f"\n{len(failed)} tests failed: too many for chance, so none of them is run again.", flush=True)
         return FAILED
     print(f"\n{tests(len(failed))} failed; once more, alone:", *failed, sep="\n  ", flush=True)
     with tempfile.TemporaryDirectory(prefix="rmcs-tests-") as cache:
-        code = run([*failed, *options], root, cache)
+        code = run(failed, root, cache)
         again = failures(Path(cache))
     if code == 0:
         print(
@@ -56,18 +61,22 @@ def second_look(failed: Sequence[str], options: Sequence[str], root: Path) -> in
         )
         return 0
     print(f"\nFAILED again, alone: {' '.join(again) or 'pytest itself'}", flush=True)
-    return CTRL_C if code == INTERRUPTED else FAILED
+    return CTRL_C if code == CTRL_C else FAILED
 
 
 def run(words: Sequence[str], root: Path, cache: str) -> int:
-    """pytest's own exit code. What failed is remembered in ``cache``, and nothing from earlier runs is in there."""
+    """pytest's own exit code, or that of Ctrl+C. What failed is remembered in ``cache``, and nothing from earlier runs is
+    in there."""
     command = [sys.executable, "-m", "pytest", *words, "-o", f"cache_dir={cache}"]
+    interrupted = False
     with subprocess.Popen(command, cwd=root) as process:
         while True:
             try:
-                return process.wait()
+                code = process.wait()
             except KeyboardInterrupt:
-                continue  # pytest has heard it, too, and stops the clusters that its tests have started
+                interrupted = True  # pytest has heard it, too, and stops the clusters that its tests have started
+            else:
+                return CTRL_C if interrupted else code
 
 
 def failures(cache: Path) -> list[str]:

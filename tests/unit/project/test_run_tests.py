@@ -102,9 +102,23 @@ def test_the_second_part_is_run_though_the_first_has_failed(
     assert "1 passed" in capfd.readouterr().out
 
 
-def test_a_file_that_cannot_be_read_is_no_chance(project: Project) -> None:
+def test_a_file_that_cannot_be_read_is_no_chance(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     project.write("one/test_c.py", "import nothing_of_that_name\n")
-    assert project.run() != 0
+    assert project.run() == 1
+    assert "once more" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_pytest_that_fails_by_itself_has_failed(project: Project, code: int) -> None:
+    """All tests have passed, and what looks at the whole of them is not content."""
+    project.write("one/conftest.py", f"def pytest_sessionfinish(session): session.exitstatus = {code}\n")
+    assert project.run() == code
+
+
+def test_a_run_that_is_ended_early_gets_no_second_look(project: Project) -> None:
+    project.write("one/test_c.py", FIRST_TIME)
+    project.write("one/test_d.py", BAD)
+    assert project.run("-x") == 1
 
 
 def test_options_choose(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
