@@ -65,7 +65,7 @@ def second_look(failed: Sequence[str], root: Path) -> int:
 
 
 def run(words: Sequence[str], root: Path, cache: str) -> int:
-    """pytest's own exit code, or that of Ctrl+C. What failed is remembered in ``cache``, and nothing from earlier runs is
+    """pytest's own exit code, or that of Ctrl+C. What failed is remembered in ``cache``; nothing from earlier runs is
     in there."""
     command = [sys.executable, "-m", "pytest", *words, "-o", f"cache_dir={cache}"]
     interrupted = False

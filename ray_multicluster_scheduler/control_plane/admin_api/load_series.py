@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.admin_api.load_now import is_up, share_taken, waiting_by_queue
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import Change, Store
-from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 
 _log = get_logger(__name__)
 EVERY_S = 60
@@ -88,16 +88,14 @@ class LoadSeries:
 
     def _point(self, now: float, *, begins: bool) -> Point:
         machine = self._runtime.machine
-        queues = {"task": 0, "job": 0}
-        for lane, waiting in machine.queue_depths().items():
-            queues[lane.queue] = queues.get(lane.queue, 0) + waiting
         clusters: dict[str, list[float | None]] = {}
         for name in machine.registry.names():
             view = machine.view(name, now)
             shares = [share_taken(view, what) for what in _SHARES]
-            clusters[name] = [view.in_flight, view.ahead, int(view.trouble is None), *shares]
+            up = is_up(view)
+            clusters[name] = [view.in_flight, view.ahead, None if up is None else int(up), *shares]
         running = sum(int(one[0] or 0) for one in clusters.values())
-        return Point(int(now) // EVERY_S, queues, running, clusters, begins)
+        return Point(int(now) // EVERY_S, waiting_by_queue(machine), running, clusters, begins)
 
     def _drop_old(self, minute: int) -> None:
         first = minute - KEPT_HOURS * _POINTS_PER_HOUR
@@ -161,15 +159,6 @@ def _filled(points: Sequence[Point], first: int, last: int) -> list[Point | None
         ended = at + 1 < len(points) and points[at + 1].begins and points[at].minute < minute if at >= 0 else True
         rows.append(None if ended else points[at])
     return rows
-
-
-def share_taken(view: ClusterView, what: str) -> float | None:
-    """Which part of a resource is taken, to two decimals; None if it has none, or that is not known."""
-    nodes = (view.plain or view).nodes
-    total = sum(node.total.get(what, 0.0) for node in nodes)
-    if total <= 0 or any(node.free is None for node in nodes):
-        return None
-    return round(1 - sum((node.free or {}).get(what, 0.0) for node in nodes) / total, 2)
 
 
 def _hour(minute: int) -> int:

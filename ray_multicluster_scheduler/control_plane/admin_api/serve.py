@@ -53,7 +53,7 @@ def serve(
     StoreError for a store that cannot be used.
     """
     listening = listening or listening_as(config)
-    for name in ("uvicorn.error", "asyncio"):
+    for name in ("uvicorn.error", "asyncio", "opentelemetry"):
         _log_as_we_do(name)
     with lines_together(), StateFolder(folder) as state:
         listener = listen(listening.host, listening.port)

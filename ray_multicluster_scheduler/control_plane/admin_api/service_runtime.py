@@ -349,8 +349,11 @@ class ServiceRuntime(ServiceKnown):
     # ---- what is counted
 
     def transition(self, transition: Transition) -> None:
-        item = self._live.get(transition.task_id)
-        self.metrics.moved(None if item is None else item.transition, transition)
+        item, queued_at = self._live.get(transition.task_id), None
+        if transition.state is TaskState.DISPATCHING:
+            record = self.record(transition.task_id)
+            queued_at = None if record is None else record.queued_at
+        self.metrics.moved(None if item is None else item.transition, transition, queued_at)
         super().transition(transition)
 
     # ---- the end

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed
+from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed, SnapshotTaken
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 
 
@@ -21,14 +21,23 @@ class Health:
 
 
 class HealthChecker:
-    """Asks clusters themselves; the machine hears the answers too."""
+    """Asks clusters themselves; the machine hears the answers too. On one loop.
+
+    A cluster is asked once at a time, and all who want to know hear that answer: five who look in the same moment at
+    one that does not answer are one failure, not five in a row.
+    """
 
     def __init__(self, monitor: ClusterMonitor, names: Callable[[], Sequence[str]]) -> None:
         self._monitor, self._names = monitor, names
+        self._asked: dict[str, asyncio.Future[SnapshotTaken | SnapshotFailed]] = {}
 
     async def check(self, name: str) -> Health:
         """Is this cluster there, and what has it?"""
-        answer = await self._monitor.refresh(name)
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = asyncio.ensure_future(self._monitor.refresh(name))
+            asked.add_done_callback(lambda _: self._asked.pop(name, None))
+        answer = await asyncio.shield(asked)  # whoever gives up waits for himself alone
         if isinstance(answer, SnapshotFailed):
             return Health(name, None, answer.sentence)
         return Health(name, answer.snapshot)
@@ -36,3 +45,8 @@ class HealthChecker:
     async def check_all(self) -> list[Health]:
         """All clusters, side by side."""
         return list(await asyncio.gather(*(self.check(name) for name in self._names())))
+
+    async def look_at_all(self) -> list[Health]:
+        """The same for somebody who only looks: those that cannot be asked without starting something are left out."""
+        some = [name for name in self._names() if self._monitor.can_be_asked(name)]
+        return list(await asyncio.gather(*(self.check(name) for name in some)))

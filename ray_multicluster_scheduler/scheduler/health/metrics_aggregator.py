@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Histogram
 
@@ -14,7 +15,14 @@ _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 180
 _SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
 _COMMIT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
 _QUEUED, _DISPATCHING, _RUNNING = TaskState.QUEUED, TaskState.DISPATCHING, TaskState.RUNNING
-_RETRYING, _FAILED = TaskState.RETRYING, TaskState.FAILED
+_RETRYING, _FAILED, _LOST = TaskState.RETRYING, TaskState.FAILED, TaskState.LOST
+_ENDED_BY_ITS_CODE = frozenset({
+    codes.FAILED["user"], codes.FAILED["permanent"], "JOB_FAILED", "MODULE_NOT_FOUND", "NOT_LOADABLE",
+    "RESULT_NOT_PICKLABLE", "RESULT_TOO_LARGE",
+})  # fmt: skip
+"""The cluster did its part: an actor whose __init__ raises, or a job that failed before anybody saw it run."""
+_NEVER_SENT = frozenset({"PAYLOAD_LOST", "PREPARATION_FAILED"})
+_LOST_THERE = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
 
 
 class MetricsAggregator:
@@ -22,25 +30,33 @@ class MetricsAggregator:
 
     def __init__(self) -> None:
         self.entered: dict[str, int] = {str(state): 0 for state in TaskState}
-        self.retries: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter(dict.fromkeys(codes.FAILED.values(), 0))
+        """By reason; Prometheus sees no increase in what is not there before it is above 0, so the usual ones are."""
         self.started: Counter[str] = Counter()
-        """By cluster: attempts that were seen to run there."""
+        """By cluster: attempts that began there."""
         self.not_started: Counter[str] = Counter()
-        """By cluster: attempts that were sent there and did not begin."""
+        """By cluster: attempts that were sent there and did not begin: refused, called back, or not heard of again."""
+        self.lost: Counter[str] = Counter()
+        """By cluster: attempts that it had when it was lost."""
         self.queue_wait, self.dispatch, self.decision = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_SHORT)
         self.commit = Histogram(_COMMIT)
         """Told by the one thread that writes to the store."""
 
-    def moved(self, before: Transition | None, now: Transition) -> None:
-        """An item has made a step; ``before`` is its last one. It is called for each, so it does little."""
-        state = now.state
+    def moved(self, before: Transition | None, now: Transition, queued_at: float | None = None) -> None:
+        """An item has made a step; ``before`` is its last one, ``queued_at`` when it began to wait. It is called for
+        each, so it does little."""
+        state, was = now.state, None if before is None else before.state
+        if state is was:
+            return  # another reason for the same
         self.entered[state._value_] += 1  # an enum's own hash is computed each time
         if before is not None:
-            was = before.state
-            if was is _DISPATCHING and state is not _DISPATCHING:
+            if now.code in _LOST_THERE or state is _LOST:
+                self._count_lost(before)
+            if was is _DISPATCHING:
                 self._left_dispatching(before, now)
             elif was is _QUEUED and state is _DISPATCHING:
-                self.queue_wait.add(max(0.0, now.at - before.at))
+                since = queued_at if queued_at is not None and queued_at <= now.at else before.at
+                self.queue_wait.add(max(0.0, now.at - since))
         if state is _RETRYING:
             known = now.code in self.retries or len(self.retries) < MOST_REASONS
             self.retries[now.code if known else OTHER] += 1
@@ -51,8 +67,16 @@ class MetricsAggregator:
         if now.state is _RUNNING:
             self.started[before.cluster] += 1
             self.dispatch.add(max(0.0, now.at - before.at))
-        elif now.state in (_RETRYING, _FAILED):
+        elif now.code in _ENDED_BY_ITS_CODE:
+            self.started[before.cluster] += 1
+        elif now.code == codes.NOT_STARTED or (
+            now.state in (_RETRYING, _FAILED, _LOST) and now.code not in _NEVER_SENT
+        ):
             self.not_started[before.cluster] += 1
+
+    def _count_lost(self, before: Transition) -> None:
+        if before.cluster is not None and before.state in (_DISPATCHING, _RUNNING):  # else it was counted then
+            self.lost[before.cluster] += 1
 
     def success_ratio(self, cluster: str) -> float | None:
         """Of what was sent there, which part began; None before anything was."""
@@ -61,5 +85,5 @@ class MetricsAggregator:
 
     def forget(self, cluster: str) -> None:
         """It is not ours any more."""
-        self.started.pop(cluster, None)
-        self.not_started.pop(cluster, None)
+        for counted in (self.started, self.not_started, self.lost):
+            counted.pop(cluster, None)

@@ -46,6 +46,13 @@ class ClusterMonitor:
         self._post(answer)
         return answer
 
+    def can_be_asked(self, cluster: str) -> bool:
+        """Is there somebody to ask? Else a look starts a gateway."""
+        if self._clients.has_dashboard(cluster):
+            return True
+        link = self._links.existing(cluster)
+        return link is not None and link.connected
+
     async def check_dashboard(self, cluster: str) -> None:
         """Does the dashboard answer, whatever the link says? The machine hears it, exactly once."""
         sentence = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -142,3 +143,33 @@ async def test_without_a_dashboard_a_link_that_is_down_is_no_failure_of_the_clus
     assert isinstance(answer, SnapshotFailed)
     assert says in answer.sentence
     assert answer.awaited is could_not_be_asked
+
+
+async def test_those_who_look_in_the_same_moment_are_one_question() -> None:
+    """And one that fails is one failure: five of them would open the breaker."""
+    world = World(Dashboard(REFUSED))
+    answers = await asyncio.gather(*(world.health.check("a") for _ in range(5)))
+    assert len(world.heard) == 1
+    assert {one.sentence for one in answers} == {"connection refused."}
+    await world.health.check("a")
+    assert len(world.heard) == 2, "who asks later asks anew"
+
+
+async def test_one_who_gives_up_takes_nobody_along() -> None:
+    world = World(Dashboard())
+    impatient, patient = (asyncio.ensure_future(world.health.check("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert (await patient).snapshot is not None
+    assert len(world.heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "link", "asked"),
+    [(Dashboard(), None, 1), (None, None, 0), (None, Cluster(connected=False), 0), (None, Cluster(), 1)],
+    ids=["a dashboard", "nobody", "a link that is down", "a link"],
+)
+async def test_a_look_starts_nothing(dashboard: Cluster | None, link: Cluster | None, asked: int) -> None:
+    world = World(dashboard, link)
+    assert len(await world.health.look_at_all()) == asked
+    assert len(world.heard) == asked

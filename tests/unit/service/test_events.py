@@ -177,8 +177,9 @@ def test_agents_of_other_control_planes_are_told_of_once(service: HttpService, r
     note = "agents of other control planes were there when ours was started (cp7, cp9); each keeps its own limits only"
     told = service.get("/api/v1/clusters/mac")
     assert (told["notes"], told["other_control_planes"], told["state"]) == ([note], ["cp7", "cp9"], "UP")
+    heard = reader.until(other_control_planes=["cp7", "cp9"])[-1:]
     service.post("/api/v1/clusters/mac/cordon")
-    heard = [one for one in reader.until(cordoned=True) if one.get("other_control_planes")]
+    heard += reader.until(cordoned=True)
     assert [(one["cordoned"], one["sentence"]) for one in heard] == [(False, note), (True, note)]
 
 

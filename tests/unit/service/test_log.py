@@ -48,6 +48,7 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         assert "/api/v1/fleet" not in before
         assert f"action='set log level' subject='log' user={USER!r}" in stream.getvalue()
         assert service.ask("PUT", WAY, {"level": "WARNING"})[0] == 200
+        until(lambda: stream.getvalue().count("action='set log level'") == 2)  # that it says less now is said
         service.get("/api/v1/owners")
         events = [one.told for one in service.plane.store.told_after(0, 100)]
     assert "/api/v1/owners" not in stream.getvalue()
@@ -114,7 +115,12 @@ def test_every_line_of_one_task_and_one_that_fails_is_json_with_its_fields(tmp_p
     assert action["token"]
 
 
-def test_a_process_that_writes_json_writes_nothing_else(folder: Folder) -> None:  # noqa: F811 - a fixture
+def test_a_process_that_writes_json_writes_nothing_else(
+    folder: Folder,  # noqa: F811 - a fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "nonsense")  # which a library complains about
+    monkeypatch.setenv("RMCS_TRACING", '{"endpoint": "http://127.0.0.1:1"}')
     words = ("up", "--config", str(folder.config), "--port", "0")
     process = folder.rmcs("--log-json", *words)
     address = address_of(folder)
@@ -133,6 +139,7 @@ def test_a_process_that_writes_json_writes_nothing_else(folder: Folder) -> None:
     assert process.returncode == 0
     assert any(f"{address} is ready" in line["message"] for line in lines)
     assert any("stopped" in line["message"] for line in lines)
+    assert any(line["logger"].startswith("opentelemetry") and "nonsense" in line["message"] for line in lines)
     steps = [line for line in lines if line.get("id") == "nightly"]
     assert len(steps) >= 2
     assert all(set(EXTRAS) <= set(line) for line in steps)

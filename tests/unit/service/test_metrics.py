@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.admin_api.load_now import is_up
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MOST_REASONS, OTHER, MetricsAggregator
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
+from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Histogram
 from tests.unit.client_api.control_plane import until
@@ -90,7 +95,7 @@ def test_reasons_and_clusters_are_bounded(service: HttpService) -> None:
     for number in range(3 * MOST_REASONS):
         metrics.moved(None, Transition("t", 1, TaskState.RETRYING, 1, 0.0, f"CODE_{number}", ""))
     assert len(metrics.retries) == MOST_REASONS + 1
-    assert metrics.retries[OTHER] == 2 * MOST_REASONS
+    assert metrics.retries[OTHER] == 2 * MOST_REASONS + len(codes.FAILED)
     gone = service.plane.runtime.metrics
     service.plane.runtime.ask(lambda: gone.started.update(["mars"]))
     assert 'rmcs_schedule_success_ratio{cluster="mars"}' not in figures(service)
@@ -102,11 +107,87 @@ def test_what_was_sent_and_did_not_begin_counts_against_its_cluster() -> None:
     sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
     metrics.moved(sent, Transition("t", 4, TaskState.RUNNING, 1, 7.0, "", "", "mac"))
     metrics.moved(sent, Transition("t", 4, TaskState.RETRYING, 1, 7.0, "REFUSED", "", None))
-    metrics.moved(sent, Transition("t", 4, TaskState.QUEUED, 1, 7.0, "TAKEN_BACK", "", None))
+    metrics.moved(sent, Transition("t", 4, TaskState.QUEUED, 1, 7.0, codes.TAKEN_BACK, "", None))
     metrics.moved(sent, sent)
     assert metrics.success_ratio("mac") == 0.5
     assert metrics.success_ratio("linux") is None
     assert (metrics.dispatch.count, metrics.dispatch.sum) == (1, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "began", "did_not", "lost"),
+    [
+        (TaskState.QUEUED, codes.NOT_STARTED, 0, 1, 0),
+        (TaskState.QUEUED, codes.TAKEN_BACK, 0, 0, 0),
+        (TaskState.LOST, codes.CONTACT_LOST, 0, 1, 1),
+        (TaskState.RETRYING, "CLUSTER_LOST", 0, 1, 1),
+        (TaskState.FAILED, codes.DECLARED_DEAD, 0, 1, 1),
+        (TaskState.FAILED, "RUNTIME_ENV_FAILED", 0, 1, 0),
+        (TaskState.FAILED, "USER_ERROR", 1, 0, 0),
+        (TaskState.FAILED, "JOB_FAILED", 1, 0, 0),
+        (TaskState.FAILED, "PAYLOAD_LOST", 0, 0, 0),
+        (TaskState.CANCELLED, codes.CANCELLED, 0, 0, 0),
+    ],
+)
+def test_how_what_was_sent_is_judged(state: TaskState, code: str, began: int, did_not: int, lost: int) -> None:
+    """Its cluster is blamed for what it did not begin, not for what the user's code did."""
+    metrics = MetricsAggregator()
+    sent = Transition("t", 3, TaskState.DISPATCHING, 1, 5.0, "", "", "mac")
+    metrics.moved(sent, Transition("t", 4, state, 1, 7.0, code, "", None))
+    assert (metrics.started["mac"], metrics.not_started["mac"], metrics.lost["mac"]) == (began, did_not, lost)
+
+
+def test_one_that_is_lost_is_counted_once() -> None:
+    metrics = MetricsAggregator()
+    steps = [
+        Transition("t", 3, TaskState.RUNNING, 1, 5.0, "", "", "mac"),
+        Transition("t", 4, TaskState.LOST, 1, 6.0, codes.CONTACT_LOST, "", "mac"),
+        Transition("t", 5, TaskState.RETRYING, 1, 9.0, "CLUSTER_LOST", "", "mac"),
+    ]
+    for before, now in pairwise(steps):
+        metrics.moved(before, now)
+    assert metrics.lost["mac"] == 1
+    metrics.forget("mac")
+    assert not metrics.lost
+
+
+def test_another_reason_is_no_step_and_begins_no_wait_anew(service: HttpService) -> None:
+    service.submit("t", CPUS)
+    first = service.plane.runtime.item("t")
+    assert first is not None
+    running(first)
+    service.submit("u", CPUS)
+    until(lambda: service.get("/api/v1/items/u")["code"] == "NO_CAPACITY")
+    said = figures(service)
+    began = time.monotonic()
+    for order, code in (("cordon", "CORDONED"), ("uncordon", "NO_CAPACITY")):
+        service.post(f"/api/v1/clusters/mac/{order}")
+        until(lambda code=code: service.get("/api/v1/items/u")["code"] == code)  # type: ignore[misc]
+    assert figures(service)['rmcs_tasks_total{state="QUEUED"}'] == said['rmcs_tasks_total{state="QUEUED"}']
+    waited = time.monotonic() - began
+    service.plane.finish(first)
+    until(lambda: figures(service)["rmcs_queue_wait_seconds_count"] == 2)
+    assert figures(service)["rmcs_queue_wait_seconds_sum"] >= waited
+
+
+def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path) -> None:
+    up = 'rmcs_cluster_up{cluster="mac"}'
+    with HttpService(tmp_path / "state", snapshot_interval_s=0.01, health_check_interval_s=0.3) as service:
+        runtime = service.plane.runtime
+        assert is_up(runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))) is None, "nobody has asked"
+        until(lambda: figures(service).get(up) == 1)
+        state = runtime.machine.registry.state("mac")
+        heard = state.snapshot_heard_at
+        assert heard is not None
+        time.sleep(0.1)
+        view = runtime.ask(lambda: runtime.machine.view("mac", runtime.clock.now()))
+        assert view.trouble is not None
+        assert view.trouble.code == "STALE_SNAPSHOT"
+        assert figures(service)[up] == 1, "nothing is known to be wrong with it"
+        until(lambda: bool(figures(service)) and (state.snapshot_heard_at or 0) > heard)
+        service.plane.refresh = lambda cluster: runtime._loop.create_future()  # type: ignore[method-assign]
+        service.plane.post(SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "connection refused"))
+        until(lambda: figures(service)[up] == 0)
 
 
 def test_the_text_is_what_prometheus_reads() -> None:

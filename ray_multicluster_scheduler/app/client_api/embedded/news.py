@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.app.client_api.events.event import Event, event_of, missed, reset
@@ -46,7 +47,7 @@ class News:
         self._loop = asyncio.get_running_loop()
         self.watch = FleetWatch(self._faces, self.note, runtime.clock)
         self._due = False
-        self._checked_at = 0.0
+        self._checked_at = -inf
         self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
 
     def close(self) -> None:
@@ -60,6 +61,14 @@ class News:
             self._runtime.soon(self._look_in_turn)
         if isinstance(event, SnapshotTaken) and len(self.hub):
             self._runtime.soon(self._tell_load, event)
+
+    def looked_at(self) -> None:
+        """On the loop: somebody looks, at a page or by a scrape. It is to be worth it, so clusters are asked that were
+        not lately."""
+        now = self._loop.time()
+        if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
+            self._checked_at = now
+            self._runtime.leave(self._runtime.health.look_at_all())
 
     def note(self, note: Note) -> None:
         """On the loop: write it down, and tell it then."""
@@ -137,10 +146,8 @@ class News:
     def _now_and_then(self) -> None:
         self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
         self._runtime.manager.guarded(self.watch.look)
-        now = self._loop.time()
-        if self.hub.wants_load and now - self._checked_at >= self._runtime.settings.health_check_interval_s:
-            self._checked_at = now  # somebody looks: it is to be worth it
-            self._runtime.leave(self._runtime.health.check_all())
+        if self.hub.wants_load:
+            self.looked_at()
 
 
 def _face(row: dict[str, Any]) -> Face:

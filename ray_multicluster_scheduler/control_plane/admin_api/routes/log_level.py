@@ -34,6 +34,7 @@ async def set_log_level(request: Request) -> Response:
             next_step=f"use one of {', '.join(LEVELS)}",
         )
     before = level_now()
+    set_level(min(before, level, key=LEVELS.index))  # that of both by which it is told in the log
+    await record_action(request, "set log level", "log", {"level": level, "before": before})
     set_level(level)
-    await record_action(request, "set log level", "log", {"level": level_now(), "before": before})
-    return Answer({"level": level_now()})
+    return Answer({"level": level})

@@ -18,7 +18,9 @@ router = APIRouter(tags=["probes"])
 
 @router.get("/metrics", **described(Rule.KNOWN, docs.METRICS))
 async def metrics(request: Request) -> Response:
-    """All figures, in the text form of Prometheus."""
+    """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
+    ``health_check_interval_s`` are asked, and the next answer tells of it."""
     runtime = runtime_of(request)
+    runtime.news.looked_at()
     room = await asyncio.to_thread(runtime.store.room)  # a disk may be slow
     return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)
