@@ -54,8 +54,7 @@ async def check(request: Request, name: str) -> Response:
     check_cluster(request, name)
     closed_before = fleet_control.breaker_is_closed(runtime, name)
     operator = caller_of(request).steers_all
-    health = await (fleet_control.check_now(runtime, name) if operator else runtime.health.check(name))
-    await asyncio.sleep(0)  # the brain hears of it first
+    health = await _asked(runtime, name, by_operator=operator)
     answered = health.snapshot is not None
     if operator and answered and not closed_before:
         await record_action(request, "close breaker", name)
@@ -71,8 +70,8 @@ def _details(request: Request, name: str) -> dict[str, Any]:
     return told
 
 
-async def _asked(runtime: ServiceRuntime, name: str) -> Health:
-    health = await runtime.health.check(name)
+async def _asked(runtime: ServiceRuntime, name: str, *, by_operator: bool = False) -> Health:
+    health = await (fleet_control.check_now(runtime, name) if by_operator else runtime.health.check(name))
     await asyncio.sleep(0)  # the brain hears of it first
     return health
 
