@@ -112,6 +112,8 @@ class FleetChanges:
                 if name in changes.removed or not fleet_control.items_on(self._runtime, name):
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
+            # What was known of them was known of other entries: whoever looks next is to see these.
+            self._runtime.leave(self._runtime.health.look_at((*changes.added, *changes.changed)))
         return replace(changes, not_empty=())
 
     def _entries(self) -> dict[str, ClusterConfig]:

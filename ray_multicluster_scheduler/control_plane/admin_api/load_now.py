@@ -25,7 +25,10 @@ def is_up(view: ClusterView) -> bool | None:
 
 
 def share_taken(view: ClusterView, what: str) -> float | None:
-    """Which part of a resource is taken, to two decimals; None if it has none, or that is not known."""
+    """Which part of a resource is taken, to two decimals; None if it has none, or that is not known, as of a cluster
+    that does not answer."""
+    if not is_up(view):
+        return None
     nodes = (view.plain or view).nodes
     total = sum(node.total.get(what, 0.0) for node in nodes)
     if total <= 0 or any(node.free is None for node in nodes):

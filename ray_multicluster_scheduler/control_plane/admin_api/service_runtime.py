@@ -18,7 +18,6 @@ from ray_multicluster_scheduler.common.exception import (
     ServiceUnavailableError,
     StoreFullError,
     TaskSubmissionError,
-    UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
@@ -306,10 +305,10 @@ class ServiceRuntime(ServiceKnown):
         if stored is not None:
             return await asyncio.to_thread(self.history.item, stored)
         if self.store.expired(by_key):
-            raise UnknownItemError(
-                f"{task.kind} {by_key} was accepted before, ended long ago and was forgotten.",
+            raise TaskSubmissionError(
+                f"{task.kind} {by_key} was accepted before, is over, and was forgotten: an id is used once.",
                 task_id=by_key,
-                next_step="use another id",
+                next_step="use another id, or none",
             )
         return None
 

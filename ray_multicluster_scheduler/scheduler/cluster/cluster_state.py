@@ -37,7 +37,15 @@ STALE_AFTER_INTERVALS = 3
 
 
 _UNSEEN = frozenset(
-    {"asked_at", "checked_at", "checking", "ended_by_restart", "refreshing", "silent_since"}  # no view shows them
+    {
+        "asked_at",
+        "checked_at",
+        "checking",
+        "ended_by_restart",
+        "refreshing",
+        "silence_counted_at",
+        "silent_since",
+    }  # no view shows them
     | {"heard_at", "snapshot_heard_at"}  # nor these, once something was heard and while a link tells of every change
 )
 _NEVER = object()
@@ -86,6 +94,7 @@ class ClusterState:
         self.heard_at: float | None = None  # in any way
         self.snapshot_heard_at: float | None = None
         self.silent_since: float | None = None
+        self.silence_counted_at: float | None = None
         self.python_version: str | None = None
         self.ray_version: str | None = None
 
@@ -187,8 +196,17 @@ class ClusterState:
         self.refreshing = False
         self.refresh_failed = SnapshotTrouble(now, sentence, permanent, awaited)
         self.silent_since = now if self.silent_since is None else self.silent_since
-        if not awaited:
+        if not awaited and self._counts(now):
+            self.silence_counted_at = now
             self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
+
+    def _counts(self, now: float) -> bool:
+        """How often it is asked is up to those who look: of their questions without an answer one counts in each
+        ``snapshot_interval_s``, as if only we had asked. A probe of a breaker counts always."""
+        last = self.silence_counted_at
+        if last is None or now - last >= self.settings.snapshot_interval_s:
+            return True
+        return self.breaker.state(now) is BreakerState.HALF_OPEN
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now
@@ -230,7 +248,7 @@ class ClusterState:
         moved = (metadata.head_address, metadata.dashboard) != (self.metadata.head_address, self.metadata.dashboard)
         self.metadata = metadata
         self.refresh_failed = self.link_failed = self.asked_at = None
-        self.dashboard_silence = self.checked_at = self.head_silent_since = None
+        self.dashboard_silence = self.checked_at = self.head_silent_since = self.silence_counted_at = None
         self.breaker = CircuitBreaker(self.settings.breaker_failures, self.settings.breaker_recovery_s, self._changed)
         self.ledger.forget_sizes()
         if moved:
@@ -241,7 +259,7 @@ class ClusterState:
         if self.heard_at is None:
             self._changed()
         self.heard_at = now
-        self.refresh_failed = self.silent_since = None
+        self.refresh_failed = self.silent_since = self.silence_counted_at = None
         self.breaker.record_probe(now)
 
     # ---- what a decision sees

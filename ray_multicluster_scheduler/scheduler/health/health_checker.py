@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
@@ -47,6 +47,10 @@ class HealthChecker:
         return list(await asyncio.gather(*(self.check(name) for name in self._names())))
 
     async def look_at_all(self) -> list[Health]:
-        """The same for somebody who only looks: those that cannot be asked without starting something are left out."""
-        some = [name for name in self._names() if self._monitor.can_be_asked(name)]
+        """The same for somebody who only looks."""
+        return await self.look_at(self._names())
+
+    async def look_at(self, names: Iterable[str]) -> list[Health]:
+        """These, side by side; those that cannot be asked without starting something are left out."""
+        some = [name for name in names if self._monitor.can_be_asked(name)]
         return list(await asyncio.gather(*(self.check(name) for name in some)))

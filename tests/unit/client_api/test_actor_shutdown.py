@@ -14,6 +14,12 @@ from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That something is waited for is told, however short the wait is."""
+    monkeypatch.setattr(shutdown_story, "_A_MOMENT_S", 0.0)
+
+
 def end(plane: ActorPlane) -> None:
     """As at the exit of a program."""
     shutdown_story.drain(plane.runtime)

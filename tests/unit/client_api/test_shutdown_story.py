@@ -17,6 +17,23 @@ from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That something is waited for is told, however short the wait is."""
+    monkeypatch.setattr(shutdown_story, "_A_MOMENT_S", 0.0)
+
+
+def test_what_is_just_being_cancelled_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with ControlPlane() as plane:
+        busy, waiting = plane.job("j1", cpus=8), plane.submit(job("j2", cpus=8))
+        for handle in (waiting, busy):
+            handle.cancel()
+        shutdown_story.drain(plane.runtime)
+        assert waiting.state is TaskState.CANCELLED
+    assert "waiting for" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_once")
 def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
     with ControlPlane() as plane:
         first = plane.job("j1")
@@ -34,6 +51,7 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
     assert "rmcs: waiting for j1 (RUNNING) to end (Ctrl+C cancels)" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("keep", "why"),
     [

@@ -190,6 +190,26 @@ def test_an_answer_after_silence_counts_for_the_breaker() -> None:
     assert (state.silent_since, code(state, 30.0)) == (None, None)
 
 
+def test_how_often_people_look_does_not_open_the_breaker() -> None:
+    """Each look asks; of those without an answer, one counts in each ``snapshot_interval_s``."""
+    state = heard(source="http")
+    state.link_gone()
+    for look in range(100):
+        state.heard_nothing("timed out", permanent=False, now=20.0 + look / 10)
+    assert (state.breaker.failures_in_a_row, code(state, 30.0)) == (2, "STALE_SNAPSHOT")
+    state.heard_snapshot(snapshot("c", 30.0, 8, source="http"), 30.0)
+    state.heard_nothing("timed out", permanent=False, now=30.1)
+    assert state.breaker.failures_in_a_row == 1, "the first one after an answer counts"
+
+
+def test_a_probe_that_fails_counts_however_soon_it_comes() -> None:
+    state = heard(source="http", settings={"breaker_failures": 1, "breaker_recovery_s": 1, "snapshot_interval_s": 5})
+    state.link_gone()
+    for at in (20.0, 21.5, 23.0):
+        state.heard_nothing("timed out", permanent=False, now=at)
+        assert state.breaker.half_open_at == at + 1.0
+
+
 def test_a_silent_link_is_suspect_and_then_lost() -> None:
     state = heard()
     state.link_down(20.0)

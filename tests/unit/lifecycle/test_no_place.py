@@ -65,7 +65,7 @@ def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
 
 
 def test_but_not_while_the_breaker_is_open() -> None:
-    driver = Driver(cluster("a"), breaker_failures=2)
+    driver = Driver(cluster("a"), breaker_failures=2, snapshot_interval_s=1)
     for number in range(2):
         driver.submit(task(f"t{number}"), after=1)
         driver.no_answer("a")

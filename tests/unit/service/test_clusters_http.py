@@ -15,7 +15,6 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered, settings_shown
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
 from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
-from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS, running
@@ -60,10 +59,17 @@ def test_check_asks_now(service: HttpService) -> None:
     assert service.ask("POST", "/api/v1/clusters/mars/check")[0] == 404
 
 
-def test_check_asks_whatever_the_breaker_says_and_closes_it(service: HttpService) -> None:
-    for _ in range(service.plane.config.settings.breaker_failures):
-        service.plane.post(events.SnapshotFailed("mac", "REFUSED", "connection refused"))
+def fail(service: HttpService) -> None:
+    """Its breaker opens: contact with it was lost so often in a row."""
+    runtime = service.plane.runtime
+    breaker = runtime.machine.registry.state("mac").breaker
+    for _ in range(runtime.settings.breaker_failures):
+        runtime.ask(lambda: breaker.record_failure(runtime.clock.now()))
     until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
+
+
+def test_check_asks_whatever_the_breaker_says_and_closes_it(service: HttpService) -> None:
+    fail(service)
     seen = service.get("/api/v1/clusters/mac")
     assert seen["breaker"]["state"] == "OPEN", "whoever only looks does not steer"
     answer = service.post("/api/v1/clusters/mac/check")
@@ -73,9 +79,7 @@ def test_check_asks_whatever_the_breaker_says_and_closes_it(service: HttpService
 
 def test_only_an_operator_closes_the_breaker_and_that_is_recorded(tmp_path: Path) -> None:
     with HttpService(tmp_path / "state", auth="token") as service:
-        for _ in range(service.plane.config.settings.breaker_failures):
-            service.plane.post(events.SnapshotFailed("mac", "REFUSED", "connection refused"))
-        until(lambda: service.get("/api/v1/clusters/mac?refresh=false")["breaker"]["state"] == "OPEN")
+        fail(service)
         for role, state in ((Role.VIEWER, "OPEN"), (Role.SUBMITTER, "OPEN"), (Role.OPERATOR, "CLOSED")):
             status, answer = service.ask("POST", "/api/v1/clusters/mac/check", {}, token=service.token_for("ann", role))
             assert (status, answer["answered"], answer["cluster"]["breaker"]["state"]) == (200, True, state), role
@@ -327,3 +331,12 @@ def test_a_cluster_that_is_not_there_is_not_found(service: HttpService, verb: st
     assert "mars" in answer["message"]
     assert service.ask("GET", "/api/v1/clusters/mars/drained")[0] == 404
     assert service.ask("POST", "/api/v1/queue/cluster/mars/pause", {})[0] == 404
+
+
+def test_who_looks_sees_the_next_time_that_one_is_back(tmp_path: Path) -> None:
+    """One that was declared dead takes work again when it answers, and somebody has to ask it."""
+    with HttpService(tmp_path / "state", health_check_interval_s=0.05) as service:
+        until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "UP")
+        service.post("/api/v1/clusters/mac/declare-dead", {"force": True})
+        until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "UP")
+        assert service.get("/api/v1/clusters/mac?refresh=false")["troubles"] == []

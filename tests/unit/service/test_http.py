@@ -172,6 +172,9 @@ def test_what_expired(service: HttpService) -> None:
     assert (status, answer["error"]) == (409, "ResultLostError")
     service.plane.store.expire(math.inf, 0)
     assert service.get("/api/v1/items/t") == {"id": "t", "state": "EXPIRED"}
+    status, refused = service.ask("POST", "/api/v1/items", body(a_task("t")))
+    assert (status, refused["code"]) == (422, "TASK_SUBMISSION")
+    assert refused["message"] == "task t was accepted before, is over, and was forgotten: an id is used once."
     assert service.ask("GET", "/api/v1/items/t/result")[1]["error"] == "ResultLostError"
     assert service.post("/api/v1/items/t/cancel")["state"] == "EXPIRED"
     assert service.get("/api/v1/items/t/explain")["state"] == "EXPIRED"

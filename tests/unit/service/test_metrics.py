@@ -188,6 +188,7 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
         service.plane.refresh = lambda cluster: runtime._loop.create_future()  # type: ignore[method-assign]
         service.plane.post(SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "connection refused"))
         until(lambda: figures(service)[up] == 0)
+        assert 'rmcs_cluster_utilization{cluster="mac",resource="CPU"}' not in figures(service), "nobody knows it"
 
 
 def test_the_text_is_what_prometheus_reads() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SAY_AGAIN_S = 10.0
 _LOOK_AGAIN_S = 0.1
+_A_MOMENT_S = 0.2
 STOP_PATIENCE_S = 15.0
 FORCE_PATIENCE_S = 5.0
 MOST_LINES = 20
@@ -41,14 +42,15 @@ def drain(runtime: Runtime) -> None:
     """Wait until everything is over but living actors and gangs of them, which end with the program or outlive it, and
     calls that were sent to detached ones, which go on without us. Ctrl+C cancels what is left instead."""
     try:
-        say_at = time.monotonic()
+        say_at = time.monotonic() + _A_MOMENT_S  # what was cancelled just now, say, is over by then
         while waiting := _work(runtime):
             if time.monotonic() >= say_at:
                 say(f"waiting for {_list(waiting, _kept_back(runtime, waiting))} to end (Ctrl+C cancels)")
                 say_at = time.monotonic() + _SAY_AGAIN_S
             # A detached actor need only be ready, and its calls be sent, which is not their end: look again soon.
             leaving = any(_of_detached(one) for one in waiting)
-            wait_for(waiting, len(waiting), _LOOK_AGAIN_S if leaving else _SAY_AGAIN_S)
+            patience_s = max(0.0, say_at - time.monotonic())
+            wait_for(waiting, len(waiting), min(patience_s, _LOOK_AGAIN_S) if leaving else patience_s)
     except KeyboardInterrupt:
         stop(runtime, [item for item in runtime.unfinished() if not item.task.serves], _INTERRUPTED)
 

@@ -62,10 +62,13 @@ async def fleet(request: Request) -> Response:
 
 @router.get("/clusters", **described(Rule.KNOWN, docs.CLUSTERS))
 async def clusters(request: Request, refresh: bool = False) -> Response:
-    """One row per cluster; ``refresh`` asks every one of them first."""
+    """One row per cluster; ``refresh`` asks every one of them first. Without it, too, those that nobody asked for
+    ``health_check_interval_s`` are asked, and the next answer tells of it."""
     runtime = runtime_of(request)
     if refresh:
         await runtime.health.check_all()
+    else:
+        runtime.news.looked_at()
     return Answer({"clusters": explanation.cluster_rows(runtime)})
 
 
