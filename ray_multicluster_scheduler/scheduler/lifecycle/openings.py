@@ -22,10 +22,6 @@ BARE = {
 """An item of each kind that asks for nothing: what is closed for it is closed for all of its kind."""
 
 
-def anything(bay: Bay) -> None:
-    """Look at everybody."""
-
-
 class Openings:
     """Rooms on some clusters. Coarse: who finds one is still judged by every filter."""
 

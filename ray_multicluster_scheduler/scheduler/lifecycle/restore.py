@@ -203,6 +203,7 @@ def _record(row: ItemRow) -> TaskRecord:
         load_bytes=row.load_bytes,
         held=row.held,
         given_up=row.given_up,
+        restored=True,
     )
     if row.pinned is not None:
         record.pin(row.pinned)

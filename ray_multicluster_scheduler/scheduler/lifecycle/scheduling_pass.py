@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.kept_room import KeptRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.no_place import fail_without_place
-from ray_multicluster_scheduler.scheduler.lifecycle.openings import BARE, Openings, anything
+from ray_multicluster_scheduler.scheduler.lifecycle.openings import BARE, Openings
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
 from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
@@ -229,7 +229,7 @@ class SchedulingPass:
     def _next(self, walk: _Walk, now: float) -> ShapeGroup | None:
         queue = self._core.queue
         if walk.freed is None and walk.fresh is None:
-            return queue.first(anything, now)
+            return queue.first_of_all(now)
         if walk.freed is not None:
             openings = Openings(self._core.engine, self._views_of(walk.freed, now))
             return queue.first(openings.rooms, now)
@@ -287,7 +287,9 @@ class SchedulingPass:
     ) -> bool:
         """Does any cluster not reject it for good? That, and why it waits, holds for the shape until the fleet changes:
         :meth:`why` tells it as of now."""
-        if verdict(decision) is Verdict.WAIT:
+        outcome = verdict(decision)
+        # Clusters that do not answer yet may have done so before the restart. Nobody's work ends by that.
+        if outcome is Verdict.WAIT or (outcome is Verdict.UNHEALTHY and record.restored):
             if len(self._known) >= KEPT_SHAPES:
                 self._known.clear()
             self._known[group.shape] = decision

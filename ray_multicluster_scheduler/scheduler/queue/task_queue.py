@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import inf
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, H
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+from ray_multicluster_scheduler.scheduler.queue.walk_turns import WalkTurns
 
 _FOREVER = 3600.0
 _CREDIT = 2
@@ -74,11 +75,14 @@ class TaskQueue:
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
+        self._walk: dict[int, WalkTurns] = {}  # by priority; empty when something has happened but parking
+        self._walk_at = 0.0
 
     # ---- who waits
 
     def enqueue(self, task: TaskDescription, number: int, *, retry: bool = False) -> ShapeGroup:
         """Let it wait. ``number`` is its submission number; a retry keeps its own and so its place."""
+        self._walk.clear()
         priority = task.priority
         shape = shape_of(task, retry=retry)
         group = self._groups.get((priority, shape))
@@ -104,6 +108,7 @@ class TaskQueue:
         group = self._group_of.pop(task_id, None)
         if group is None:
             return False
+        self._walk.clear()
         account = self.account(group.shape.owner)
         account.queued -= 1
         if not account.queued:
@@ -180,12 +185,22 @@ class TaskQueue:
         """
         if not any(free is None or free for free in map(rooms, self._bays)):
             return None
+        levels = (one for one in reversed(self._priorities) if above is None or one > above)
+        return self._most_urgent(self._first_of_level(priority, rooms, now) for priority in levels)
+
+    def first_of_all(self, now: float) -> ShapeGroup | None:
+        """The same, whatever is free. In a walk, where nothing happens between two calls but that the one that was
+        named is parked, owners are asked once, and not for each of their groups."""
+        if not self._walk or self._walk_at != now:
+            self._walk = {priority: self._turns_of(priority, now) for priority in reversed(self._priorities)}
+            self._walk_at = now
+        return self._most_urgent(turns.first() for turns in self._walk.values())
+
+    def _most_urgent(self, levels: Iterable[tuple[ShapeGroup, ShapeGroup] | None]) -> ShapeGroup | None:
+        """Of levels, the highest first, each with the one that has the turn and the oldest."""
         best: ShapeGroup | None = None
         urgency = inf
-        for priority in reversed(self._priorities):
-            if above is not None and priority <= above:
-                break
-            found = self._first_of_level(priority, rooms, now)
+        for found in levels:
             if found is None:
                 continue
             turn, oldest = found
@@ -201,9 +216,13 @@ class TaskQueue:
         group.parked = True
         if group:
             self._index(group).put(group, group.need, NOBODY)
+        turns = self._walk.get(group.priority)
+        if turns is not None:
+            turns.step_aside(group.shape.owner)
 
     def unpark(self, group: ShapeGroup) -> None:
         if group.parked:
+            self._walk.clear()
             group.parked = False
             if group:
                 self._put(group)
@@ -249,6 +268,7 @@ class TaskQueue:
 
     def pause(self, owner: str, reason: str) -> None:
         """Nothing of this owner's starts until :meth:`resume`."""
+        self._walk.clear()
         self.account(owner).paused = reason
 
     def paused_owners(self) -> dict[str, str]:
@@ -256,6 +276,7 @@ class TaskQueue:
         return {owner: account.paused for owner, account in self._accounts.items() if account.paused is not None}
 
     def resume(self, owner: str) -> None:
+        self._walk.clear()
         self.account(owner).paused = None
         self._maybe_idle.add(owner)
 
@@ -264,12 +285,14 @@ class TaskQueue:
         account = self._accounts.get(owner)
         if account is None:
             return False
+        self._walk.clear()
         account.limit_as(self._new_account(owner), now)
         self._line_up(account)
         return account.over
 
     def take(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items goes to a cluster: it had its turn."""
+        self._walk.clear()
         account = self.account(owner)
         account.raise_to((self._served - _CREDIT * self._grain) * account.weight, now)
         self._served = max(self._served, account.used(now) / account.weight)
@@ -278,6 +301,7 @@ class TaskQueue:
 
     def give_back(self, owner: str, holding: Holding, now: float) -> None:
         """One of its items is no longer on a cluster. If that lifts a limit, its groups are to be looked at again."""
+        self._walk.clear()
         account = self.account(owner)
         limited = account.limited
         account.give_back(holding, now)
@@ -312,6 +336,12 @@ class TaskQueue:
             if best is None or (its_turn == best_turn and first[0] < best[0]):
                 best, best_turn = first, its_turn
         return None if best is None else (best[1], best[1] if oldest is None else oldest[1])
+
+    def _turns_of(self, priority: int, now: float) -> WalkTurns:
+        level = self._levels[priority]
+        accounts = {owner: queue.account for owner, queue in level.items() if queue.account.may_start}
+        turns = {owner: (one.in_line[0], self.order.turn(one, now)) for owner, one in accounts.items()}
+        return WalkTurns(turns, lambda owner: self._first_of_owner(level[owner], _anything), self.urgency)
 
     def _by_turns(self, level: dict[str, _OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], _OwnerQueue]]:
         """Owners of a level who may start something, with their turns, the first one first."""
@@ -382,6 +412,10 @@ class TaskQueue:
         if not level:
             del self._levels[group.priority]
             self._priorities.remove(group.priority)
+
+
+def _anything(bay: Bay) -> None:
+    """Look at all of them."""
 
 
 def _at_most(rooms: Sequence[Need] | None, bay: Bay, gpus: float) -> Sequence[Need]:

@@ -63,6 +63,31 @@ class TestWhatWaits:
             after.succeed(ended)
             assert [one.task_id for one in after.said(Dispatch)] == [begun]
 
+    @pytest.mark.parametrize(
+        ("sentence", "permanent", "code"),
+        [("connection refused", False, "CLUSTER_UNREACHABLE"), ("HTTP 403", True, "CLUSTER_MISCONFIGURED")],
+    )
+    def test_clusters_that_do_not_answer_the_new_process_end_nothing_of_before(
+        self, sentence: str, permanent: bool, code: str
+    ) -> None:
+        """After a power cut the service may be back before they are, or be started with a wrong token. What comes then
+        is told at once that nobody is there."""
+        driver = ready(1, 1)
+        for number in range(3):
+            driver.submit(task(f"t{number}"))
+        after = reborn(driver, breaker_failures=1)
+        for _ in range(5):
+            after.now += 10
+            for name in "ab":
+                after.no_answer(name, sentence, permanent=permanent)
+        record = after.machine.record("t2")
+        assert (record.state, record.code) == (TaskState.QUEUED, code)
+        after.submit(task("new", cpus=2))
+        assert after.end("new").error == "NoHealthyClusterError"
+        after.now += 120
+        after.link_up("b", 2)
+        assert after.state("t2") is TaskState.DISPATCHING
+
     def test_a_time_out_that_is_over_ends_it_at_once(self) -> None:
         driver = ready(1)
         driver.submit(task("runs"))

@@ -435,3 +435,80 @@ def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later
     queue._first_of_owner = watched  # type: ignore[method-assign]
     assert head(queue) == "b"
     assert sorted(asked) == ["ann", "bob"]
+
+
+# ---- a walk through everybody
+
+
+class CountedOrder(FairOrder):
+    """How often is an owner asked for its turn?"""
+
+    asked = 0
+
+    def turn(self, account: OwnerAccount, now: float) -> tuple[float, ...]:
+        self.asked += 1
+        return super().turn(account, now)
+
+
+def test_a_walk_past_many_owners_asks_each_of_them_once() -> None:
+    """Not once for each group of another: thousands of owners would hold up everything else."""
+    order = CountedOrder(HOUR)
+    queue = TaskQueue(order)
+    for number in range(300):
+        queue.enqueue(task(f"t{number}", cpus=1 + number // 150, owner=f"o{number % 150}"), number)
+    seen = []
+    while (group := queue.first_of_all(5.0)) is not None:
+        seen.append(group.head().task_id)
+        queue.park(group)
+    assert sorted(seen) == sorted(f"t{number}" for number in range(300))
+    assert order.asked == 150
+
+
+LIMITS: dict[str, dict[str, Any]] = {"ann": {"weight": 2.0}, "bob": {"max_running": 1}, "cyd": {"max_gpus": 1.0}}
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("comes"),
+            st.sampled_from(["ann", "bob", "cyd", "dan"]),
+            st.integers(1, 3),
+            st.integers(0, 2),
+            st.integers(0, 2),
+            st.floats(0, 3 * HOUR),
+        ),
+        st.tuples(st.sampled_from(["parks", "goes", "leaves"])),
+        st.tuples(st.sampled_from(["pauses", "resumes"]), st.sampled_from(["ann", "dan"])),
+        st.tuples(st.just("time passes")),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_a_walk_names_the_same_as_a_look_at_everybody(steps: list[tuple[Any, ...]]) -> None:
+    """Whatever happens on the way."""
+    queue = TaskQueue(FairOrder(HOUR), lambda owner: OwnerAccount(**LIMITS.get(owner, {})))
+    parked: list[ShapeGroup] = []
+    now = 0.0
+    for number, (what, *how) in enumerate(steps):
+        named = queue.first_of_all(now)
+        assert named is queue.first(anything, now)
+        if what == "comes":
+            owner, cpus, gpus, priority, since = how
+            needs = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
+            one = task(f"t{number}", requirements=needs, owner=owner, priority=priority, submitted_at=since)
+            queue.enqueue(one, number)
+        elif what == "parks" and named is not None:
+            queue.park(named)
+            parked.append(named)
+        elif what == "goes" and named is not None:
+            queue.take(named.shape.owner, Holding(named.need["CPU"], named.need.get("GPU", 0.0), now), now)
+            queue.remove(named.head().task_id)
+        elif what == "leaves" and parked:
+            queue.unpark(parked.pop())
+        elif what == "pauses":
+            queue.pause(*how, "")
+        elif what == "resumes":
+            queue.resume(*how)
+        elif what == "time passes":
+            now += 7.0
+    assert queue.first_of_all(now) is queue.first(anything, now)
