@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ray_multicluster_scheduler.cli import job as job_command
 from ray_multicluster_scheduler.cli import job_words, ray_job_options, waiting
 from ray_multicluster_scheduler.cli.app import Root
+from ray_multicluster_scheduler.cli.interrupts import interrupted_well
 from ray_multicluster_scheduler.cli.late_group import load
-from ray_multicluster_scheduler.cli.service import Service
+from ray_multicluster_scheduler.cli.service import Service, connect
 from ray_multicluster_scheduler.common.exception import ResultLostError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
@@ -308,6 +310,15 @@ class TestInterrupt:
         assert (how in done.err) == (after == "RUNNING")
         assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
         until(lambda: state(service, "j1") == after)
+
+    def test_what_its_cluster_has_not_ended_yet_is_not_called_cancelled(
+        self, service: HttpService, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        service.submit("t1", 1)
+        until(lambda: state(service, "t1") == "RUNNING")
+        with pytest.raises(typer.Exit), interrupted_well(connect(), "t1", cancel=True):
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err == "rmcs: t1 was asked to end\n"
 
 
 class TestOthers:
