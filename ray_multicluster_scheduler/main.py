@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return exit_codes.NOT_FOUND
         return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
     except OSError as error:
+        if (wrong := _wrong_use(error)) is not None:
+            return wrong
         if error.errno not in _NO_ROOM:
             raise
         _give_up_output()
@@ -62,6 +64,16 @@ def _have_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+
+
+def _wrong_use(error: BaseException | None) -> int | None:
+    """The exit code of a wrong command line, if this came of telling it to a stderr that takes nothing; else None."""
+    while error is not None:
+        if isinstance(code := getattr(error, "exit_code", None), int):
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+            return code
+        error = error.__context__
+    return None
 
 
 def _nobody_reads() -> bool:

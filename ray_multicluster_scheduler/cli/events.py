@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
-from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service
+from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service, silent
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.options import ByOwner, OfKind
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, cluster_state, say, show_fitting
@@ -111,10 +111,13 @@ def _id_of(service: Service, said: str) -> str:
 
 
 def newest_number(service: Service) -> int:
-    """Of the last event that there was: a stream begins with it."""
-    for number, _ in _frames(service, {"types": "cluster"}, _ALIVE_S):
-        if number is not None:
-            return number
+    """Of the last event that there was: a stream begins with it. Raises ServiceUnavailableError if it does not."""
+    try:
+        for number, _ in _frames(service, {"types": "cluster"}, _ALIVE_S):
+            if number is not None:
+                return number
+    except TimeoutError as error:
+        raise silent(service.address, _ALIVE_S) from error
     raise not_a_service(service.address, "nothing of events")
 
 

@@ -10,6 +10,8 @@ import typer
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.selectors import KINDS
 
+LONGEST_S = 86_400
+"""Nobody looks again after more than a day."""
 WHICH_CONFIG = "A clusters.yaml; default: of RMCS_CONFIG, RMCS_CLUSTERS, this folder, RMCS_HOME or /etc/rmcs."
 AT_MOST = "At most so many."
 Config = Annotated[Path | None, typer.Option("--config", help=WHICH_CONFIG)]

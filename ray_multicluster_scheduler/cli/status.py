@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
 from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE, FittingTable
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
 from ray_multicluster_scheduler.cli.looking import clusters_now
+from ray_multicluster_scheduler.cli.options import LONGEST_S
 from ray_multicluster_scheduler.cli.output import (
     Format,
     Output,
@@ -37,7 +38,7 @@ _SHOWN = 5
 
 def status(
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Look again and again, until Ctrl+C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option("--every", min=0.2, max=LONGEST_S, help="Seconds between two looks.")] = 2.0,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.test_job import Dashboard, end_when_it_is_followed
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,8 +53,48 @@ def test_an_order_is_done_wherever_its_words_go(service: HttpService) -> None:
 
 
 @FULL
-def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService) -> None:
-    assert shell(f"{RMCS} task show nothing-such 2>/dev/full") == (102, [])
+@pytest.mark.parametrize(
+    ("words", "code"), [("task show nothing-such", 102), ("no-such-command", 2), ("status --every x", 2)]
+)
+def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService, words: str, code: int) -> None:
+    assert shell(f"{RMCS} {words} 2>/dev/full") == (code, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("config check /nope", 2), ("task show nothing-such", 102), ("no-such-command", 2)]
+)
+def test_the_exit_code_outlives_a_stderr_that_nobody_reads(service: HttpService, words: str, code: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*RMCS.split(), *words.split()], cwd=ROOT, stderr=write, check=False)
+    finally:
+        os.close(write)
+    assert done.returncode == code
+
+
+@FULL
+def test_the_end_of_a_job_is_told_also_if_stderr_becomes_full_while_it_is_followed(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With -o json, what a job prints is on stderr."""
+
+    class Filling(Dashboard):
+        async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+            monkeypatch.setattr(sys, "stderr", full)
+            async for piece in super().tail_job_logs(submission_id):
+                yield piece
+
+    with open("/dev/full", "w", buffering=1, encoding="utf-8") as full:
+        service.plane.runtime.clients = Filling()  # type: ignore[assignment]  # a fake
+        ending = end_when_it_is_followed(service, "j1")
+        done = rmcs("job", "submit", "-o", "json", "--submission-id", "j1", "--", "true")
+        ending.join()
+        assert (done.code, json.loads(done.out)["status"]) == (0, "SUCCEEDED")
+        assert sys.stderr is not full
+        sys.stderr.close()
+        with suppress(OSError):  # what it did not take is tried once more
+            full.close()
 
 
 def test_without_stderr_nothing_of_it_gets_into_the_data(service: HttpService) -> None:

@@ -127,6 +127,19 @@ def test_a_service_that_stops_in_the_middle_has_not_told_all(
     assert "ask for the others with --since 2" in done.err
 
 
+def test_a_service_that_begins_and_says_nothing(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
+        yield None, None
+        raise TimeoutError
+
+    monkeypatch.setattr(events, "_frames", silent)
+    done = rmcs("events")
+    assert (done.code, done.out) == (1, "")
+    assert f"{service.address} takes connections, and said nothing in 60 s." in done.err
+
+
 def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:
     lines = rmcs("events").out.splitlines()
     assert any("t1 QUEUED: " in line for line in lines)
