@@ -89,8 +89,10 @@ def _say_source(source: str, *, named: bool) -> None:
 
 def _another(source: str) -> str:
     """A service is asked although RMCS_CONFIG names another file: that has to be seen."""
+    from ray_multicluster_scheduler.control_plane.config.home import expanded
+
     said = os.environ.get(_VARIABLE)
-    if not said or Path(said).expanduser().resolve() == Path(source).resolve():
+    if not said or expanded(said, _VARIABLE).resolve() == Path(source).resolve():
         return ""
     return f"; {_VARIABLE} names {said}, which is shown with --config {said}"
 

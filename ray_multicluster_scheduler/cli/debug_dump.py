@@ -45,19 +45,12 @@ def debug_dump(
     Versions, settings, clusters, the queue, items, events and figures of a service, and what can be said of this
     machine; without a service only that.
     """
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
     name = time.strftime("rmcs-debug-%Y%m%d-%H%M%S", time.gmtime())
     out = Path(f"{name}.tar.gz") if file is None else file
     check_new(out, force=force)
     dump = _gathered(address)
-    try:
-        packed = _packed(name, dump)
-        write_whole(out, lambda draft: draft.write_bytes(packed), private=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{out} cannot be written: {error.strerror}.", next_step="give another file"
-        ) from error
+    packed = _packed(name, dump)
+    write_whole(out, lambda draft: draft.write_bytes(packed), private=True)
     for part, why in dump.left_out.items():
         say(f"left out: {part}: {why}")
     say("look through it before you give it to others: names, addresses and paths are in it")

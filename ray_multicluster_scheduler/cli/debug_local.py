@@ -43,10 +43,18 @@ def machine(home: Path, environ: Mapping[str, str] = os.environ) -> dict[str, An
     ours = sorted(name for name in environ if name.startswith(("RMCS_", "RAY_")))
     return {
         "cpus": os.cpu_count(),
-        "disks": {str(path): _room(path) for path in (home, Path(tempfile.gettempdir()), Path.cwd())},
+        "disks": {str(path): _room(path) for path in (home, _temporary(environ), Path.cwd())},
         "variables": {name: environ[name] if name in _SHOWN else "is set" for name in ours},
         "terminal": {"TERM": environ.get("TERM"), "LANG": environ.get("LANG")},
     }
+
+
+def _temporary(environ: Mapping[str, str]) -> Path:
+    """Python finds none where nothing can be written: a bug report is wanted there all the same."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return Path(environ.get("TMPDIR") or "/tmp")  # nosec B108 # nothing is written there
 
 
 def _room(path: Path) -> dict[str, int] | str:

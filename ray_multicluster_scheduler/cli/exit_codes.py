@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
+import errno
+from pathlib import Path
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 
 OK = 0
 NOT_DONE = 1
@@ -17,6 +20,16 @@ CANCELLED = 103
 INTERRUPTED = 130
 NOBODY_READS = 141
 """Whoever read the output stopped reading: as a shell has it of a program that SIGPIPE ended."""
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+"""What a disk answers that takes nothing more: no mistake of ours, nor of the command line. It is NOT_DONE."""
+
+
+def no_room(what: str | Path, error: OSError) -> SchedulerError:
+    """What to say then."""
+    said = f"{what} cannot be written: {error.strerror}."
+    return SchedulerError(said, next_step="make room there, or have it written elsewhere")
 
 
 class NotThereError(ConfigurationError):

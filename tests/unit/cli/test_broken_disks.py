@@ -157,6 +157,22 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
     assert said[2].startswith("What to do: make room there, or have them elsewhere: RMCS_HOME ")
 
 
+@pytest.mark.parametrize("words", ["trace", "debug-dump"])
+def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_path: Path, words: str) -> None:
+    file = tmp_path / "file"
+    code, said = shell(f"ulimit -f 0; {RMCS} {words} {file}")
+    assert (code, said) == (
+        1,
+        [
+            f"rmcs: error: {file} cannot be written: File too large.",
+            "What to do: make room there, or have it written elsewhere",
+        ],
+    )
+    (tmp_path / "empty").touch()
+    code, said = shell(f"{RMCS} {words} {tmp_path}/empty/file")
+    assert code == 2, said
+
+
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
 def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: Path, option: str) -> None:
     file = tmp_path / "file"
@@ -164,8 +180,11 @@ def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: P
     file.chmod(0o640)
     ask = f"{RMCS} simulate --nodes 'mac=1x{{CPU: 2}}' --synthetic 'items=2000 over=1h' {option} {file} --force"
     code, said = shell(f"ulimit -f 8; {ask}")
-    assert code == 2, said
-    assert "cannot be written: File too large" in " ".join(said)
+    assert code == 1, said
+    assert said[-2:] == [
+        f"rmcs: error: {file} cannot be written: File too large.",
+        "What to do: make room there, or have it written elsewhere",
+    ]
     assert file.read_text() == "old " * 10_000
     assert [one.name for one in tmp_path.iterdir()] == ["file"], "half of the new one is not left"
     assert shell(ask)[0] == 0
