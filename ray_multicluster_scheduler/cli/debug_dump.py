@@ -91,6 +91,7 @@ class _Dump:
 
 
 def _gathered(address: str | None) -> _Dump:
+    from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import config_shown
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     home = rmcs_home()
@@ -104,7 +105,7 @@ def _gathered(address: str | None) -> _Dump:
     if config is None:
         dump.leave_out("config.json", wrong)
     else:
-        dump.add("config.json", "the configuration that is found from here", debug_local.config_shown(config))
+        dump.add("config.json", "the configuration that is found from here", config_shown(config))
     if service is None:
         dump.leave_out("service/", "no service runs here; give its --address if there is one")
     else:

@@ -66,17 +66,6 @@ def _room(path: Path) -> dict[str, int] | str:
     return {"total_bytes": room.total, "free_bytes": room.free}
 
 
-def config_shown(config: Any) -> dict[str, Any]:
-    """A configuration without its secrets."""
-    from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
-
-    return {
-        "source": config.source,
-        "settings": settings_shown(config.settings, None),
-        "clusters": [cluster_shown(one) for one in config.clusters],
-    }
-
-
 def listing(home: Path) -> str:
     """Modes, sizes and times of what is in the state folder; never what is in the files. Payloads are only counted."""
     if not home.is_dir():

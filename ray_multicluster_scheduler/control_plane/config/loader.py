@@ -14,15 +14,14 @@ from ray_multicluster_scheduler.control_plane.config.cluster_config import Clust
 from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, Wrong, all_wrong, unknown_key
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
 from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
+from ray_multicluster_scheduler.control_plane.config.nothing_configured import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines, parse_with_lines
 
+__all__ = ["FILE_NAME", "SYSTEM_FILE", "ConfigArgument", "NothingConfiguredError", "config_from", "load_config"]
+
 FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
-
-
-class NothingConfiguredError(ConfigurationError):
-    """No place where clusters could be named names any."""
 
 
 ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig | Mapping[str, Any]] | None"
