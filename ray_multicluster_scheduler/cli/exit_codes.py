@@ -9,10 +9,11 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 
 OK = 0
 NOT_DONE = 1
-"""The command itself could not do what it should: nobody answers, or it was refused."""
+"""The command itself could not do what it should: nobody answers, it was refused, or a disk is full."""
 USAGE = 2
 """A wrong command line or configuration."""
 FAILED = 100
+"""The work, or what was looked at: a cluster that is checked, a run that is judged."""
 NOT_FINISHED = 101
 NOT_FOUND = 102
 """There is no such thing: an item, a cluster, a token, an owner."""

@@ -17,7 +17,7 @@ AT_MOST = "At most so many."
 Config = Annotated[Path | None, typer.Option("--config", help=WHICH_CONFIG)]
 StateFolder = Annotated[Path | None, typer.Option("--state", help="Its state folder; default: RMCS_HOME, or ~/.rmcs.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")]
-ByOwner = Annotated[str | None, typer.Option("--owner", help="Only of this owner.")]
+ByOwner = Annotated[str | None, typer.Option("--owner", help="Only of this owner.", autocompletion=completion.owners)]
 OfKind = Annotated[
     str | None,
     typer.Option(

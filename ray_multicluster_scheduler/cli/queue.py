@@ -21,7 +21,7 @@ _WITH_A_NAME = {"allow_extra_args": True}
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", help="That of this cluster.", autocompletion=completion.clusters)
 ]
-_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.")]
+_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.", autocompletion=completion.owners)]
 
 
 @app.callback()
