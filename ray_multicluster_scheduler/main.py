@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -13,10 +12,6 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Sche
 
 COMPLETE = "_RMCS_COMPLETE"
 """Set by a shell that wants to know what can follow."""
-
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
-"""What a disk answers that takes nothing more: no mistake of ours, and a traceback says nothing about it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,11 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return exit_codes.NOT_FOUND
         return exit_codes.USAGE if isinstance(error, ConfigurationError) else exit_codes.NOT_DONE
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if (wrong := _wrong_use(error)) is not None:
+            return wrong
+        if error.errno not in exit_codes.NO_ROOM:
             raise
         _give_up_output()
-        said = f"{error.filename or 'The output'} cannot be written: {error.strerror}."
-        _report(SchedulerError(said, next_step="make room there, or have it written elsewhere"))
+        _report(exit_codes.no_room(error.filename or "The output", error))
         return exit_codes.NOT_DONE
     except KeyboardInterrupt:  # before Typer was there to hear it
         to_stderr("rmcs: interrupted.")
@@ -62,6 +58,16 @@ def _have_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+
+
+def _wrong_use(error: BaseException | None) -> int | None:
+    """The exit code of a wrong command line, if this came of telling it to a stderr that takes nothing; else None."""
+    while error is not None:
+        if isinstance(code := getattr(error, "exit_code", None), int):
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
+            return code
+        error = error.__context__
+    return None
 
 
 def _nobody_reads() -> bool:

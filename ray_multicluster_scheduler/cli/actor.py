@@ -42,8 +42,8 @@ def kill(
     names = {row["name"]: row["id"] for row in service.get(path_of("actors"))["actors"] if row["state"] in UNFINISHED}
     found = find_several(service, [names.get(one, one) for one in actor_ids], "actor")
     said = {"reason": reason, "force": True}
-    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, _killed)
+    each(found, lambda one: service.order(path_of("items", one, "cancel"), said), output, _killed)
 
 
 def _killed(answer: dict[str, Any]) -> str:
-    return "was killed" if answer.get("changed", True) else f"is over already: {answer['state']}"
+    return "was killed" if answer["changed"] else f"is over already: {answer['state']}"

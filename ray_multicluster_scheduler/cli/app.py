@@ -69,11 +69,11 @@ that runs here. New here? `rmcs demo`. Something is wrong? `rmcs doctor`.
 \b
 Exit codes:
     0  done; the work succeeded
-    1  it could not be done: nobody answers, or it was refused
+    1  it could not be done: nobody answers, it was refused, or a disk is full
     2  the command line or the configuration is wrong, or there is no service
-  100  the work failed
+  100  the work failed, or what was looked at is not well
   101  it is not over
-  102  there is no such thing
+  102  there is no such item, cluster, token or owner
   103  it was cancelled
   130  Ctrl+C
   141  whoever read what it prints stopped reading

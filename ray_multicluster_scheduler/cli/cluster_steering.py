@@ -83,7 +83,9 @@ def _order(
     """``done`` says what became of the cluster, if it was not so before, and ``told`` what that means for the items
     there."""
     if find(address) is not None:
-        answer = connect(address).post(path_of("clusters", name, verb), said)
+        service = connect(address)
+        ask = service.post if verb == "declare-dead" else service.order  # that is not told of a dead one
+        answer = ask(path_of("clusters", name, verb), said)
         emit_words(answer, output, lambda: f"{name} {done(answer.get('changed', True))}; {told(answer['items'])}")
         return
     from ray_multicluster_scheduler.cli.cluster_orders import order

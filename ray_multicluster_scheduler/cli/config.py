@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,7 +76,10 @@ def show(
         told = service.get(path_of("settings"))
         say(f"the service {service.address} goes by {told['source']}{_another(str(told['source']))}")
     else:
-        told = _of_file(config)
+        from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import config_shown
+        from ray_multicluster_scheduler.control_plane.config import load_config
+
+        told = config_shown(load_config(config))
         _say_source(str(told["source"]), named=config is not None)
     emit(told, output, lambda: as_text(told, Format.yaml))
 
@@ -89,8 +92,10 @@ def _say_source(source: str, *, named: bool) -> None:
 
 def _another(source: str) -> str:
     """A service is asked although RMCS_CONFIG names another file: that has to be seen."""
+    from ray_multicluster_scheduler.control_plane.config.home import expanded
+
     said = os.environ.get(_VARIABLE)
-    if not said or Path(said).expanduser().resolve() == Path(source).resolve():
+    if not said or expanded(said, _VARIABLE).resolve() == Path(source).resolve():
         return ""
     return f"; {_VARIABLE} names {said}, which is shown with --config {said}"
 
@@ -115,15 +120,3 @@ def log_level(
     service, path = connect(address), path_of("log-level")
     told = service.get(path) if level is None else service.put(path, {"level": level.upper()})
     emit(told, output, lambda: str(told["level"]))
-
-
-def _of_file(config: Path | None) -> dict[str, Any]:
-    from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
-    from ray_multicluster_scheduler.control_plane.config import load_config
-
-    found = load_config(config)
-    return {
-        "settings": settings_shown(found.settings, None),
-        "source": found.source,
-        "clusters": [cluster_shown(one) for one in found.clusters],
-    }

@@ -45,19 +45,12 @@ def debug_dump(
     Versions, settings, clusters, the queue, items, events and figures of a service, and what can be said of this
     machine; without a service only that.
     """
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
     name = time.strftime("rmcs-debug-%Y%m%d-%H%M%S", time.gmtime())
     out = Path(f"{name}.tar.gz") if file is None else file
     check_new(out, force=force)
     dump = _gathered(address)
-    try:
-        packed = _packed(name, dump)
-        write_whole(out, lambda draft: draft.write_bytes(packed), private=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{out} cannot be written: {error.strerror}.", next_step="give another file"
-        ) from error
+    packed = _packed(name, dump)
+    write_whole(out, lambda draft: draft.write_bytes(packed), private=True)
     for part, why in dump.left_out.items():
         say(f"left out: {part}: {why}")
     say("look through it before you give it to others: names, addresses and paths are in it")
@@ -98,6 +91,7 @@ class _Dump:
 
 
 def _gathered(address: str | None) -> _Dump:
+    from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import config_shown
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
     home = rmcs_home()
@@ -111,7 +105,7 @@ def _gathered(address: str | None) -> _Dump:
     if config is None:
         dump.leave_out("config.json", wrong)
     else:
-        dump.add("config.json", "the configuration that is found from here", debug_local.config_shown(config))
+        dump.add("config.json", "the configuration that is found from here", config_shown(config))
     if service is None:
         dump.leave_out("service/", "no service runs here; give its --address if there is one")
     else:

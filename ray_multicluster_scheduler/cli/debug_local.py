@@ -43,10 +43,18 @@ def machine(home: Path, environ: Mapping[str, str] = os.environ) -> dict[str, An
     ours = sorted(name for name in environ if name.startswith(("RMCS_", "RAY_")))
     return {
         "cpus": os.cpu_count(),
-        "disks": {str(path): _room(path) for path in (home, Path(tempfile.gettempdir()), Path.cwd())},
+        "disks": {str(path): _room(path) for path in (home, _temporary(environ), Path.cwd())},
         "variables": {name: environ[name] if name in _SHOWN else "is set" for name in ours},
         "terminal": {"TERM": environ.get("TERM"), "LANG": environ.get("LANG")},
     }
+
+
+def _temporary(environ: Mapping[str, str]) -> Path:
+    """Python finds none where nothing can be written: a bug report is wanted there all the same."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return Path(environ.get("TMPDIR") or "/tmp")  # nosec B108 # nothing is written there
 
 
 def _room(path: Path) -> dict[str, int] | str:
@@ -56,17 +64,6 @@ def _room(path: Path) -> dict[str, int] | str:
     except OSError as error:
         return str(error)
     return {"total_bytes": room.total, "free_bytes": room.free}
-
-
-def config_shown(config: Any) -> dict[str, Any]:
-    """A configuration without its secrets."""
-    from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
-
-    return {
-        "source": config.source,
-        "settings": settings_shown(config.settings, None),
-        "clusters": [cluster_shown(one) for one in config.clusters],
-    }
 
 
 def listing(home: Path) -> str:

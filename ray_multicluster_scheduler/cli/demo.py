@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ray_multicluster_scheduler.cli import exit_codes
+
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.demo_story import Story
 
@@ -16,25 +18,23 @@ if TYPE_CHECKING:
 def demo() -> None:
     """Show the whole story on two real Ray clusters here.
 
-    Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did.
+    Starts them, runs tasks, an actor and a job on them, and shows why each ran where it did. Exit code 100 if something
+    of it did not happen as it should.
     """
-    from ray_multicluster_scheduler import LocalCluster, LocalFleet
+    from ray_multicluster_scheduler import LocalFleet
     from ray_multicluster_scheduler.cli.demo_story import Story
+    from ray_multicluster_scheduler.cli.fleet import describe
     from ray_multicluster_scheduler.cli.output import console
 
     screen = console()
     screen.print("Starting two local Ray clusters (about 10 seconds; the first time longer) …")
-    clusters = (
-        LocalCluster("linux", num_cpus=2, tags=["linux", "x86_64"]),
-        LocalCluster("mac", num_cpus=2, tags=["macos", "arm64"]),
-    )
     settings = {"submission_interval_s": 0, "resource_threshold": 1}
 
     def progress(cluster: str, text: str) -> None:
         screen.print(f"   {cluster}: {text}", markup=False)
 
     try:
-        with LocalFleet(*clusters, settings=settings, progress=progress) as fleet:
+        with LocalFleet(*describe(2, 2), settings=settings, progress=progress) as fleet:
             story = Story(screen, fleet.config_path)
             problems = story.tell()
             screen.print("\nStopping the clusters …")
@@ -49,7 +49,7 @@ def _conclude(story: Story, problems: list[str]) -> None:
     if problems:
         for problem in problems:
             typer.echo(f"rmcs demo: {problem}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(exit_codes.FAILED)
     typer.echo(f"All of it happened as it should. Next: README.md, or `{_rmcs()} fleet up` for a fleet that stays.")
 
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
-from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service
+from ray_multicluster_scheduler.app.client_api.remote.refusals import not_a_service, silent
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.options import ByOwner, OfKind
 from ray_multicluster_scheduler.cli.output import Format, Output, as_text, cluster_state, say, show_fitting
 from ray_multicluster_scheduler.cli.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
+from ray_multicluster_scheduler.cli.times import moment_of
 from ray_multicluster_scheduler.cli.wrong_values import check_known
 
 _PATH = path_of("events")
@@ -50,7 +51,10 @@ def events(
     ] = None,
     kind: OfKind = None,
     since: Annotated[
-        int | None, typer.Option("--since", min=0, help="Only what came after the event of this number.")
+        str | None,
+        typer.Option(
+            "--since", help="Only what came after the event of this number, or in the last 12h, or since an ISO time."
+        ),
     ] = None,
     last: Annotated[int, typer.Option("--last", min=0, help="The last so many of them, unless --since is given.")] = 50,
     output: Output = Format.table,
@@ -63,16 +67,18 @@ def events(
     for option, said, known in (("--types", types, _TYPES), ("--state", state, STATES), ("--kind", kind, KINDS)):
         check_known(option, filter(None, (said or "").split(",")), known)
     state = None if state is None else state.upper()
+    asked = None if since is None else _asked_since(since)
     service = connect(address)
     newest = newest_number(service)
+    begin = None if asked is None else _number_of(service, asked, newest)
     wanted = {"types": types, "id": item_id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
     if cluster is not None:
         doubt_cluster(service, cluster)
     if item_id is not None:
         wanted["id"] = _id_of(service, item_id)
-    if follow and since is not None:
-        newest = since
-    told = last_of(service, last, newest, wanted) if since is None else past(service, since, newest, wanted)
+    if follow and begin is not None:
+        newest = begin
+    told = last_of(service, last, newest, wanted) if begin is None else past(service, begin, newest, wanted)
     found = False
     for event in told:
         _tell(event, output)
@@ -80,8 +86,35 @@ def events(
     if follow:
         for event in _following(service, newest, wanted):
             _tell(event, output)
-    elif not found and (last or since is not None):
-        _say_nothing(service, newest, since, item_id, wanted["id"])
+    elif not found and (last or begin is not None):
+        _say_nothing(service, newest, begin, item_id, wanted["id"])
+
+
+def _asked_since(text: str) -> int | float:
+    """The number of an event, or a moment. Raises BadParameter."""
+    if text.isdecimal():
+        return int(text)
+    moment = moment_of(text, time.time())
+    if moment is None:
+        said = f"{text!r} is no number of an event, and no time; write 1234, 12h or 2031-05-01T08:00."
+        raise typer.BadParameter(said, param_hint="--since")
+    return moment
+
+
+def _number_of(service: Service, asked: int | float, newest: int) -> int:
+    """After which all came that was asked for. Of a moment it is found as a word in a dictionary: a few events are
+    looked at, each in the middle of those that are left."""
+    if isinstance(asked, int):
+        return asked
+    low, high = 0, newest
+    while low < high:
+        middle = (low + high) // 2
+        moments = (event["at"] for event in past(service, middle, newest, {}) if event.get("at") is not None)
+        if next(moments, asked) < asked:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _say_nothing(service: Service, newest: int, since: int | None, said: str | None, item_id: str | None) -> None:
@@ -111,10 +144,13 @@ def _id_of(service: Service, said: str) -> str:
 
 
 def newest_number(service: Service) -> int:
-    """Of the last event that there was: a stream begins with it."""
-    for number, _ in _frames(service, {"types": "cluster"}, _ALIVE_S):
-        if number is not None:
-            return number
+    """Of the last event that there was: a stream begins with it. Raises ServiceUnavailableError if it does not."""
+    try:
+        for number, _ in _frames(service, {"types": "cluster"}, _ALIVE_S):
+            if number is not None:
+                return number
+    except TimeoutError as error:
+        raise silent(service.address, _ALIVE_S) from error
     raise not_a_service(service.address, "nothing of events")
 
 

@@ -46,7 +46,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "rmcs plan --cpus 16 --require-tag linux",
         "rmcs plan --kind job --preferred-cluster mac --fallback wait",
     ),
-    "events": ("rmcs events --last 100 --types transition", "rmcs events --follow --id last"),
+    "events": ("rmcs events --since 12h --types transition", "rmcs events --follow --id last"),
     "doctor": ("rmcs doctor", "rmcs doctor --deep"),
     "config check": ("rmcs config check clusters.yaml",),
     "config show": ("rmcs config show", "rmcs config show --config clusters.yaml"),

@@ -40,6 +40,8 @@ def explain(
     """
     if (item_id is None) != everything:
         raise typer.BadParameter("Give either an ID or --list.")
+    if everything and address is not None:
+        raise typer.BadParameter("--list is of your programs here, not of a service; `rmcs task list` has its items.")
     if item_id is None:
         _list_all(output)
     elif not _told_of_code(item_id, output):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.items import how_it_ends
 from ray_multicluster_scheduler.cli.output import say
 from ray_multicluster_scheduler.cli.service import path_of
 
@@ -32,9 +33,8 @@ def interrupted_well(service: Service, item_id: str, *, cancel: bool, group: str
         yield
     except KeyboardInterrupt:
         if cancel:
-            answer = service.post(path_of("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
-            was_over = not answer.get("changed", True)
-            say(f"{item_id} is over already: {answer['state']}" if was_over else f"{item_id} is cancelled")
+            answer = service.order(path_of("items", item_id, "cancel"), {"reason": "Ctrl+C at `rmcs`"})
+            say(f"{item_id} {how_it_ends(answer)}")
         else:
             say(goes_on(item_id, group))
         raise typer.Exit(exit_codes.INTERRUPTED) from None

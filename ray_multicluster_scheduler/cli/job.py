@@ -116,14 +116,14 @@ def stop(
     """
     service = as_ray.connect_as_ray(address, verify, headers, log_style, log_color, verbose=verbose)
     found = find_one(service, job_id, "job")
-    asked = service.post(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
+    asked = service.order(path_of("items", found, "cancel"), {"reason": "stopped by `rmcs job stop`"})
     patience_s = STOPS_WITHIN_S if timeout is None else timeout
     if not no_wait:
         wait_until(service, found, exit_codes.is_over, patience_s)
     info = service.get(path_of("jobs", found))
     over = exit_codes.is_over(info["status"])
     waited = "" if no_wait else f" after {patience_s:g} s: {why_not_over(info)}"
-    if not asked.get("changed", True):
+    if not asked["changed"]:
         say(f"{found} is over already: {info['status']}")
     else:
         say(f"{found} is {info['status']}" if over else f"{found} was asked to stop, and is {info['status']}{waited}")

@@ -17,13 +17,8 @@ from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.plan import amounts_of
 from ray_multicluster_scheduler.cli.selectors import doubt_cluster
 from ray_multicluster_scheduler.cli.service import Address, Service, check_there, path_of
-from ray_multicluster_scheduler.cli.waiting import (
-    CancelOnInterrupt,
-    Timeout,
-    follow,
-    to_stderr,
-    to_stdout,
-)
+from ray_multicluster_scheduler.cli.waiting import CancelOnInterrupt, Timeout, follow, patiently, to_stdout
+from ray_multicluster_scheduler.cli.words import write_stderr
 
 
 def submit(
@@ -165,8 +160,8 @@ def _until_it_is_over(
     service: Service, job_id: str, output: Format, timeout: float | None, preferred: str | None, *, cancel: bool
 ) -> None:
     with interrupted_well(service, job_id, cancel=cancel, group="job"):
-        item = follow(service, job_id, to_stdout if output is Format.table else to_stderr, timeout)
-    info = service.get(path_of("jobs", job_id))
+        follow(service, job_id, to_stdout if output is Format.table else write_stderr, timeout)
+    info = patiently(lambda: service.get(path_of("jobs", job_id)))
     _say_how_it_ended(service, info, preferred)
     if not exit_codes.is_over(info["status"]):  # --timeout has ended the wait
         say(goes_on(job_id, "job"))
@@ -174,7 +169,7 @@ def _until_it_is_over(
         emit(info, output, str)
     if paths := changed_paths(service, info):
         say(paths)
-    raise typer.Exit(exit_codes.code_of(item["state"]))
+    raise typer.Exit(exit_codes.code_of(info["status"]))
 
 
 def _say_how_it_ended(service: Service, info: dict[str, Any], preferred: str | None) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-
-CODE = "NOTHING_CONFIGURED"
+from ray_multicluster_scheduler.control_plane.config.nothing_configured import NothingConfiguredError
 
 
 def next_step_of(error: SchedulerError) -> str:
     """What to do about an error, as it stands on this machine."""
     said = error.next_step or ""
-    path = _local_fleet() if error.code == CODE else None
+    path = _local_fleet() if isinstance(error, NothingConfiguredError) else None
     if path is None:
         return said
     return f"a local fleet is up, so name its file: export RMCS_CONFIG={path}"

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 
@@ -28,7 +29,19 @@ def check_new(path: Path, *, force: bool) -> None:
 
 def write_whole(path: Path, deed: Callable[[Path], object], *, private: bool = False) -> None:
     """``deed`` writes a file, and it takes this place when all of it is written: what was there before is there until
-    then. ``private``: for its owner alone. Raises OSError."""
+    then. ``private``: for its owner alone. Raises ConfigurationError where no file can be written, and SchedulerError
+    where only the disk takes none."""
+    try:
+        _replace(path, deed, private=private)
+    except OSError as error:
+        if error.errno in exit_codes.NO_ROOM:
+            raise exit_codes.no_room(path, error) from None
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}.", next_step="give a path in a folder that you may write to"
+        ) from None
+
+
+def _replace(path: Path, deed: Callable[[Path], object], *, private: bool) -> None:
     path = path.resolve()  # of a link, what it leads to is replaced
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666))

@@ -10,12 +10,14 @@ import typer
 from ray_multicluster_scheduler.cli import completion
 from ray_multicluster_scheduler.cli.selectors import KINDS
 
+LONGEST_S = 86_400
+"""Nobody looks again after more than a day."""
 WHICH_CONFIG = "A clusters.yaml; default: of RMCS_CONFIG, RMCS_CLUSTERS, this folder, RMCS_HOME or /etc/rmcs."
 AT_MOST = "At most so many."
 Config = Annotated[Path | None, typer.Option("--config", help=WHICH_CONFIG)]
 StateFolder = Annotated[Path | None, typer.Option("--state", help="Its state folder; default: RMCS_HOME, or ~/.rmcs.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever asks.")]
-ByOwner = Annotated[str | None, typer.Option("--owner", help="Only of this owner.")]
+ByOwner = Annotated[str | None, typer.Option("--owner", help="Only of this owner.", autocompletion=completion.owners)]
 OfKind = Annotated[
     str | None,
     typer.Option(

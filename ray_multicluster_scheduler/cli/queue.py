@@ -21,7 +21,7 @@ _WITH_A_NAME = {"allow_extra_args": True}
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", help="That of this cluster.", autocompletion=completion.clusters)
 ]
-_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.")]
+_Owner = Annotated[str | None, typer.Option("--owner", help="That of this owner.", autocompletion=completion.owners)]
 
 
 @app.callback()
@@ -103,7 +103,7 @@ def _order(
     address: str | None, output: Format, words: tuple[str, str, str], said: dict[str, Any], done: str, already: str
 ) -> None:
     what, name, _ = words
-    answer = connect(address).post(path_of("queue", *words), said)
-    say(f"the queue of {what} {name} {done if answer.get('changed', True) else already}")
+    answer = connect(address).order(path_of("queue", *words), said)
+    say(f"the queue of {what} {name} {done if answer['changed'] else already}")
     if output is not Format.table:
         emit(answer, output, str)

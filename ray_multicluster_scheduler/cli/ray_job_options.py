@@ -34,10 +34,10 @@ Headers = Annotated[
     typer.Option("--headers", help="As in `ray job`, as JSON; only Authorization is sent (RMCS_TOKEN)."),
 ]
 Style = Annotated[
-    LogStyle, typer.Option("--log-style", hidden=True, help="As in `ray job`: record is without colours.")
+    LogStyle, typer.Option("--log-style", hidden=True, help="For scripts of `ray job`; only record counts: no colours.")
 ]
 Color = Annotated[
-    LogColor, typer.Option("--log-color", hidden=True, help="As in `ray job`: false is without colours, as NO_COLOR.")
+    LogColor, typer.Option("--log-color", hidden=True, help="For scripts of `ray job`; only false counts: no colours.")
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Log to stderr.")]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.output import Format, Output, emit_words, show_fitting
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def replay(
 ) -> None:
     """Feed a recorded run to the scheduler's brain.
 
-    Prints what it answers, and which guarantees do not hold. Exit code 1 if one of them does not.
+    Prints what it answers, and which guarantees do not hold. Exit code 100 if one of them does not.
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.simulation.checker import judge
@@ -54,7 +55,7 @@ def replay(
     }
     emit_words(told, output, lambda: "\n".join([*map(str, violations), summary(done, fed, len(violations))]))
     if violations or done.error is not None:
-        raise typer.Exit(1)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def lines_of(done: Replayed, *, everything: bool) -> Iterator[str]:

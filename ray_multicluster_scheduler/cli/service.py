@@ -19,6 +19,7 @@ import typer
 
 from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.refusals import (
+    SERVICE_HEADER,
     no_tls,
     nobody_answers,
     not_a_service,
@@ -133,6 +134,7 @@ class Service:
         moves: Callable[[str], Credentials] | None = None,
     ) -> None:
         self.address, self._credentials, self._answer_s, self._moves = address, credentials, answer_s, moves
+        self._is_known = False
 
     def _look_where_it_is(self) -> None:
         now = service_here(os.environ) if self._moves is not None else None
@@ -149,6 +151,14 @@ class Service:
 
     def post(self, path: str, said: Mapping[str, Any] | None = None, *, headers: Mapping[str, str] = {}) -> Any:
         return self._json("POST", path, {} if said is None else said, headers)
+
+    def order(self, path: str, said: Mapping[str, Any] | None = None) -> Any:
+        """The same for what may be so already: ``changed`` of the answer tells. One that does not say so is none."""
+        answer = self.post(path, said)
+        if not isinstance(answer.get("changed"), bool):
+            unlike = refusal(self.address, self._credentials, 200, json.dumps(answer).encode())
+            raise _for_whoever_ordered(unlike, path)
+        return answer
 
     def put(self, path: str, said: Mapping[str, Any]) -> Any:
         return self._json("PUT", path, said)
@@ -222,7 +232,8 @@ class Service:
             with watch:
                 connection.request(method, base + path, body, sent)
                 response = connection.getresponse()
-            if response.status >= 300 or response.headers.get_content_type() == "text/html":
+            page = response.headers.get_content_type() == "text/html"
+            if response.status >= 300 or page or not self._is_service(response):
                 refused, by_proxy = self._refused(response), response.headers.get_content_type() != _ITS_OWN_WORD
                 unknown = response.status == _TOO_LATE or (by_proxy and response.status in _AWAY)
                 raise _for_whoever_ordered(refused, order) if unknown else refused
@@ -254,6 +265,16 @@ class Service:
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
             return not_a_service(self.address, repr(str(error)[:80]))
         return nobody_answers(self.address, error)
+
+    def _is_service(self, response: http.client.HTTPResponse) -> bool:
+        """Whoever answers anything with 200 is not one. An older service does not say in each answer what it is, so it
+        is asked about itself, once."""
+        if SERVICE_HEADER in response.headers or self._is_known:
+            return True
+        same = Service(self.address, self._credentials, self._answer_s)
+        same._is_known = True
+        self._is_known = "control_plane" in same.get(path_of("fleet"))
+        return self._is_known
 
     def _refused(self, response: http.client.HTTPResponse) -> SchedulerError:
         answer, by = response.read(_MOST_REFUSED), response.headers.get("Server", "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ray_multicluster_scheduler.cli.new_files import check_new
+from ray_multicluster_scheduler.cli.new_files import check_new, write_whole
 from ray_multicluster_scheduler.cli.options import WHICH_CONFIG
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, plain_table, say
 
@@ -75,7 +75,7 @@ def simulate(
     if save_trace is not None:
         from ray_multicluster_scheduler.simulation import write_trace
 
-        variants.write(save_trace, lambda path: write_trace(path, workload))
+        write_whole(save_trace, lambda path: write_trace(path, workload))
         say(f"wrote {save_trace}")
     comparison = _run(fleets, workload, seed, record)
     if record is not None:
@@ -84,7 +84,7 @@ def simulate(
         from ray_multicluster_scheduler.simulation import plot as draw
 
         text = draw(comparison, title=f"Simulation of {_many(workload)}, seed {seed}")
-        variants.write(plot, lambda path: path.write_text(text, encoding="utf-8"))
+        write_whole(plot, lambda path: path.write_text(text, encoding="utf-8"))
         say(f"wrote {plot}")
     _print(comparison, output, several=bool(compare))
 

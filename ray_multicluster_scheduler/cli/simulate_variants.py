@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -105,18 +104,8 @@ def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, pa
 
             results.append(simulate(fleet, workload, seed=seed, observe=observe))
 
-    write(path, go)
+    write_whole(path, go)
     return results[0]
-
-
-def write(path: Path, deed: Callable[[Path], object]) -> None:
-    """Write a file, all of it or nothing. Raises ConfigurationError that names it when that is not possible."""
-    try:
-        write_whole(path, deed)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}.", next_step="give a path in a folder that you may write to"
-        ) from None
 
 
 def _with_settings(config: FleetConfig, changes: dict[str, Any]) -> FleetConfig:

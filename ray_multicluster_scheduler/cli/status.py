@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
 from ray_multicluster_scheduler.app.client_api.remote.refusals import not_ready
-from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
-from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE, FittingTable
+from ray_multicluster_scheduler.cli.fitting_table import MOST_OF_A_SENTENCE
 from ray_multicluster_scheduler.cli.item_tables import waiting_table
+from ray_multicluster_scheduler.cli.load_table import load_table
 from ray_multicluster_scheduler.cli.looking import clusters_now
+from ray_multicluster_scheduler.cli.options import LONGEST_S
 from ray_multicluster_scheduler.cli.output import (
     Format,
     Output,
     as_text,
-    cluster_state_cell,
     console,
     emit,
     is_terminal,
@@ -31,13 +30,12 @@ from ray_multicluster_scheduler.common.line_text import escaped
 if TYPE_CHECKING:
     from rich.console import Group
 
-_TITLES = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHY")
 _SHOWN = 5
 
 
 def status(
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Look again and again, until Ctrl+C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option("--every", min=0.2, max=LONGEST_S, help="Seconds between two looks.")] = 2.0,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
@@ -76,10 +74,8 @@ def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group
     parts: list[Any] = [
         Text(f"rmcs {seen['version']} at {seen['address']}", style="bold"),
         "",
-        FittingTable(
-            _TITLES,
-            [_cells(row) for row in clusters],
-            cut=("WHY",),
+        load_table(
+            clusters,
             drop=("NODES", "GPU", "MEMORY GiB"),
             wanted={"WHY": 24},
             most={"WHY": MOST_OF_A_SENTENCE},
@@ -97,19 +93,6 @@ def status_picture(seen: dict[str, Any], now: float, trouble: str = "") -> Group
     if more > 0 and queue["waiting"]:
         parts.append(f"and {more} more: rmcs queue")
     return Group(*parts)
-
-
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    return (
-        row["name"],
-        cluster_state_cell(row),
-        nodes(row),
-        load(row, "CPU"),
-        load(row, "memory", GIB),
-        load(row, "GPU"),
-        row["items"],
-        why_words(row).partition("\n")[0],
-    )
 
 
 def _watch(service: Service, every: float, output: Format) -> None:

@@ -163,7 +163,7 @@ def cancel(
     service = connect(address)
     found = find_several(service, item_ids)
     said = {"reason": reason, "force": force}
-    each(found, lambda one: service.post(path_of("items", one, "cancel"), said), output, how_it_ends)
+    each(found, lambda one: service.order(path_of("items", one, "cancel"), said), output, how_it_ends)
 
 
 @app.command()
@@ -219,9 +219,9 @@ def hold(item_ids: _Waiting, reason: Reason = "", output: Output = Format.table,
     def held(answer: dict[str, Any]) -> str:
         if str(answer["state"]) not in WAITING:
             return f"is {answer['state']} and goes on; if it is tried again, it is held"
-        return "is held" if answer.get("changed", True) else "is held already"
+        return "is held" if answer["changed"] else "is held already"
 
-    each(found, lambda one: service.post(path_of("items", one, "hold"), {"reason": reason}), output, held)
+    each(found, lambda one: service.order(path_of("items", one, "hold"), {"reason": reason}), output, held)
 
 
 @app.command()
@@ -231,9 +231,9 @@ def release(item_ids: _Waiting, output: Output = Format.table, address: Address 
     found = find_several(service, item_ids, states=WAITING)
 
     def released(answer: dict[str, Any]) -> str:
-        return "may start" if answer.get("changed", True) else "was not held"
+        return "may start" if answer["changed"] else "was not held"
 
-    each(found, lambda one: service.post(path_of("items", one, "release")), output, released)
+    each(found, lambda one: service.order(path_of("items", one, "release")), output, released)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # -3 is a number here
@@ -250,9 +250,9 @@ def priority(
     service = connect(address)
 
     def now(answer: dict[str, Any]) -> str:
-        said = f"has priority {number} {'now' if answer.get('changed', True) else 'already'}"
+        said = f"has priority {number} {'now' if answer['changed'] else 'already'}"
         waits = str(answer["state"]) in WAITING
         return said if waits else f"{said}, which counts if it is tried again: it is {answer['state']}"
 
     found = find_one(service, item_id)
-    each([found], lambda one: service.post(path_of("items", one, "priority"), {"priority": number}), output, now)
+    each([found], lambda one: service.order(path_of("items", one, "priority"), {"priority": number}), output, now)

@@ -36,6 +36,17 @@ def seconds_of(text: str) -> float | None:
     return found if 0 < found < 100 * 365 * 86_400 else None
 
 
+def moment_of(text: str, now: float) -> float | None:
+    """When 12h ago was, or what an ISO 8601 time says, which is local where it names no zone; None: it is no time."""
+    lasts = seconds_of(text)
+    if lasts is not None:
+        return now - lasts
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

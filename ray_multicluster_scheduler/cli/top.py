@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from ray_multicluster_scheduler.cli.looking import clusters_now
+from ray_multicluster_scheduler.cli.options import LONGEST_S
 from ray_multicluster_scheduler.cli.output import console, is_terminal
 from ray_multicluster_scheduler.cli.service import Address, Service, connect, path_of
 from ray_multicluster_scheduler.cli.top_picture import TopPicture
@@ -34,7 +35,7 @@ _SEQUENCE_S = 0.05
 
 
 def top(
-    every: Annotated[float, typer.Option("--every", min=0.5, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option("--every", min=0.5, max=LONGEST_S, help="Seconds between two looks.")] = 2.0,
     address: Address = None,
 ) -> None:
     """Watch clusters, nodes, queue and running items live.

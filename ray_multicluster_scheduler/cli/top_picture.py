@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
-from ray_multicluster_scheduler.cli.cluster_load import GIB, load, nodes
+from ray_multicluster_scheduler.cli.cluster_load import GIB
 from ray_multicluster_scheduler.cli.fitting_table import FittingTable
 from ray_multicluster_scheduler.cli.item_tables import items_table, waiting_table
-from ray_multicluster_scheduler.cli.output import cluster_state_cell
+from ray_multicluster_scheduler.cli.load_table import load_table
 from ray_multicluster_scheduler.cli.times import ago, length
 from ray_multicluster_scheduler.cli.top_state import MOST_ROWS, PANES, View, chosen, within
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 AROUND = 4
 """Lines that are no rows: two above, the titles of the table, and the keys."""
-_CLUSTERS = ("CLUSTER", "STATE", "NODES", "CPU", "MEMORY GiB", "GPU", "ITEMS", "WHY")
 _NODES = ("NODE", "CLUSTER", "CPU", "MEMORY GiB", "GPU", "OTHER")
 _HINTS = (
     ("q", "quit"),
@@ -148,29 +146,12 @@ class TopPicture:
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> FittingTable:
         match self.view.pane:
             case "clusters":
-                return _clusters_table(rows)
+                return load_table(rows, drop=("NODES", "GPU", "MEMORY GiB", "WHY", "CPU"))
             case "nodes":
                 return _nodes_table(rows)
             case "queue":
                 return waiting_table(rows, self._moment)
         return items_table(rows, self._moment)
-
-
-def _clusters_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
-    cells = [
-        (
-            row["name"],
-            cluster_state_cell(row),
-            nodes(row),
-            load(row, "CPU"),
-            load(row, "memory", GIB),
-            load(row, "GPU"),
-            row["items"],
-            why_words(row).partition("\n")[0],
-        )
-        for row in rows
-    ]
-    return FittingTable(_CLUSTERS, cells, cut=("WHY",), drop=("NODES", "GPU", "MEMORY GiB", "WHY", "CPU"))
 
 
 def _nodes_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:

@@ -25,16 +25,9 @@ def trace(
 
     Would another fleet, or another policy, have done better? `rmcs simulate --trace` tells.
     """
-    from ray_multicluster_scheduler.common.exception import ConfigurationError
-
     check_new(out, force=force)
     data = connect(address, answer_s=600.0).fetch(path_of("trace"))
-    try:
-        write_whole(out, lambda draft: draft.write_bytes(data))
-    except OSError as error:
-        raise ConfigurationError(
-            f"{out} cannot be written: {error.strerror}.", next_step="give another file"
-        ) from error
+    write_whole(out, lambda draft: draft.write_bytes(data))
     items = max(0, len(data.splitlines()) - 1)
     if items:
         many = f"{items} item{'' if items == 1 else 's'}"

@@ -253,9 +253,3 @@ def to_stdout(text: str) -> None:
     """At once: whoever follows wants to see it now."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def to_stderr(text: str) -> None:
-    """Where stdout is for something else."""
-    sys.stderr.write(text)
-    sys.stderr.flush()

@@ -11,12 +11,16 @@ _USUAL = 80
 
 
 def to_stderr(text: str) -> None:
-    """A line; before a person it goes on below where the terminal ends, and in a pipe it stays one. Where there is no
-    room for it, nobody can be told of that: what is done is done, and its exit code says how it went."""
+    """A line; before a person it goes on below where the terminal ends, and in a pipe it stays one."""
+    write_stderr(f"{fitted(text, sys.stderr)}\n")
+
+
+def write_stderr(text: str) -> None:
+    """As it is, at once. Where there is no room for it, or nobody reads it, nobody can be told of that: what is done is
+    done, and its exit code says how it went."""
     try:
-        print(fitted(text, sys.stderr), file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        raise
+        sys.stderr.write(text)
+        sys.stderr.flush()
     except OSError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end of the process
 

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.local_fleet import processes
 from ray_multicluster_scheduler.local_fleet.config_file import CONFIG_NAME, Addresses
-from ray_multicluster_scheduler.local_fleet.interpreter import rmcs_home
 from ray_multicluster_scheduler.local_fleet.layout import ClusterDir, ClusterRecord, write_private
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from ray_multicluster_scheduler.local_fleet.readiness import fetch
@@ -64,7 +64,7 @@ class FleetHome:
     """``$RMCS_HOME/fleet``."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = root or rmcs_home() / "fleet"
+        self.root = root or rmcs_home().absolute() / "fleet"
 
     @property
     def config_path(self) -> Path:

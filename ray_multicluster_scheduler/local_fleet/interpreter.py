@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
 
 _HOW = (
     "run `make setup-ray` in the source checkout, or make one with "
@@ -17,16 +18,11 @@ _HOW = (
 )
 
 
-def rmcs_home() -> Path:
-    """``$RMCS_HOME``, by default ``~/.rmcs``."""
-    return Path(os.environ.get("RMCS_HOME") or "~/.rmcs").expanduser().absolute()
-
-
 def find_ray_python(ray_python: str | Path | None = None) -> Path:
     """The interpreter that starts local clusters. Raises ConfigurationError if there is none."""
     for origin, named in (("ray_python", ray_python), ("RMCS_RAY_PYTHON", os.environ.get("RMCS_RAY_PYTHON"))):
         if named:
-            return _checked(Path(named).expanduser().absolute(), origin)
+            return _checked(expanded(named, origin).absolute(), origin)
     for place in _usual_places():
         if os.access(place, os.X_OK):
             return place
@@ -45,6 +41,6 @@ def _checked(python: Path, origin: str) -> Path:
 
 def _usual_places() -> Iterator[Path]:
     checkout = Path(__file__).absolute().parents[2]
-    seen = dict.fromkeys((checkout / ".venv-ray", Path.cwd() / ".venv-ray", rmcs_home() / "ray-venv"))
+    seen = dict.fromkeys((checkout / ".venv-ray", Path.cwd() / ".venv-ray", rmcs_home().absolute() / "ray-venv"))
     for venv in seen:
         yield venv / "bin" / "python"

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from ray_multicluster_scheduler.app.client_api.remote.refusals import SERVICE_HEADER
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import BoundedHttp, Bounds
@@ -19,6 +20,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.quiet_websocket import Q
 
 _log = get_logger(__name__)
 CLOSE_PATIENCE_S = 2
+_API = "v1"
 IDLE_S = 75
 MESSAGE_BYTES = 64 * 1_024
 """Of one message that a client sends over a WebSocket."""
@@ -41,6 +43,7 @@ def http_server(
             log_config=None,
             access_log=False,
             lifespan="off",
+            headers=[(SERVICE_HEADER, _API)],
             timeout_graceful_shutdown=CLOSE_PATIENCE_S,
             timeout_keep_alive=IDLE_S,
             ssl_certfile=cert,

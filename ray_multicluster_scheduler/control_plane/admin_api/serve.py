@@ -30,6 +30,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import ch
 from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
 
@@ -87,7 +88,7 @@ def listening_as(config: FleetConfig, **given: Any) -> Listening:
     said: dict[str, Any] = {"auth": config.settings.auth}
     if config.settings.service_tls is not None:
         tls = config.settings.service_tls
-        said.update(cert=Path(tls.cert).expanduser(), key=Path(tls.key).expanduser())
+        said.update(cert=expanded(tls.cert, "service_tls"), key=expanded(tls.key, "service_tls"))
     return Listening(**{**said, **{name: value for name, value in given.items() if value is not None}})
 
 

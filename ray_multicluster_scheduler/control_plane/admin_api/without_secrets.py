@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.common.secret_words import MASKED, masked_addresses, name_looks_secret
-from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 
 _NO_SECRETS = ("auth", "service_tls")
 """Settings that sound like secrets: how to ask, and where files are."""
@@ -33,6 +33,15 @@ def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
         environment["env_vars"] = dict.fromkeys(environment["env_vars"], MASKED)
     how = "token" if config.auth_token is not None else "file" if config.auth_token_path is not None else None
     return {**covered({**entry, "runtime_env": environment}), "auth": how}
+
+
+def config_shown(config: FleetConfig) -> dict[str, Any]:
+    """All of it, as a service tells of its own."""
+    return {
+        "settings": settings_shown(config.settings, None),
+        "source": config.source,
+        "clusters": [cluster_shown(one) for one in config.clusters],
+    }
 
 
 def covered(value: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ray_multicluster_scheduler.control_plane.config.home import expanded
+
 PATH_SEPARATOR = ":"
 
 RAY_KEYS = (
@@ -66,7 +68,7 @@ def absolute_paths(env: Mapping[str, Any], base: Path) -> dict[str, Any]:
 def _absolute(path: str, base: Path) -> str:
     if "://" in path:
         return path
-    return str((base / Path(path).expanduser()).absolute().resolve())
+    return str((base / expanded(path, "runtime_env")).absolute().resolve())
 
 
 def _variables(value: object) -> dict[str, str]:

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.config.complaints import AT_A_PLACE, complaint, did_you_mean
 from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
+from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
 
@@ -86,7 +87,7 @@ def _anchored(cluster: ClusterConfig, base: Path) -> ClusterConfig:
     """Relative paths of this machine made absolute, so that a later change of folder does not matter."""
     update: dict[str, Any] = {"runtime_env": absolute_paths(cluster.runtime_env, base)}
     if cluster.auth_token_path is not None:
-        update["auth_token_path"] = str(base / Path(cluster.auth_token_path).expanduser())
+        update["auth_token_path"] = str(base / expanded(cluster.auth_token_path, "auth_token_path"))
     if cluster.tls.ca is not None:
-        update["tls"] = cluster.tls.model_copy(update={"ca": str(base / Path(cluster.tls.ca).expanduser())})
+        update["tls"] = cluster.tls.model_copy(update={"ca": str(base / expanded(cluster.tls.ca, "tls.ca"))})
     return cluster.model_copy(update=update)

@@ -13,16 +13,15 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, Wrong, all_wrong, unknown_key
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
-from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
+from ray_multicluster_scheduler.control_plane.config.nothing_configured import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines, parse_with_lines
 
+__all__ = ["FILE_NAME", "SYSTEM_FILE", "ConfigArgument", "NothingConfiguredError", "config_from", "load_config"]
+
 FILE_NAME = "clusters.yaml"
 SYSTEM_FILE = Path("/etc/rmcs") / FILE_NAME
-
-
-class NothingConfiguredError(ConfigurationError):
-    """No place where clusters could be named names any."""
 
 
 ConfigArgument: TypeAlias = "str | Path | FleetConfig | Sequence[ClusterConfig | Mapping[str, Any]] | None"
@@ -41,7 +40,7 @@ def load_config(
     if isinstance(argument, FleetConfig):
         return argument
     if isinstance(argument, (str, Path)):
-        return _from_file(here / Path(argument).expanduser(), environ, origin="")
+        return _from_file(here / expanded(argument, "The argument"), environ, origin="")
     if argument is None:
         return _from_surroundings(environ, here)
     if isinstance(argument, (list, tuple)):
@@ -54,7 +53,7 @@ def load_config(
 
 def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
     if path := environ.get("RMCS_CONFIG"):
-        return _from_file(here / Path(path).expanduser(), environ, origin=" (named by RMCS_CONFIG)")
+        return _from_file(here / expanded(path, "RMCS_CONFIG"), environ, origin=" (named by RMCS_CONFIG)")
     if text := environ.get("RMCS_CLUSTERS"):
         return _from_text(text, environ, here)
     places = [here / FILE_NAME, rmcs_home(environ) / FILE_NAME, SYSTEM_FILE]

@@ -37,8 +37,8 @@ class TaskRecord:
     looks at: the item as it was submitted, bound to one cluster if it was ``pinned`` there. ``restarts`` counts how
     often an actor had to be made anew, ``load_bytes`` is what has to be carried to the cluster for it. ``held`` is why
     somebody keeps it from starting, ``holding`` what it takes of its owner's share. ``given_up`` are attempts, with
-    their clusters, that nobody waits for but that are to be ended over there. ``restored``: the process before ours knew
-    it already.
+    their clusters, that nobody waits for but that are to be ended over there. ``restored``: the process before ours
+    knew it already.
     """
 
     task: TaskDescription

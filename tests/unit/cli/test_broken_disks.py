@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.conftest import Rmcs
+from tests.unit.cli.test_job import Dashboard, end_when_it_is_followed
 from tests.unit.service.http_service import HttpService
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,8 +53,48 @@ def test_an_order_is_done_wherever_its_words_go(service: HttpService) -> None:
 
 
 @FULL
-def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService) -> None:
-    assert shell(f"{RMCS} task show nothing-such 2>/dev/full") == (102, [])
+@pytest.mark.parametrize(
+    ("words", "code"), [("task show nothing-such", 102), ("no-such-command", 2), ("status --every x", 2)]
+)
+def test_the_exit_code_outlives_a_stderr_that_takes_nothing(service: HttpService, words: str, code: int) -> None:
+    assert shell(f"{RMCS} {words} 2>/dev/full") == (code, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("config check /nope", 2), ("task show nothing-such", 102), ("no-such-command", 2)]
+)
+def test_the_exit_code_outlives_a_stderr_that_nobody_reads(service: HttpService, words: str, code: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*RMCS.split(), *words.split()], cwd=ROOT, stderr=write, check=False)
+    finally:
+        os.close(write)
+    assert done.returncode == code
+
+
+@FULL
+def test_the_end_of_a_job_is_told_also_if_stderr_becomes_full_while_it_is_followed(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With -o json, what a job prints is on stderr."""
+
+    class Filling(Dashboard):
+        async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+            monkeypatch.setattr(sys, "stderr", full)
+            async for piece in super().tail_job_logs(submission_id):
+                yield piece
+
+    with open("/dev/full", "w", buffering=1, encoding="utf-8") as full:
+        service.plane.runtime.clients = Filling()  # type: ignore[assignment]  # a fake
+        ending = end_when_it_is_followed(service, "j1")
+        done = rmcs("job", "submit", "-o", "json", "--submission-id", "j1", "--", "true")
+        ending.join()
+        assert (done.code, json.loads(done.out)["status"]) == (0, "SUCCEEDED")
+        assert sys.stderr is not full
+        sys.stderr.close()
+        with suppress(OSError):  # what it did not take is tried once more
+            full.close()
 
 
 def test_without_stderr_nothing_of_it_gets_into_the_data(service: HttpService) -> None:
@@ -112,6 +157,22 @@ def test_a_local_fleet_whose_home_is_on_a_full_disk(tmp_path: Path, monkeypatch:
     assert said[2].startswith("What to do: make room there, or have them elsewhere: RMCS_HOME ")
 
 
+@pytest.mark.parametrize("words", ["trace", "debug-dump"])
+def test_a_disk_that_is_full_is_no_wrong_command_line(service: HttpService, tmp_path: Path, words: str) -> None:
+    file = tmp_path / "file"
+    code, said = shell(f"ulimit -f 0; {RMCS} {words} {file}")
+    assert (code, said) == (
+        1,
+        [
+            f"rmcs: error: {file} cannot be written: File too large.",
+            "What to do: make room there, or have it written elsewhere",
+        ],
+    )
+    (tmp_path / "empty").touch()
+    code, said = shell(f"{RMCS} {words} {tmp_path}/empty/file")
+    assert code == 2, said
+
+
 @pytest.mark.parametrize("option", ["--save-trace", "--record", "--plot"])
 def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: Path, option: str) -> None:
     file = tmp_path / "file"
@@ -119,8 +180,11 @@ def test_what_was_there_is_there_until_all_of_the_new_one_is_written(tmp_path: P
     file.chmod(0o640)
     ask = f"{RMCS} simulate --nodes 'mac=1x{{CPU: 2}}' --synthetic 'items=2000 over=1h' {option} {file} --force"
     code, said = shell(f"ulimit -f 8; {ask}")
-    assert code == 2, said
-    assert "cannot be written: File too large" in " ".join(said)
+    assert code == 1, said
+    assert said[-2:] == [
+        f"rmcs: error: {file} cannot be written: File too large.",
+        "What to do: make room there, or have it written elsewhere",
+    ]
     assert file.read_text() == "old " * 10_000
     assert [one.name for one in tmp_path.iterdir()] == ["file"], "half of the new one is not left"
     assert shell(ask)[0] == 0

@@ -87,6 +87,8 @@ def test_owners_and_tokens(service: HttpService, offered: Offer) -> None:
     until(lambda: any(row["owner"] == "ann" for row in service.get("/api/v1/owners")["owners"]))
     assert offered("owner", "show", "an") == ["ann"]
     assert offered("owner", "set", "an") == ["ann"]
+    for words in (["task", "list"], ["queue"], ["queue", "pause"], ["queue", "resume"], ["events"]):
+        assert offered(*words, "--owner", "an") == ["ann"]
     ids = [row["id"] for row in service.get("/api/v1/tokens")["tokens"]]
     assert offered("token", "revoke", "") == ids
     assert offered("token", "revoke", ids[1]) == [ids[1]]

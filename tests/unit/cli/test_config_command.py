@@ -175,3 +175,66 @@ def test_the_log_level_of_a_service_that_runs(service: HttpService, rmcs: Rmcs) 
     wrong = rmcs("config", "log-level", "loud")
     assert (wrong.code, wrong.out) == (2, "")
     assert "DEBUG" in wrong.err
+
+
+NOBODY = "~nosuchuser/x"
+UNKNOWN = "~nosuchuser is nobody's home folder here"
+
+
+class TestHomesOfNobody:
+    """`~ann` of somebody who is not there is one sentence, wherever it is named."""
+
+    @pytest.mark.parametrize(
+        ("variable", "words"),
+        [
+            ("RMCS_CONFIG", "config check"),
+            ("RMCS_CONFIG", "config show"),
+            ("RMCS_HOME", "status"),
+            ("RMCS_HOME", "doctor"),
+            ("RMCS_HOME", "debug-dump"),
+            ("RMCS_HOME", "fleet status"),
+            ("RMCS_TOKEN_FILE", "status --address http://127.0.0.1:9"),
+        ],
+    )
+    def test_in_a_variable(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, variable: str, words: str) -> None:
+        for one in ("RMCS_ADDRESS", "RMCS_TOKEN"):
+            monkeypatch.delenv(one, raising=False)
+        monkeypatch.setenv(variable, NOBODY)
+        assert rmcs(*words.split()) == (
+            2,
+            "",
+            f"rmcs: error: {variable} names {NOBODY}, but {UNKNOWN}.\nWhat to do: write the path in full\n",
+        )
+
+    def test_as_an_argument(self, rmcs: Rmcs) -> None:
+        done = rmcs("config", "check", NOBODY)
+        assert done.code == 2
+        assert f"The argument names {NOBODY}, but {UNKNOWN}." in done.err
+
+    @pytest.mark.parametrize(
+        "said",
+        ["auth_token_path: ~nosuchuser/t", "tls: {ca: ~nosuchuser/c}", "runtime_env: {working_dir: ~nosuchuser}"],
+    )
+    def test_in_a_file(self, rmcs: Rmcs, tmp_path: Path, said: str) -> None:
+        file = tmp_path / "clusters.yaml"
+        file.write_text(f"clusters:\n- name: mac\n  dashboard: http://127.0.0.1:9\n  {said}\n")
+        done = rmcs("config", "check", str(file))
+        assert done.code == 2
+        assert UNKNOWN in done.err
+
+    def test_beside_a_service(self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RMCS_CONFIG", NOBODY)
+        assert rmcs("config", "show").code == 2
+
+
+@pytest.mark.parametrize("words", ["status", "doctor", "debug-dump", "config check", "fleet status"])
+def test_a_home_with_a_name_that_is_too_long(
+    rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+) -> None:
+    for one in ("RMCS_ADDRESS", "RMCS_TOKEN", "RMCS_CONFIG"):
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RMCS_HOME", str(tmp_path / ("x" * 300)))
+    done = rmcs(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert "rmcs: error: RMCS_HOME cannot be the name of a folder: File name too long.\n" in done.err

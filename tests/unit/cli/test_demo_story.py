@@ -179,7 +179,7 @@ def test_an_interrupt_shuts_the_scheduler_down(monkeypatch: pytest.MonkeyPatch) 
     assert not api.is_up
 
 
-@pytest.mark.parametrize(("problems", "code"), [([], 0), (["step 2: wrong results"], 1)])
+@pytest.mark.parametrize(("problems", "code"), [([], 0), (["step 2: wrong results"], 100)])
 def test_the_exit_code_says_whether_all_happened(
     problems: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

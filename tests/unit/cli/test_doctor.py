@@ -133,7 +133,7 @@ def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_home_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RMCS_HOME", "/" + "x" * 5000)
+    monkeypatch.setattr(doctor_here, "rmcs_home", lambda: Path("/" + "x" * 5000))
     (one,) = doctor_here.home()
     assert "cannot be looked at: File name too long" in one.says
     assert one.mend == "set RMCS_HOME to a folder of yours"

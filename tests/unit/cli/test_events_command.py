@@ -74,6 +74,46 @@ def test_numbers_that_are_gone_are_not_counted(service: HttpService, rmcs: Rmcs)
         assert len(told(rmcs("events", "--last", str(count), "-o", "json").out)) == count
 
 
+class TestSinceATime:
+    def test_what_came_since(self, service: HttpService, rmcs: Rmcs) -> None:
+        heard = told(rmcs("events", "--last", "100", "-o", "json").out)
+        for at in {one["at"] for one in heard}:
+            after = told(rmcs("events", "--since", at, "-o", "json").out)
+            assert after == [one for one in heard if one["at"] >= at]
+        assert told(rmcs("events", "--since", "12h", "-o", "json").out) == heard
+        assert told(rmcs("events", "--since", "12h", "--id", "t2", "-o", "json").out) == [
+            one for one in heard if one.get("id") == "t2"
+        ]
+        later = rmcs("events", "--since", "2100-01-01")
+        assert (later.code, later.out) == (0, "")
+        assert "nothing came after number " in later.err
+
+    def test_it_is_found_by_few_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where most numbers are gone, and some events do not say when they came."""
+        known = {number: None if number % 7 == 0 else float(number) for number in range(1, 100_001) if number % 3}
+        asked: list[int] = []
+
+        def past(_: object, begin: int, newest: int, wanted: object) -> Iterator[dict[str, Any]]:
+            asked.append(begin)
+            yield from ({"number": one, "at": known[one]} for one in range(begin + 1, newest + 1) if one in known)
+
+        monkeypatch.setattr(events, "past", past)
+        nobody: Any = None
+        for moment in (0.0, 1.0, 500.5, 77_777.0, 99_999.5, 200_000.0):
+            asked.clear()
+            begin = events._number_of(nobody, moment, 100_000)
+            old, new = ([one["at"] for one in past(None, *at, None)] for at in ((0, begin), (begin, 100_000)))
+            assert all(at is None or at < moment for at in old)
+            assert all(at is None or at >= moment for at in new)
+            assert len(asked) < 25
+
+    @pytest.mark.parametrize("text", ["soon", "-1", "12x", ""])
+    def test_what_is_no_time(self, rmcs: Rmcs, text: str) -> None:
+        done = rmcs("events", f"--since={text}")
+        assert done.code == 2
+        assert "no number of an event, and no time; write 1234, 12h or 2031-05-01T08:00." in " ".join(done.err.split())
+
+
 def test_where_nothing_is_told_this_is_said(service: HttpService, rmcs: Rmcs) -> None:
     done = rmcs("events", "--since", "999999")
     assert (done.code, done.out) == (0, "")
@@ -125,6 +165,19 @@ def test_a_service_that_stops_in_the_middle_has_not_told_all(
     assert (done.code, done.out) == (1, "")
     assert "has told events up to number 2 of " in done.err
     assert "ask for the others with --since 2" in done.err
+
+
+def test_a_service_that_begins_and_says_nothing(
+    service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> Iterator[tuple[int | None, dict[str, Any] | None]]:
+        yield None, None
+        raise TimeoutError
+
+    monkeypatch.setattr(events, "_frames", silent)
+    done = rmcs("events")
+    assert (done.code, done.out) == (1, "")
+    assert f"{service.address} takes connections, and said nothing in 60 s." in done.err
 
 
 def test_lines_for_people(service: HttpService, rmcs: Rmcs) -> None:

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import output
+from ray_multicluster_scheduler.cli import output, words
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
@@ -267,13 +267,14 @@ def stage(service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rmcs:
-    """Somebody watches."""
-    monkeypatch.setattr(output, "is_terminal", lambda **_: True)
+    """Somebody watches stdout and stderr."""
+    for module in (words, output):
+        monkeypatch.setattr(module, "watched", lambda _: True)
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*words: str) -> Done:
+    def run(*typed: str) -> Done:
         capsys.readouterr()
-        return Done(main(list(words)), *capsys.readouterr())
+        return Done(main(list(typed)), *capsys.readouterr())
 
     return run
 
@@ -312,6 +313,14 @@ class TestEach:
 def test_with_colours(stage: Stage, on_a_terminal: Rmcs, command: str) -> None:
     """Else nobody would see that NO_COLOR does something."""
     assert "\x1b[" in on_a_terminal(*command.split(), *CASES[command].words(stage)).out
+
+
+def test_styles_on_stderr_are_seen(stage: Stage, on_a_terminal: Rmcs) -> None:
+    """Else nobody would see that there are none with NO_COLOR: here a spinner turns."""
+    stage.running()
+    done = on_a_terminal("clusters", "drain", "mac", "--timeout", "0.1")
+    assert "\x1b[" in done.err
+    assert "\x1b[" not in done.out
 
 
 @pytest.mark.parametrize("kind", ["task", "job"])

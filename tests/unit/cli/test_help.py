@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
 from tests.support.typed_command import check_command
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs
+
+ROOT = Path(__file__).resolve().parents[3]
 
 ALL = all_commands()
 OTHER_NAMES = {
@@ -106,7 +109,12 @@ def test_all_examples_are_of_commands_that_there_are() -> None:
     assert sorted(EXAMPLES) == sorted(ALL)
 
 
-def test_exit_codes_are_told(rmcs: Rmcs) -> None:
-    shown = rmcs("--help").out
+def test_exit_codes_are_told_the_same_everywhere(rmcs: Rmcs) -> None:
+    """In docs/cli.md, in `rmcs --help`, and where they are."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.partition("| exit code | |\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"^\| (\d+) \| (.+) \|$", table, re.MULTILINE)
+    told = re.findall(r"^ +(\d+)  (.+)$", rmcs("--help").out.partition("Exit codes:")[2], re.MULTILINE)
+    assert told == documented
     known = [value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)]
-    assert [int(found) for found in re.findall(r"^ +(\d+)  ", shown, re.MULTILINE)] == sorted(known)
+    assert [int(code) for code, _ in told] == sorted(known)

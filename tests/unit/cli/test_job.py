@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ray_multicluster_scheduler.cli import job as job_command
 from ray_multicluster_scheduler.cli import job_words, ray_job_options, waiting
 from ray_multicluster_scheduler.cli.app import Root
+from ray_multicluster_scheduler.cli.interrupts import interrupted_well
 from ray_multicluster_scheduler.cli.late_group import load
-from ray_multicluster_scheduler.cli.service import Service
+from ray_multicluster_scheduler.cli.service import Service, connect
 from ray_multicluster_scheduler.common.exception import ResultLostError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
@@ -123,6 +125,42 @@ def test_it_has_every_flag_of_ray_job(command: str) -> None:
 
 
 class TestSubmit:
+    def test_a_service_that_is_away_when_the_end_is_known(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        get, away = Service.get, 1
+
+        def asked(self: Service, path: str, **query: object) -> Any:
+            nonlocal away
+            if path.endswith("/jobs/j1") and away:
+                away -= 1
+                raise ServiceUnavailableError("The service does not answer.")
+            return get(self, path, **query)
+
+        monkeypatch.setattr(Service, "get", asked)
+        ending = end_when_it_runs(service, "j1")
+        done = rmcs("job", "submit", "--submission-id", "j1", "--", "true")
+        ending.join()
+        assert (done.code, away) == (0, 0), done.err
+        assert "rmcs: j1 succeeded" in done.err
+
+    def test_words_and_exit_code_are_of_one_moment(
+        self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It ends just when nobody waits for it any longer."""
+        get = Service.get
+
+        def asked(self: Service, path: str, **query: object) -> Any:
+            if path.endswith("/jobs/j1"):
+                until(lambda: state(service, "j1") == "RUNNING")
+                end(service, "j1")
+            return get(self, path, **query)
+
+        monkeypatch.setattr(Service, "get", asked)
+        done = rmcs("job", "submit", "--timeout", "0", "--submission-id", "j1", "--", "true")
+        assert "rmcs: j1 succeeded" in done.err
+        assert done.code == 0
+
     @pytest.mark.parametrize("form", ["json", "table"])
     def test_a_hint_that_cannot_be_had_changes_nothing_of_its_end(
         self, service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, form: str
@@ -308,6 +346,15 @@ class TestInterrupt:
         assert (how in done.err) == (after == "RUNNING")
         assert ("j1 is cancelled" in done.err) == (after == "CANCELLED")
         until(lambda: state(service, "j1") == after)
+
+    def test_what_its_cluster_has_not_ended_yet_is_not_called_cancelled(
+        self, service: HttpService, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        service.submit("t1", 1)
+        until(lambda: state(service, "t1") == "RUNNING")
+        with pytest.raises(typer.Exit), interrupted_well(connect(), "t1", cancel=True):
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err == "rmcs: t1 was asked to end\n"
 
 
 class TestOthers:

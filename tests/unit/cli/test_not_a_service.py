@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.app.client_api.remote.refusals import refusal
 from ray_multicluster_scheduler.cli import service as cli_service
 from ray_multicluster_scheduler.cli import silence
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
+from ray_multicluster_scheduler.control_plane.admin_api import http_server
 from tests.support.running_service import RunningService
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.service.http_service import HttpService
@@ -36,6 +37,25 @@ ASK = [
     "plan --cpus 1",
     "trace {folder}/out.csv",
     "config show",
+    "queue -o json",
+    "explain t1 -o json",
+]
+
+
+DEEDS = [
+    "queue pause --cluster mac",
+    "queue resume --owner ann",
+    "clusters cordon mac",
+    "clusters drain mac",
+    "clusters declare-dead mac",
+    "task cancel t1",
+    "task priority t1 3",
+    "job stop j1",
+    "job delete j1",
+    "owner set ann --max-running 5",
+    "token revoke abc",
+    "config log-level debug",
+    "queue pause --owner ann -o json",
 ]
 
 
@@ -57,10 +77,12 @@ def stranger(status: int, kind: str, data: bytes) -> Iterator[str]:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))  # who closes before may cut the answer off
             self.do_GET()
 
+        do_PUT, do_DELETE = do_POST, do_GET  # noqa: N815 - as the server calls them
+
         def log_message(self, *args: object) -> None: ...
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -122,6 +144,36 @@ def test_other_answers_of_others(rmcs: Rmcs, status: int, data: bytes) -> None:
         done = rmcs("task", "list", "--address", address)
     assert (done.code, done.out) == (1, "")
     assert f"{address} answers, but not as a ray_multicluster_scheduler service: it said {status} " in done.err
+
+
+@pytest.mark.parametrize("words", [*ASK, *DEEDS])
+@pytest.mark.parametrize("data", [b"{}", b'{"status": "ok", "changed": true, "items": []}'])
+def test_an_object_of_somebody_else_is_no_answer_and_no_deed(
+    rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, data: bytes
+) -> None:
+    with stranger(200, "application/json", data) as address:
+        monkeypatch.setenv("RMCS_ADDRESS", address)
+        done = rmcs(*words.format(folder=tmp_path).split())
+    assert (done.code, done.out) == (1, "")
+    assert f"{address} answers, but not as a ray_multicluster_scheduler service: it said 200 OK" in done.err
+    assert not list(tmp_path.iterdir()), "nothing of it is written, either"
+
+
+def test_an_order_whose_answer_does_not_say_what_it_changed(rmcs: Rmcs) -> None:
+    with stranger(200, "application/json", b'{"control_plane": "1a2b", "cluster": "mac"}') as address:
+        done = rmcs("queue", "pause", "--cluster", "mac", "--address", address)
+    assert (done.code, done.out) == (1, "")
+    assert "What was ordered may have been done all the same." in done.err
+
+
+def test_an_older_service_that_does_not_say_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rmcs: Rmcs
+) -> None:
+    monkeypatch.setattr(http_server, "SERVICE_HEADER", "Another")
+    with HttpService(tmp_path / "state") as older:
+        monkeypatch.setenv("RMCS_ADDRESS", older.address)
+        assert rmcs("queue", "pause", "--cluster", "mac").err == "rmcs: the queue of cluster mac is paused\n"
+        assert rmcs("status").code == 0
 
 
 def test_what_speaks_no_http(rmcs: Rmcs) -> None:
@@ -193,7 +245,7 @@ class TestSilence:
                 first.append(line)
 
         def answer(line: socket.socket, data: bytes) -> None:
-            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+            line.sendall(b"HTTP/1.1 200 OK\r\nRmcs-Api: v1\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
 
         first: list[socket.socket] = []
         with listener(hear) as address:

@@ -128,7 +128,9 @@ class TestExplain:
         assert main(["explain", "--list", "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == []
 
-    @pytest.mark.parametrize("words", [[], ["t1", "--list"], ["t1", "-o", "xml"]])
+    @pytest.mark.parametrize(
+        "words", [[], ["t1", "--list"], ["t1", "-o", "xml"], ["--list", "--address", "http://a:1"]]
+    )
     def test_usage(self, words: list[str]) -> None:
         assert main(["explain", *words]) == 2
 

@@ -187,3 +187,11 @@ class TestQueue:
         done = rmcs("queue", "-o", "json", "pause", "--cluster", "mac")
         assert done.code == 2
         assert "behind it" in done.err
+
+
+@pytest.mark.parametrize("words", [["status", "--watch"], ["top"]])
+@pytest.mark.parametrize("every", ["inf", "nan", "86401"])
+def test_nobody_sleeps_for_ever(service: HttpService, rmcs: Rmcs, words: list[str], every: str) -> None:
+    done = rmcs(*words, "--every", every)
+    assert done.code == 2
+    assert "--every" in done.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -88,11 +89,11 @@ def test_the_right_machine_answers_a_recorded_failure_rightly(
     assert "SetTimer" in capsys.readouterr().out
 
 
-def test_replay_says_what_the_judges_say_and_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_says_what_the_judges_say_and_ends_with_100(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = FaultyRun(replace(make_script(4), deeds=make_script(4).deeds[:20])).play().history
     last = next(number for number, line in enumerate(history) if isinstance(line, Fed) and number > 40)
     write_history(tmp_path / "cut.jsonl", history[:last])
-    assert main(["replay", "-q", str(tmp_path / "cut.jsonl")]) == 1
+    assert main(["replay", "-q", str(tmp_path / "cut.jsonl")]) == exit_codes.FAILED
     said = capsys.readouterr().out
     assert "every_accepted_task_reaches_exactly_one_terminal_state: line" in said
     assert "←" not in said

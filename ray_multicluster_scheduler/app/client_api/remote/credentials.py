@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
 from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
@@ -96,13 +96,13 @@ def _found(
     address: str, environ: Mapping[str, str], token: str | None = None, tls_ca: str | Path | None = None
 ) -> Credentials:
     said = tls_ca if tls_ca is not None else environ.get(TLS_CA)
-    ca = Path(said).expanduser() if said else None
+    ca = expanded(said, TLS_CA) if said else None
     if token is not None:
         return Credentials(_checked(token, "token"), "the argument token", ca=ca)
     if environ.get(TOKEN):
         return Credentials(_checked(environ[TOKEN], TOKEN), TOKEN, ca=ca)
     if environ.get(TOKEN_PATH):
-        path = Path(environ[TOKEN_PATH]).expanduser()
+        path = expanded(environ[TOKEN_PATH], TOKEN_PATH)
         try:
             text = read_private(path)
         except FileNotFoundError:

@@ -14,6 +14,8 @@ from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.line_text import escaped
 
+SERVICE_HEADER = "Rmcs-Api"
+"""Every answer of a service has it; those of older ones do not."""
 _OURS = frozenset({"error", "code", "message"})
 """What each of our problem documents says; those of others may say some of it."""
 _AWAY = frozenset({502, 503, 504})
