@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli.doctor_findings import Finding, Verdict, well, wrong
 from ray_multicluster_scheduler.cli.exit_codes import FAILED
+from ray_multicluster_scheduler.cli.meanwhile import Meanwhile
 from ray_multicluster_scheduler.cli.options import Config
 from ray_multicluster_scheduler.cli.output import Format, Output, emit
 from ray_multicluster_scheduler.cli.service import Address, find
@@ -18,10 +19,10 @@ from ray_multicluster_scheduler.common.line_text import escaped_lines
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from ray_multicluster_scheduler.cli.waiting import Reason
     from ray_multicluster_scheduler.control_plane.config import FleetConfig
 
 _MARKS = {Verdict.ok: ("✓", "green"), Verdict.warning: ("!", "yellow"), Verdict.wrong: ("✗", "red")}
-_DEEP_S = 90.0
 
 
 def doctor(
@@ -34,76 +35,82 @@ def doctor(
 ) -> None:
     """Look for what commonly goes wrong, and say how to mend it.
 
-    Nothing is changed and, without --deep, nothing is started anywhere. Exit code 100 if something is wrong.
+    Nothing is changed and, without --deep, nothing is started anywhere. The tasks of --deep go by the service, if one
+    answers and no --config is given. Exit code 100 if something is wrong.
     """
-    found = list(_examine(config, address, deep=deep))
+    with Meanwhile() as reason:
+        found = list(_examine(config, address, reason, deep=deep))
     emit([one.to_dict() for one in found], output, lambda: doctor_picture(found))
     if any(one.verdict is Verdict.wrong for one in found):
         raise typer.Exit(FAILED)
 
 
-def _examine(path: Path | None, address: str | None, *, deep: bool) -> Iterator[Finding]:
+def _examine(path: Path | None, address: str | None, reason: Reason, *, deep: bool) -> Iterator[Finding]:
     import asyncio
 
-    from ray_multicluster_scheduler.cli import doctor_clusters, doctor_here, doctor_service
+    from ray_multicluster_scheduler.cli import doctor_clusters, doctor_deep, doctor_deep_service, doctor_here
+
+    yield from doctor_here.home()
+    reason.show("looking at the service")
+    named, about, findings = _service(address)
+    yield from findings
+    config, finding = _configuration(path, about)
+    yield finding
+    if config is not None:
+        if named is None:
+            yield from doctor_here.agent_port(config)
+        ours = None if about is None else str(about["control_plane"])
+        reason.show(f"looking at {', '.join(config.names)}")
+        yield from asyncio.run(doctor_clusters.look(config.clusters, ours))
+    if not deep:
+        return
+    if about is None or named is None or path is not None:
+        yield from _deeply(lambda: () if config is None else doctor_deep.from_here(config, reason))
+    else:
+        yield from _deeply(lambda: doctor_deep_service.by_the_service(named, about, reason))
+
+
+def _service(address: str | None) -> tuple[str | None, dict[str, Any] | None, list[Finding]]:
+    """Where it is, what it says of itself, and what is to be said of it. None: there is none, or it does not answer."""
+    from ray_multicluster_scheduler.cli import doctor_service
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+    try:
+        named = find(address)
+    except SchedulerError as error:
+        return None, None, [wrong("service", error.message, error.next_step or "", error.code)]
+    if named is None:
+        return None, None, [doctor_service.none_found()]
+    findings, about = doctor_service.look(named)
+    return named, about, findings
+
+
+def _configuration(path: Path | None, about: dict[str, Any] | None) -> tuple[FleetConfig | None, Finding]:
+    """Where a service answers, none is needed here."""
     from ray_multicluster_scheduler.cli.lost_config import next_step_of
     from ray_multicluster_scheduler.common.exception import SchedulerError
     from ray_multicluster_scheduler.control_plane.config import load_config
     from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 
-    yield from doctor_here.home()
-    about = None
-    try:
-        named = find(address)
-    except SchedulerError as error:
-        yield wrong("service", error.message, error.next_step or "", error.code)
-        named = None
-    else:
-        if named is None:
-            yield doctor_service.none_found()
-        else:
-            findings, about = doctor_service.look(named)
-            yield from findings
     try:
         config = load_config(path)
     except NothingConfiguredError as error:
         if about is None:
-            yield wrong("configuration", error.message, next_step_of(error), error.code)
-        else:
-            yield well("configuration", "none is here, and none is needed: the service has its own")
-        return
+            return None, wrong("configuration", error.message, next_step_of(error), error.code)
+        return None, well("configuration", "none is here, and none is needed: the service has its own")
     except SchedulerError as error:
-        yield wrong("configuration", error.message, error.next_step or "", error.code)
-        return
-    yield well("configuration", f"{config.source} is right: {', '.join(config.names)}")
-    if named is None:
-        yield from doctor_here.agent_port(config)
-    ours = None if about is None else str(about["control_plane"])
-    yield from asyncio.run(doctor_clusters.look(config.clusters, ours))
-    if deep:
-        yield from _deeply(config)
+        return None, wrong("configuration", error.message, error.next_step or "", error.code)
+    return config, well("configuration", f"{config.source} is right: {', '.join(config.names)}")
 
 
-def _deeply(config: FleetConfig) -> Iterator[Finding]:
-    """A task that goes there and back shows all that lies between."""
-    from ray_multicluster_scheduler import UnifiedScheduler
+def _deeply(tasks: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What keeps them from being sent, or from being waited for, is one more finding."""
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
-    with UnifiedScheduler(config=config) as scheduler:
-        handles = {
-            name: scheduler.submit_task_async(
-                len, ("there and back",), preferred_cluster=name, fallback="wait", queue_timeout=_DEEP_S, name="doctor"
-            )
-            for name in config.names
-        }
-        for name, handle in handles.items():
-            try:
-                handle.result(timeout=2 * _DEEP_S)
-            except SchedulerError as error:
-                code = str(handle.explain().get("code") or error.code)
-                yield wrong(name, f"a task could not go there and back: {error.message}", error.next_step or "", code)
-            else:
-                yield well(name, "a task went there and back")
+    try:
+        yield from tasks()
+    except SchedulerError as error:
+        yield wrong("tasks", error.message, error.next_step or "", error.code)
 
 
 def doctor_picture(found: list[Finding]) -> Group:

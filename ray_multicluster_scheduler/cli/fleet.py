@@ -28,6 +28,10 @@ _TO_DO = {
     "paused": f"its processes are stopped (SIGSTOP); let them go on with `kill -CONT`, or {_ANEW}",
     "not answering": f"look again in a moment (`rmcs fleet status`); if it stays so, {_ANEW}",
 }
+_NOT_IN_FOREGROUND = (
+    "--foreground is not applied: the fleet that is up does not end with this command; for one that ends by Ctrl+C "
+    "here, `rmcs fleet down` first"
+)
 _NONE = "No local fleet is up. Start one with `rmcs fleet up`."
 _COUNT, _CPUS = 2, 2
 TITLES = ("CLUSTER", "STATE", "HEAD", "DASHBOARD", "TAGS", "PROCESSES")
@@ -58,7 +62,7 @@ def up(
     home = FleetHome()
     known = background.running(home)
     if known is not None:
-        _start_what_died(home, output, not_applied(known, clusters, cpus))
+        _start_what_died(home, output, not_applied(known, clusters, cpus), foreground=foreground)
         return
     python = find_ray_python()
     count = clusters or _COUNT
@@ -148,7 +152,7 @@ def not_applied(known: KnownFleet, clusters: int | None, cpus: int | None) -> st
     return " and ".join(found)
 
 
-def _start_what_died(home: FleetHome, output: Format, unlike: str) -> None:
+def _start_what_died(home: FleetHome, output: Format, unlike: str, *, foreground: bool) -> None:
     """Ends with 1, and what to do, if something is wrong that only a person can judge."""
     from ray_multicluster_scheduler.local_fleet import background
 
@@ -161,6 +165,8 @@ def _start_what_died(home: FleetHome, output: Format, unlike: str) -> None:
         say("a local fleet is up already")
     if unlike:
         say(f"it stays as it is, with {unlike}; to have it otherwise, `rmcs fleet down` first")
+    if foreground:
+        say(_NOT_IN_FOREGROUND)
     all_up = _print_status(home, output)
     _say_how_to_use(home)
     if not all_up:

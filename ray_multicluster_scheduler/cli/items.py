@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.meanwhile import Meanwhile
 from ray_multicluster_scheduler.cli.output import Format, as_text, say
 from ray_multicluster_scheduler.cli.service import path_of
+from ray_multicluster_scheduler.cli.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.cli.service import Service
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+FEW = 100
+"""More than these are ordered side by side."""
 
 
 def told_of(service: Service, item_id: str) -> dict[str, Any]:
@@ -46,30 +53,65 @@ def each(
     none: str = "there is none to which that could be done",
     count: Callable[[int], str] | None = None,
 ) -> None:
-    """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1.
+    """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1. Of many,
+    those that are left are not ordered of a service that is away, which is said.
 
     The ids are data; what happened to them is said beside it: ``done`` says that of an answer, ``count`` of how many it
     was done to, and ``none`` where there was nothing to do. Raises SchedulerError if it is the only one."""
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
-    answers, refused = [], 0
-    for one in ids:
-        try:
-            answers.append(order(one))
-        except SchedulerError as error:
-            if len(ids) == 1:
-                raise
-            refused += 1
-            say(f"{one}: {error}")
-            continue
-        if output is Format.table:
-            say(f"{one} {done(answers[-1])}")
-            typer.echo(answers[-1]["id"])
+    refused, answered, left = 0, 0, 0
+    answers: list[dict[str, Any]] = []
+    if len(ids) > FEW and output is Format.table:
+        say(f"{len(ids):,} items; Ctrl+C ends it, and what was done until then stays done")
+    with Meanwhile() as reason:
+        for one, answer in zip(ids, _answers(ids, order), strict=True):
+            if answer is None:
+                left += 1
+                continue
+            if isinstance(answer, SchedulerError):
+                if len(ids) == 1:
+                    raise answer
+                refused += 1
+                say(f"{one}: {answer}")
+                continue
+            answered += 1
+            if output is Format.table:
+                say(f"{one} {done(answer)}")
+                typer.echo(answer["id"])
+            else:
+                answers.append(answer)
+            if len(ids) > FEW and output is not Format.table:
+                reason.show(f"{answered + refused:,} of {len(ids):,}")
     if output is not Format.table:
         typer.echo(as_text(answers, output))
+    if left:
+        say(f"{left:,} more are as they were: the service was not asked any more")
     if not ids:
         say(none)
     elif count is not None:
-        say(count(len(answers)))
+        say(count(answered))
     if refused:
         raise typer.Exit(exit_codes.NOT_DONE)
+
+
+def _answers(
+    ids: Sequence[str], order: Callable[[str], dict[str, Any]]
+) -> Iterable[dict[str, Any] | SchedulerError | None]:
+    """What each was answered, or why it was refused. A few are done in the order in which they were named; many, whose
+    order nobody has chosen, side by side, and None for those that were not begun since the service was away by then."""
+    from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
+
+    many, away = len(ids) > FEW, threading.Event()
+
+    def answer(one: str) -> dict[str, Any] | SchedulerError | None:
+        if many and away.is_set():
+            return None
+        try:
+            return order(one)
+        except SchedulerError as error:
+            if isinstance(error, ServiceUnavailableError):
+                away.set()
+            return error
+
+    return side_by_side(answer, ids) if many else map(answer, ids)

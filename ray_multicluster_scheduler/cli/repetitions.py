@@ -16,9 +16,19 @@ if TYPE_CHECKING:
 
 
 def repetitions(service: Service, ids: Sequence[str]) -> dict[str, str]:
-    """Of those that were repeated: as what, lately."""
-    found = {one: service.get(path_of("items", one)).get("repeated_by") for one in ids}
-    return {one: str(again[-1]) for one, again in found.items() if again}
+    """Of those that were repeated: as what, lately. A list of items does not tell: each is asked for."""
+    from ray_multicluster_scheduler.cli.meanwhile import Meanwhile
+    from ray_multicluster_scheduler.cli.side_by_side import side_by_side
+
+    found: dict[str, str] = {}
+    answers = side_by_side(lambda one: service.get(path_of("items", one)).get("repeated_by"), ids)
+    with Meanwhile() as reason:
+        for number, (one, again) in enumerate(zip(ids, answers, strict=True), start=1):
+            if again:
+                found[one] = str(again[-1])
+            if len(ids) > 1:
+                reason.show(f"looking which were repeated before: {number:,} of {len(ids):,}")
+    return found
 
 
 def repetition_key(item_id: str, last: str | None) -> str:

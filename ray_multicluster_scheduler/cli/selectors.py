@@ -16,8 +16,8 @@ KINDS = ("task", "actor", "job", "gang")
 WAITING = ("PENDING", "QUEUED", "RETRYING")
 UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "RETRYING", "LOST")
 STATES = (*UNFINISHED, "SUCCEEDED", "FAILED", "CANCELLED")
-MOST = 10_000
 _MOST_NAMED = 5
+_PAGE = 1000
 
 
 def find_one(service: Service, said: str, kind: str | None = None) -> str:
@@ -45,11 +45,26 @@ def find_one(service: Service, said: str, kind: str | None = None) -> str:
 def find_several(
     service: Service, said: Sequence[str], kind: str | None = None, states: Sequence[str] = UNFINISHED
 ) -> list[str]:
-    """The same for many; ``all`` are those in these states."""
+    """The same for many; ``all`` are those in these states, however many there are."""
     if list(said) == [ALL]:
-        rows = service.rows(path_of("items"), "items", MOST, kind=kind, state=",".join(states))
-        return [str(row["id"]) for row in rows]
+        return _all_in(service, kind, states)
     return list(dict.fromkeys(find_one(service, one, kind) for one in said))
+
+
+def _all_in(service: Service, kind: str | None, states: Sequence[str]) -> list[str]:
+    """Page by page to the end; of each only the id is kept."""
+    from ray_multicluster_scheduler.cli.meanwhile import Meanwhile
+
+    found: list[str] = []
+    after: str | None = None
+    with Meanwhile() as reason:
+        while True:
+            page = service.get(path_of("items"), kind=kind, state=",".join(states), after=after, limit=_PAGE)
+            found += [str(row["id"]) for row in page["items"]]
+            after = page["after"]
+            if after is None:
+                return found
+            reason.show(f"{len(found):,} items so far")
 
 
 def doubt_cluster(service: Service, name: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,10 @@ from ray_multicluster_scheduler.cli.exit_codes import INTERRUPTED
 from ray_multicluster_scheduler.cli.options import Config, StateFolder
 from ray_multicluster_scheduler.cli.output import Format, Output, emit, say
 from ray_multicluster_scheduler.cli.words import to_stderr
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.cli.draining import Draining
+    from ray_multicluster_scheduler.common.exception import SchedulerError
 
 STOP_PATIENCE_S = 30.0
 
@@ -109,6 +113,7 @@ def down(
     What runs goes on for lease_s (45 s), and the next `rmcs up` takes it up. Said again while it drains, it stops
     at once.
     """
+    from ray_multicluster_scheduler.cli.draining import Draining
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
     from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
@@ -121,31 +126,68 @@ def down(
         raise ConfigurationError(f"No service runs on {folder}.", next_step="name its folder with --state or RMCS_HOME")
     if "pid" not in said:
         raise SchedulerError(f"The service on {folder} is just starting.", next_step="try again in a moment")
-    if drain is not None or away:
-        say_how_to_stop(folder, int(said["pid"]), Stop(drain, away))
-    draining = bool(said.get("draining"))
-    if draining:
-        say("the service is draining already; told a second time, it stops at once, whatever is not over")
-    elif drain is not None:
-        say(f"the service waits up to {drain:g} s for what is not over")
+    pid, draining = int(said["pid"]), bool(said.get("draining"))
     patience_s = timeout + (0.0 if draining else drain or 0.0)
-    deadline = time.monotonic() + patience_s
+    if _signal(folder, pid, 0) and (drain is not None or away):
+        say_how_to_stop(folder, pid, Stop(drain, away))
     try:
-        os.kill(int(said["pid"]), signal.SIGTERM)
-        while (now := holder(folder)) is not None and now.get("pid", said["pid"]) == said["pid"]:
+        there = _signal(folder, pid, signal.SIGTERM)
+        if draining:
+            say("the service is draining already; told a second time, it stops at once, whatever is not over")
+        elif there and drain is not None:
+            say(f"the service waits up to {drain:g} s for what is not over")
+        waits = None if draining or drain is None else Draining(folder, said.get("address"), drain)
+        _await_its_end(folder, pid, patience_s, waits)
+    except KeyboardInterrupt:
+        say(_goes_on(pid, None if draining else drain))
+        raise typer.Exit(INTERRUPTED) from None
+    say(f"the service (process {pid}) has stopped")
+    emit({"state": str(folder), "process": pid, "address": said.get("address")}, output, lambda: str(folder))
+
+
+def _signal(folder: Path, pid: int, number: int) -> bool:
+    """False: it has ended meanwhile. Raises SchedulerError for a process of somebody else."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise _not_ours(folder, pid) from error
+    return True
+
+
+def _not_ours(folder: Path, pid: int) -> SchedulerError:
+    import psutil
+
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+
+    try:
+        whose = psutil.Process(pid).username()
+    except psutil.Error:
+        whose = "another user"
+    return SchedulerError(
+        f"The service on {folder} (process {pid}) was told nothing: it runs as {whose}, and you may not stop it.",
+        next_step=f"let {whose} stop it, or root: `sudo rmcs down --state {folder}`",
+    )
+
+
+def _await_its_end(folder: Path, pid: int, patience_s: float, waits: Draining | None) -> None:
+    """Meanwhile, what it waits for is shown. Raises SchedulerError if it takes too long."""
+    from ray_multicluster_scheduler.cli.waiting import Reason
+    from ray_multicluster_scheduler.common.exception import SchedulerError
+    from ray_multicluster_scheduler.control_plane.store.state_folder import holder
+
+    deadline = time.monotonic() + patience_s
+    with Reason() as reason:
+        while (now := holder(folder)) is not None and now.get("pid", pid) == pid:
             if time.monotonic() > deadline:
                 raise SchedulerError(
-                    f"The service (process {said['pid']}) was told to stop and is still there after {patience_s:g} s.",
+                    f"The service (process {pid}) was told to stop and is still there after {patience_s:g} s.",
                     next_step="wait longer, or read what it wrote to its stderr, where `rmcs up` was typed",
                 )
+            if waits is not None:
+                reason.show(waits.words())
             time.sleep(0.05)  # the lock of a process is only given up by its end, of which nobody tells
-    except KeyboardInterrupt:
-        say(_goes_on(int(said["pid"]), None if draining else drain))
-        raise typer.Exit(INTERRUPTED) from None
-    say(f"the service (process {said['pid']}) has stopped")
-    emit(
-        {"state": str(folder), "process": int(said["pid"]), "address": said.get("address")}, output, lambda: str(folder)
-    )
 
 
 def _goes_on(pid: int, drain: float | None) -> str:

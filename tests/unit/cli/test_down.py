@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import time
@@ -11,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
+from tests.unit.cli import terminal
 from tests.unit.cli.conftest import Rmcs
+from tests.unit.client_api.control_plane import until
+from tests.unit.service.actor_service import ActorService, an_actor
+from tests.unit.service.http_service import HttpService, body
 
 
 @pytest.fixture
@@ -56,3 +61,90 @@ def test_ctrl_c_as_soon_as_the_service_was_told(
     done = rmcs("down", "--state", str(state.path), "--drain", "100")
     assert done.code == 130
     assert "goes on draining, and then stops, within 100 s; look with `rmcs status`" in done.err
+
+
+def test_one_that_has_ended_meanwhile_has_stopped(
+    state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            state.leave()
+            raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", ended)
+    done = rmcs("down", "--state", str(state.path), "--drain", "100")
+    assert (done.code, done.out) == (0, f"{state.path}\n")
+    assert done.err == f"rmcs: the service (process {os.getpid()}) has stopped\n"
+
+
+def test_one_of_another_user_says_whose_it_is(state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_pid: int, _number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refused)
+    done = rmcs("down", "--state", str(state.path), "--drain", "100")
+    assert (done.code, done.out) == (1, "")
+    assert f"was told nothing: it runs as {getpass.getuser()}, and you may not stop it." in done.err
+    assert f"or root: `sudo rmcs down --state {state.path}`" in done.err
+    assert "waits up to" not in done.err
+    assert not (state.path / "stop.json").exists(), "the next one who stops it does not want that"
+
+
+class TestWhatItWaitsFor:
+    """While it drains, which the service behind these tests does not really do."""
+
+    def submit(self, service: HttpService) -> None:
+        for one in ("runs-1", "runs-2", "waits"):
+            service.submit(one, 4)
+        until(lambda: len(service.plane.placed) == 2)
+
+    def test_is_said(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
+        self.submit(service)
+        state.tell(address=service.address)
+        done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.6")
+        said = done.err.splitlines()
+        assert said[:3] == [
+            "rmcs: the service waits up to 0.6 s for what is not over",
+            "rmcs: not over: 2 on mac, 1 waiting; at most 1 s more",
+            "rmcs: the service stops",
+        ]
+
+    def test_is_nothing(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
+        state.tell(address=service.address)
+        done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
+        assert "not over:" not in done.err
+        assert "rmcs: the service stops" in done.err
+
+    def test_is_no_actor(self, state: StateFolder, rmcs: Rmcs, tmp_path: Path) -> None:
+        with ActorService(tmp_path / "actors") as service:
+            service.post("/api/v1/items", body(an_actor("actor-1")))
+            service.submit("runs")
+            until(lambda: {"RUNNING"} == {str(row["state"]) for row in service.get("/api/v1/items")["items"]})
+            state.tell(address=service.address)
+            done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
+        assert "rmcs: not over: 1 on mac; at most " in done.err
+
+    def test_cannot_be_seen(
+        self, service: HttpService, state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RMCS_TOKEN", "wrong")
+        state.tell(address=service.address)
+        done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
+        assert "rmcs: what is not over cannot be seen from here; at most 0 s more" in done.err
+
+    def test_counts_down_before_a_person(
+        self, service: HttpService, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.submit(service)
+        state.tell(address=service.address)
+        deaf = f"import os; os.kill = lambda *_: None; {terminal.Terminal.CODE}"
+        monkeypatch.setattr(terminal.Terminal, "CODE", deaf)
+        one = terminal.Terminal("down", "--state", str(state.path), "--drain", "60")
+        try:
+            one.until("not over: 2 on mac, 1 waiting; at most 60 s more")
+            service.post("/api/v1/items/waits/cancel")
+            one.until("not over: 2 on mac; at most ")
+            state.leave()
+            one.until("has stopped")
+        finally:
+            one.close()

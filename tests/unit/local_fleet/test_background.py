@@ -285,5 +285,9 @@ def test_what_was_asked_of_a_fleet_that_is_up_and_not_done_is_said(rmcs: Rmcs) -
     for same in (["up"], ["up", "-n", "1"], ["up", "-n", "1", "--cpus", "2"]):
         text = rmcs(*same)
         assert "it stays as it is" not in text
+        assert "--foreground" not in text
         assert use in text
     assert use in rmcs("status")
+    text = rmcs("up", "--foreground")
+    assert "rmcs: --foreground is not applied: the fleet that is up does not end with this command; for one" in text
+    assert "`rmcs fleet down` first" in text
