@@ -34,8 +34,6 @@ from ray_multicluster_scheduler.scheduler.cluster.troubles import (
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 STALE_AFTER_INTERVALS = 3
-
-
 _UNSEEN = frozenset(
     {
         "asked_at",
@@ -201,12 +199,9 @@ class ClusterState:
             self.breaker.record_failure(now, f"asked what is free: {sentence}", silence=True)
 
     def _counts(self, now: float) -> bool:
-        """How often it is asked is up to those who look: of their questions without an answer one counts in each
-        ``snapshot_interval_s``, as if only we had asked. A probe of a breaker counts always."""
-        last = self.silence_counted_at
-        if last is None or now - last >= self.settings.snapshot_interval_s:
-            return True
-        return self.breaker.state(now) is BreakerState.HALF_OPEN
+        """However many look, one silence does in each ``snapshot_interval_s``; and that of a probe."""
+        due = -inf if self.silence_counted_at is None else self.silence_counted_at + self.settings.snapshot_interval_s
+        return now >= due or self.breaker.state(now) is BreakerState.HALF_OPEN
 
     def link_up(self, python_version: str, ray_version: str, now: float) -> None:
         self.link, self.link_up_at = "up", now

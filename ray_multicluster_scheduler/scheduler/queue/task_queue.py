@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from math import inf
-from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.policy import reasons
-from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, Need, NeedIndex
+from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
-from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.owner_queue import Level, OwnerQueue, Rooms, anything
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -28,32 +28,6 @@ from ray_multicluster_scheduler.scheduler.queue.walk_turns import WalkTurns
 _FOREVER = 3600.0
 _CREDIT = 2
 _FADING = 0.999
-
-
-Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
-"""What is free for a bay, of what its groups need, for each place where something is; None: look at all of them."""
-
-
-class _OwnerQueue:
-    """What of one owner waits with one priority."""
-
-    __slots__ = ("account", "bays", "numbers")
-
-    def __init__(self, account: OwnerAccount) -> None:
-        self.account = account
-        self.bays: dict[Bay, NeedIndex] = {}
-        self.numbers = Ranking()
-
-
-class _Level(dict[str, _OwnerQueue]):
-    """What waits with one priority, by owner."""
-
-    __slots__ = ("ages", "numbers")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ages = Ranking()
-        self.numbers = Ranking()
 
 
 class TaskQueue:
@@ -71,7 +45,7 @@ class TaskQueue:
         self._grain = 0.0  # the most that a single item has used lately: shares cannot be equal to less than that
         self.lifted: set[str] = set()
         """Owners whose items were not looked at because of a limit that has been lifted."""
-        self._levels: dict[int, _Level] = {}
+        self._levels: dict[int, Level] = {}
         self._priorities: list[int] = []
         self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
@@ -328,7 +302,7 @@ class TaskQueue:
         for its_turn, queue in self._by_turns(self._levels[priority], now):
             if best is not None and alone and its_turn != best_turn:
                 break  # whoever is left comes later
-            first = self._first_of_owner(queue, rooms)
+            first = queue.first(rooms)
             if first is None:
                 continue
             if not alone and (oldest is None or self.urgency(first[1]) < oldest[0]):
@@ -341,9 +315,9 @@ class TaskQueue:
         level = self._levels[priority]
         accounts = {owner: queue.account for owner, queue in level.items() if queue.account.may_start}
         turns = {owner: (one.in_line[0], self.order.turn(one, now)) for owner, one in accounts.items()}
-        return WalkTurns(turns, lambda owner: self._first_of_owner(level[owner], _anything), self.urgency)
+        return WalkTurns(turns, lambda owner: level[owner].first(anything), self.urgency)
 
-    def _by_turns(self, level: dict[str, _OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], _OwnerQueue]]:
+    def _by_turns(self, level: dict[str, OwnerQueue], now: float) -> Iterator[tuple[tuple[float, ...], OwnerQueue]]:
         """Owners of a level who may start something, with their turns, the first one first."""
         line, begin = self._line, 0
         while begin < len(line):
@@ -358,18 +332,6 @@ class TaskQueue:
                 yield (share,), equals[0]
             begin = end
 
-    def _first_of_owner(self, queue: _OwnerQueue, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
-        best: tuple[int, ShapeGroup] | None = None
-        account = queue.account
-        for bay, index in queue.bays.items():
-            free = rooms(bay)
-            if account.max_gpus is not None and "GPU" in bay.names:
-                free = _at_most(free, bay, account.max_gpus - account.gpus + ROUNDING)
-            one = index.first(free) if free is None or free else None
-            if one is not None and (best is None or one[0] < best[0]):
-                best = one
-        return best
-
     # ---- where it stands
 
     def _index(self, group: ShapeGroup) -> NeedIndex:
@@ -379,17 +341,17 @@ class TaskQueue:
             index = queue.bays[group.bay] = NeedIndex(group.bay.names)
         return index
 
-    def _level(self, priority: int) -> _Level:
+    def _level(self, priority: int) -> Level:
         level = self._levels.get(priority)
         if level is None:
-            level = self._levels[priority] = _Level()
+            level = self._levels[priority] = Level()
             insort(self._priorities, priority)
         return level
 
-    def _owner_queue(self, level: _Level, owner: str) -> _OwnerQueue:
+    def _owner_queue(self, level: Level, owner: str) -> OwnerQueue:
         queue = level.get(owner)
         if queue is None:
-            queue = level[owner] = _OwnerQueue(self.account(owner))
+            queue = level[owner] = OwnerQueue(self.account(owner))
         return queue
 
     def _put(self, group: ShapeGroup) -> None:
@@ -412,17 +374,3 @@ class TaskQueue:
         if not level:
             del self._levels[group.priority]
             self._priorities.remove(group.priority)
-
-
-def _anything(bay: Bay) -> None:
-    """Look at all of them."""
-
-
-def _at_most(rooms: Sequence[Need] | None, bay: Bay, gpus: float) -> Sequence[Need]:
-    """The same, with no more GPUs than this."""
-    if rooms is None:
-        rooms = [(inf,) * len(bay.names)]
-    return [
-        tuple(min(amount, gpus) if name == "GPU" else amount for name, amount in zip(bay.names, room, strict=True))
-        for room in rooms
-    ]

@@ -71,10 +71,13 @@ class TestShow:
         assert "cordoned" not in facts
 
     def test_one_that_is_silent(self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(busy.plane, "refresh", lambda cluster: None)
+        runtime = busy.plane.runtime
+        monkeypatch.setattr(busy.plane, "refresh", lambda cluster: runtime._loop.create_future())
         busy.plane.post(events.LinkDown("mac", "it was cut"))
-        for _ in range(5):
-            busy.plane.post(events.SnapshotFailed("mac", "DASHBOARD_DOWN", "nobody answers", permanent=False))
+        breaker = runtime.machine.registry.state("mac").breaker
+        for _ in range(4):
+            runtime.ask(lambda: breaker.record_failure(runtime.clock.now()))
+        busy.plane.post(events.SnapshotFailed("mac", "DASHBOARD_DOWN", "nobody answers", permanent=False))
         until(lambda: "5 times" in busy.get("/api/v1/clusters/mac?refresh=false")["sentence"])
         done = rmcs("clusters", "show", "mac", "--no-refresh")
         facts = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in done.out.splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -306,7 +307,8 @@ class TestEach:
         case = CASES[command]
         done = on_a_terminal(*command.split(), *case.words(stage))
         assert done.code == case.code, done.err
-        assert "\x1b" not in done.out + done.err
+        assert "\x1b" not in done.out
+        assert not re.search(r"\x1b\[[0-9;]*m", done.err), "a wait may move the cursor, and no more"
 
 
 @pytest.mark.parametrize("command", ["status", "task list", "queue", "clusters show", "doctor", "owner list"])

@@ -48,7 +48,7 @@ def loaded_by(*words: str) -> list[str]:
         ("task list -o json --limit 5", 310, 43),  # a number that is typed is converted by pydantic
         ("task show t1", 280, 43),
         ("queue", 280, 43),
-        ("job list", 280, 45),
+        ("job list", 280, 46),
         ("clusters list", 290, 47),
     ],
 )

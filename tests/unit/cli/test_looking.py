@@ -49,13 +49,13 @@ def test_a_look(
     asked: list[str], service: HttpService, rmcs: Rmcs, deed: Callable[[Rmcs, HttpService], object]
 ) -> None:
     deed(rmcs, service)
-    assert asked == ["mac"]
+    assert set(asked) == {"mac"}
 
 
 def test_rows_are_the_same_whether_it_was_asked_or_not(asked: list[str], service: HttpService, rmcs: Rmcs) -> None:
-    for asks in (["mac"], []):
+    for asks in ({"mac"}, set()):
         told = json.loads(rmcs("status", "-o", "json").out)["clusters"]
-        assert asked == asks
+        assert set(asked) == asks
         listed = service.get("/api/v1/clusters")["clusters"]
         assert [list(row) for row in told] == [list(row) for row in listed]
         asked.clear()
@@ -85,7 +85,7 @@ def test_a_cluster_that_is_removed_between_two_questions(
 
 def test_who_wants_to_know_is_told(asked: list[str], rmcs: Rmcs) -> None:
     assert rmcs("clusters").code == 0
-    assert sorted(asked) == ["lab", "mac"]
+    assert set(asked) == {"lab", "mac"}
 
 
 def test_what_doctor_says_of_it(asked: list[str], rmcs: Rmcs) -> None:

@@ -40,10 +40,22 @@ class TestStatus:
         assert (row["state"], row["stale"], row["sentence"]) == ("UP", False, "")
 
     def test_one_that_fails_to_answer_is_not_asked_at_every_look(self, service: HttpService, rmcs: Rmcs) -> None:
-        service.plane.post(events.SnapshotFailed("mac", "CLUSTER_UNREACHABLE", "nobody answers"))
+        asked: list[str] = []
+
+        def no_answer(cluster: str) -> Any:
+            asked.append(cluster)
+            failed = events.SnapshotFailed(cluster, "CLUSTER_UNREACHABLE", "nobody answers")
+            service.plane.post(failed)
+            answer = service.plane.runtime._loop.create_future()
+            answer.set_result(failed)
+            return answer
+
+        service.plane.refresh = no_answer  # type: ignore[method-assign]  # the hands of this test
         until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "CLUSTER_UNREACHABLE")
-        (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
-        assert (row["state"], row["stale"]) == ("CLUSTER_UNREACHABLE", False)
+        for _ in range(3):
+            (row,) = json.loads(rmcs("status", "-o", "json").out)["clusters"]
+            assert (row["state"], row["stale"]) == ("CLUSTER_UNREACHABLE", False)
+        assert asked == ["mac"]
 
     def test_at_a_glance(self, full: HttpService, rmcs: Rmcs) -> None:
         done = rmcs("status")

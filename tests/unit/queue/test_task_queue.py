@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescri
 from ray_multicluster_scheduler.scheduler.queue.need_index import Need, amounts_of
 from ray_multicluster_scheduler.scheduler.queue.order import FairOrder, FifoOrder
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.owner_queue import OwnerQueue
 from ray_multicluster_scheduler.scheduler.queue.queue_place import queue_place
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -420,19 +421,22 @@ def test_an_owner_of_whom_nothing_waits_is_not_looked_at_when_its_limit_is_lifte
     assert queue.lifted == {"ann"}
 
 
-def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later_one_is_asked() -> None:
+def test_of_owners_whose_turn_it_is_equally_the_first_come_is_first_and_no_later_one_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     queue = fair()
     queue.take("rich", Holding(0.5, 0.0), 0.0)
     fill(task("r", owner="rich"), task("b", owner="bob"), task("a", owner="ann"), queue=queue)
     asked: list[str] = []
-    first_of_owner = queue._first_of_owner
+    first = OwnerQueue.first
 
-    def watched(one: Any, rooms: Any) -> Any:
-        found = first_of_owner(one, rooms)
+    def watched(one: OwnerQueue, rooms: Any) -> Any:
+        found = first(one, rooms)
+        assert found is not None
         asked.append(found[1].shape.owner)
         return found
 
-    queue._first_of_owner = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(OwnerQueue, "first", watched)
     assert head(queue) == "b"
     assert sorted(asked) == ["ann", "bob"]
 

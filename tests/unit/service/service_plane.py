@@ -111,7 +111,7 @@ class ServicePlane:
         return answer
 
     def can_be_asked(self, cluster: str) -> bool:
-        return True
+        return self.runtime.clients.has_dashboard(cluster)
 
     def check_dashboard(self, cluster: str) -> None:
         self.post(events.DashboardChecked(cluster))

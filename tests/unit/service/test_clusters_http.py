@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered, settings_shown
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
 from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
+from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed
 from tests.unit.client_api.control_plane import CLOSED_PORT, until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS, running
@@ -340,3 +341,12 @@ def test_who_looks_sees_the_next_time_that_one_is_back(tmp_path: Path) -> None:
         service.post("/api/v1/clusters/mac/declare-dead", {"force": True})
         until(lambda: service.get("/api/v1/clusters")["clusters"][0]["state"] == "UP")
         assert service.get("/api/v1/clusters/mac?refresh=false")["troubles"] == []
+
+
+def test_what_is_known_of_another_entry_is_not_told_of_this_one(service: HttpService) -> None:
+    """A token that was mended, say: what is applied is asked, without anybody having to."""
+    service.plane.post(SnapshotFailed("mac", "WRONG_TOKEN", "the token was refused", permanent=True))
+    known = "/api/v1/clusters/mac?refresh=false"
+    until(lambda: service.get(known)["state"] == "CLUSTER_MISCONFIGURED")
+    service.post("/api/v1/clusters/apply", {"clusters": [{**MAC, "auth_token": "another"}]})
+    until(lambda: service.get(known)["state"] == "UP")

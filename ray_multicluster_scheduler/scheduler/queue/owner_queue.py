@@ -1,0 +1,65 @@
+"""OwnerQueue: what of one owner waits with one priority. Level: what of all owners does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TypeAlias
+
+from ray_multicluster_scheduler.scheduler.queue.need_index import Need, NeedIndex
+from ray_multicluster_scheduler.scheduler.queue.owner_account import ROUNDING, OwnerAccount
+from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
+from ray_multicluster_scheduler.scheduler.queue.shape import Bay
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
+
+Rooms: TypeAlias = Callable[[Bay], Sequence[Need] | None]
+"""What is free for a bay, of what its groups need, for each place where something is; None: look at all of them."""
+
+
+def anything(bay: Bay) -> None:
+    """Look at all of them."""
+
+
+class OwnerQueue:
+    """Its groups, by what they need."""
+
+    __slots__ = ("account", "bays", "numbers")
+
+    def __init__(self, account: OwnerAccount) -> None:
+        self.account = account
+        self.bays: dict[Bay, NeedIndex] = {}
+        self.numbers = Ranking()
+
+    def first(self, rooms: Rooms) -> tuple[int, ShapeGroup] | None:
+        """The group whose head came first of those that ``rooms`` has something for, with the number of that head."""
+        best: tuple[int, ShapeGroup] | None = None
+        account = self.account
+        for bay, index in self.bays.items():
+            free = rooms(bay)
+            if account.max_gpus is not None and "GPU" in bay.names:
+                free = _at_most(free, bay, account.max_gpus - account.gpus + ROUNDING)
+            one = index.first(free) if free is None or free else None
+            if one is not None and (best is None or one[0] < best[0]):
+                best = one
+        return best
+
+
+class Level(dict[str, OwnerQueue]):
+    """What waits with one priority, by owner."""
+
+    __slots__ = ("ages", "numbers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ages = Ranking()
+        self.numbers = Ranking()
+
+
+def _at_most(rooms: Sequence[Need] | None, bay: Bay, gpus: float) -> Sequence[Need]:
+    """The same, with no more GPUs than this."""
+    if rooms is None:
+        rooms = [(inf,) * len(bay.names)]
+    return [
+        tuple(min(amount, gpus) if name == "GPU" else amount for name, amount in zip(bay.names, room, strict=True))
+        for room in rooms
+    ]
