@@ -102,9 +102,16 @@ def configuration_page() -> str:
         _ABOUT_CONFIGURATION,
         "## settings",
         _table(settings.Settings, "settings"),
-        *_with_heading(settings, settings.Threshold, settings.RetryBackoff, settings.OwnerLimits, settings.ServiceTls),
+        *_with_heading(
+            settings,
+            settings.Threshold,
+            settings.RetryBackoff,
+            settings.OwnerLimits,
+            settings.ServiceTls,
+            settings.Tracing,
+        ),
         "## clusters",
-        "At least one of `head_address` and `dashboard` is needed; by a `head_address` alone nothing can be sent yet.",
+        "At least one of `head_address` and `dashboard` is needed; by the former alone go tasks and actors, no jobs.",
         _table(cluster_config.ClusterConfig, "cluster_config"),
         *_with_heading(cluster_config, cluster_config.Tls),
     ]

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 _SECTION = re.compile(r"^### (?P<code>[A-Z_]+)\n\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_OTHER_WORDS = re.compile(r"^\| (?P<words>`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (?P<codes>\[.*\)) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 _EMPHASIS = re.compile(r"(?<![\w*`])\*{1,2}(?=\w)([^*`\n]*\w)\*{1,2}(?![\w*`])")
@@ -18,8 +19,18 @@ _HAS_LINES = re.compile(r"[-*+] |\d+\. |\||    ")
 
 @cache
 def _sections() -> dict[str, str]:
-    text = files(__package__).joinpath("troubleshooting.md").read_text(encoding="utf-8")
-    return {one["code"]: _plain(one["text"]) for one in _SECTION.finditer(text)}
+    return {one["code"]: _plain(one["text"]) for one in _SECTION.finditer(_text())}
+
+
+@cache
+def _other_words() -> dict[str, list[str]]:
+    """What people say instead of a code, and the codes that may be meant."""
+    rows = [(one["words"], _LINK.findall(one["codes"])) for one in _OTHER_WORDS.finditer(_text())]
+    return {word: meant for words, meant in rows for word in words.replace("`", "").split(", ")}
+
+
+def _text() -> str:
+    return files(__package__).joinpath("troubleshooting.md").read_text(encoding="utf-8")
 
 
 def _plain(text: str) -> str:
@@ -42,5 +53,9 @@ def codes() -> list[str]:
 
 
 def said_of(code: str) -> str | None:
-    """In plain sentences; None for what is no code of ours."""
-    return _sections().get(code)
+    """In plain sentences; of another word for some codes, what is said of these. None for what is neither."""
+    meant = _other_words().get(code)
+    if meant is None:
+        return _sections().get(code)
+    told = [f"{one}: {_sections()[one]}" for one in meant]
+    return "\n\n".join([f"{code} is no code; {' or '.join(meant)} may be meant.", *told])

@@ -35,7 +35,13 @@ _MODELS: dict[str, type[BaseModel]] = {
     "clusters": ClusterConfig,
     "tls": Tls,
 }
+_LISTED = 10
+"""More keys than these are not told in one line."""
+_IN_SETTINGS = "under settings"
+_PLACES: dict[str, type[BaseModel]] = {_IN_SETTINGS: Settings, "to an entry of clusters": ClusterConfig}
 TOP_KEYS = ("settings", "clusters")
+NEXT_STEP = "correct it; `rmcs explain CONFIGURATION` names every key"
+"""Whoever has the package has that, whatever the file looks like."""
 AT_A_PLACE = "at_a_place"
 """The type of an error that says itself where it is, in its context's ``place``."""
 
@@ -54,19 +60,21 @@ def all_wrong(
     found: Sequence[Wrong],
     *,
     cluster: str | None = None,
-    next_step: str = "compare it with examples/clusters.yaml",
+    lines: Lines = NO_LINES,
 ) -> ConfigurationError:
-    """One error for all that was found, in the order of the lines; what others wrote is spelt out."""
-    told = [Wrong(escaped(one.sentence), one.line) for one in sorted(found, key=lambda one: one.line or math.inf)]
+    """One error for all that was found, and for what is doubled in the text of these lines, in their order; what others
+    wrote is spelt out."""
+    everything = [*found, *(Wrong(*one) for one in lines.doubled)]
+    told = [Wrong(escaped(one.sentence), one.line) for one in sorted(everything, key=lambda one: one.line or math.inf)]
     if len(told) == 1:
         (one,) = told
         line = "" if one.line is None else f", line {one.line}"
-        return ConfigurationError(f"{source}{line}: {one.sentence}.", cluster=cluster, next_step=next_step)
-    lines = [f"line {one.line}: {one.sentence}" if one.line else one.sentence for one in told[:_SHOWN]]
+        return ConfigurationError(f"{source}{line}: {one.sentence}.", cluster=cluster, next_step=NEXT_STEP)
+    shown = [f"line {one.line}: {one.sentence}" if one.line else one.sentence for one in told[:_SHOWN]]
     if len(told) > _SHOWN:
-        lines.append(f"and {len(told) - _SHOWN} more")
-    message = "\n  ".join([f"{source}: {len(told)} things are wrong:", *lines])
-    return ConfigurationError(message, cluster=cluster, next_step=next_step)
+        shown.append(f"and {len(told) - _SHOWN} more")
+    message = "\n  ".join([f"{source}: {len(told)} things are wrong:", *shown])
+    return ConfigurationError(message, cluster=cluster, next_step=NEXT_STEP)
 
 
 def complaint(
@@ -80,12 +88,7 @@ def complaint(
     """All that pydantic found."""
     details = error.errors(include_url=False)
     found = [Wrong(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
-    return all_wrong(
-        source,
-        found,
-        cluster=_cluster_name(details[0]["loc"], rows),
-        next_step="correct it; examples/clusters.yaml shows every key in use",
-    )
+    return all_wrong(source, found, cluster=_cluster_name(details[0]["loc"], rows), lines=lines)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -99,8 +102,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """With what was meant; with all that there are if nothing is near."""
-    return "unknown key" + (did_you_mean(key, known) or f"; known keys are {', '.join(known)}")
+    """With where it belongs, or what was meant; with all that there are if nothing is near and they are few."""
+    place = next((place for place, model in _PLACES.items() if key in model.model_fields), None)
+    if place is not None:
+        return f"unknown key; it belongs {place}"
+    meant = did_you_mean(key, known)
+    if not meant and tuple(known) == TOP_KEYS:
+        meant = did_you_mean(key, Settings.model_fields).replace("?", f", {_IN_SETTINGS}?")
+    return "unknown key" + (meant or _listed(key, known))
+
+
+def _listed(key: str, known: Sequence[str]) -> str:
+    """Those that share a word with it, else all, unless they are many."""
+    words = {word for word in key.split("_") if len(word) > 3}
+    akin = [one for one in known if words.intersection(one.split("_"))]
+    if akin:
+        return f"; known keys like it are {', '.join(akin)}"
+    return f"; known keys are {', '.join(known)}" if len(known) <= _LISTED else ""
 
 
 def _sentence(detail: ErrorDetails, rows: Sequence[Any], variables: Mapping[str, str]) -> str:

@@ -11,7 +11,12 @@ from pydantic_core import PydanticCustomError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import AT_A_PLACE, complaint, did_you_mean
+from ray_multicluster_scheduler.control_plane.config.complaints import (
+    AT_A_PLACE,
+    all_wrong,
+    complaint,
+    did_you_mean,
+)
 from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
 from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
@@ -80,6 +85,8 @@ def build_fleet(
         )
     except ValidationError as error:
         raise complaint(source, error, rows=rows, variables=variables or {}, lines=lines) from None
+    if lines.doubled:
+        raise all_wrong(source, (), lines=lines)
     return fleet.model_copy(update={"clusters": tuple(_anchored(row, base_dir) for row in fleet.clusters)})
 
 

@@ -11,7 +11,13 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import TOP_KEYS, Wrong, all_wrong, unknown_key
+from ray_multicluster_scheduler.control_plane.config.complaints import (
+    NEXT_STEP,
+    TOP_KEYS,
+    Wrong,
+    all_wrong,
+    unknown_key,
+)
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
 from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
 from ray_multicluster_scheduler.control_plane.config.nothing_configured import NothingConfiguredError
@@ -63,8 +69,8 @@ def _from_surroundings(environ: Mapping[str, str], here: Path) -> FleetConfig:
     raise NothingConfiguredError(
         "No clusters are configured. Looked at RMCS_CONFIG, RMCS_CLUSTERS, "
         f"{', '.join(str(place) for place in places)}.",
-        next_step="write a clusters.yaml (examples/clusters.yaml shows one) and name it in RMCS_CONFIG, "
-        "or start a local fleet with `rmcs fleet up`",
+        next_step="write a clusters.yaml (`clusters: [{name: mac, dashboard: 'http://192.168.5.2:8265'}]` is one) and "
+        "name it in RMCS_CONFIG, or start a local fleet with `rmcs fleet up`",
     )
 
 
@@ -122,7 +128,7 @@ class _Document:
             sentence = f"clusters {what}; expected a list of clusters, each with a name"
             found.append(Wrong(sentence, lines.of(("clusters",))))
         if found:
-            raise all_wrong(source, found)
+            raise all_wrong(source, found, lines=lines)
         return cls(settings, clusters, source, lines)
 
 
@@ -133,7 +139,7 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
         if not isinstance(row, (Mapping, ClusterConfig))
     ]
     if no_clusters:
-        raise all_wrong(document.source, no_clusters)
+        raise all_wrong(document.source, no_clusters, lines=document.lines)
     overrides, variables = _settings_from(environ)
     return build_fleet(
         {**document.settings, **overrides},
@@ -166,7 +172,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _malformed(message: str) -> ConfigurationError:
-    return ConfigurationError(message, next_step="compare it with examples/clusters.yaml")
+    return ConfigurationError(message, next_step=NEXT_STEP)
 
 
 def _kind(value: object) -> str:

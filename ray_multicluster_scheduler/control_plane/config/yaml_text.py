@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +10,40 @@ import yaml
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
+_NEVER_CLOSED = ("end of stream", "<stream end>", "document separator")
+_OPENED = {
+    "while scanning a quoted scalar": "quote",
+    "while parsing a flow sequence": "bracket",
+    "while parsing a flow mapping": "brace",
+}
+"""By the parser's own words for where it is."""
+_SAID = {
+    r"'\t'": "a tab stands here; use spaces, not tabs",
+    "'<stream end>'": "a bracket or a brace is opened and never closed",
+    "'<scalar>'": "this does not belong to what is before it; is a quote missing, here or in a line above?",
+    "<block": "its indentation does not fit the lines above it",
+}
+"""By the parser's own words for what it found; the first that is there counts."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice: YAML itself would keep the last one and say nothing."""
+    """Notes each key that is given twice: YAML itself would keep the last one and say nothing."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.doubled: list[tuple[str, int]] = []
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    said = f"the key {key.value!r} is given twice, first in line {first[key.value]}"
+                    self.doubled.append((said, line))
+                first.setdefault(key.value, line)
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -41,10 +61,12 @@ class Lines:
 
     root: yaml.Node | None = None
     above: tuple[str, ...] = ()
+    doubled: tuple[tuple[str, int], ...] = ()
+    """A sentence about each key that is given twice, and its line."""
 
     def below(self, *above: str) -> Lines:
         """The same text, where it stands for what is below this path."""
-        return Lines(self.root, above)
+        return Lines(self.root, above, self.doubled)
 
     def of(self, path: Sequence[object]) -> int | None:
         """The line of this key or item, or of the nearest one around it; None: it is nobody's."""
@@ -63,24 +85,27 @@ NO_LINES = Lines()
 
 def parse_yaml(text: str, source: str) -> Any:
     """The data in ``text``. Raises ConfigurationError with line and column; no line of the text is shown."""
-    return parse_with_lines(text, source)[0]
+    data, lines = parse_with_lines(text, source)
+    if lines.doubled:
+        sentence, line = lines.doubled[0]
+        raise ConfigurationError(f"{source}, line {line}: {sentence}.", next_step="keep one of them")
+    return data
 
 
 def parse_with_lines(text: str, source: str) -> tuple[Any, Lines]:
-    """The same, and where in the text each part stands."""
+    """The same, and where in the text each part stands. Of a key that is given twice the last one is taken: who asks
+    for lines tells of ``doubled``, beside whatever else is wrong."""
     try:
         loader = _Loader(text)
         try:
             root = loader.get_single_node()
-            return None if root is None else loader.construct_document(root), Lines(root)
+            data = None if root is None else loader.construct_document(root)
+            return data, Lines(root, doubled=tuple(loader.doubled))
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        problem, mark = _in_words(error)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = error.problem or error.context or "it cannot be understood"
-        if "<block" in problem:  # the parser's own words for it
-            problem = "its indentation does not fit the lines above it"
         raise _not_yaml(f"{source}{place}: this is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
         at = getattr(error, "position", None)
@@ -88,6 +113,18 @@ def parse_with_lines(text: str, source: str) -> tuple[Any, Lines]:
         raise _not_yaml(f"{source}{place}: this is not YAML: it holds characters that YAML does not allow.") from None
     except RecursionError:
         raise _not_yaml(f"{source}: this is nested too deeply.") from None
+
+
+def _in_words(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
+    """What is wrong, and where: of what is never closed, where it was opened."""
+    problem = error.problem or error.context or "it cannot be understood"
+    mark, opened = error.problem_mark or error.context_mark, error.context_mark
+    what = _OPENED.get(error.context or "")
+    if what is None or opened is None:
+        return next((said for found, said in _SAID.items() if found in problem), problem), mark
+    if any(end in problem for end in _NEVER_CLOSED):
+        return f"the {what} that is opened here is never closed", opened
+    return f"{problem}, in what the {what} of line {opened.line + 1} opens", mark
 
 
 def _inside(node: yaml.Node | None, part: object) -> tuple[int, yaml.Node] | None:

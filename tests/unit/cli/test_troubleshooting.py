@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from ray_multicluster_scheduler.cli.troubleshooting import _plain, codes
+from ray_multicluster_scheduler.cli.troubleshooting import _other_words, _plain, codes, said_of
+from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.main import main
 
 
@@ -61,3 +62,27 @@ def test_an_error_names_its_code(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_wrong_configuration_says_it_all_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     assert main(["clusters", "--config", f"{tmp_path}/none.yaml"]) == 2
     assert "More:" not in capsys.readouterr().err
+
+
+def test_another_word_for_a_code_is_answered_with_what_may_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "TASK_FAILED"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("TASK_FAILED is no code; USER_ERROR or ")
+    assert "USER_ERROR: Its own code raised." in said
+
+
+def test_other_words_are_no_codes_and_lead_to_some() -> None:
+    known = set(codes())
+    assert known.isdisjoint(_other_words())
+    assert {one for meant in _other_words().values() for one in meant} <= known
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_something_is_said_of_every_state(state: TaskState) -> None:
+    assert said_of(state)
+
+
+def test_a_job_whose_files_are_not_there_is_told_how_to_send_them() -> None:
+    said = said_of("JOB_FAILED") or ""
+    for word in ("can't open file", "ModuleNotFoundError", "--working-dir .", "working_dir", "pip"):
+        assert word in said

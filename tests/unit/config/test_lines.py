@@ -56,6 +56,24 @@ def test_each_mistake_has_its_own_line_in_their_order(tmp_path: Path) -> None:
             "FILE, line 4, column 11: this is not YAML: the value is not what",
         ),
         (f"clusters:\n{GOOD}    tags: [\x07]\n", "FILE, line 4: this is not YAML: it holds characters"),
+        (f"clusters:\n{GOOD}\ttags: [x]\n", "FILE, line 4, column 1: this is not YAML: a tab stands here; use spaces"),
+        (
+            "clusters:\n  - name: 'good\n    dashboard: http://good:8265\n",
+            "FILE, line 2, column 11: this is not YAML: the quote that is opened here is never closed",
+        ),
+        (
+            f"clusters:\n{GOOD}    tags: [x\n",
+            "FILE, line 4, column 11: this is not YAML: the bracket that is opened here is never closed",
+        ),
+        (
+            f"clusters:\n{GOOD}    tls: {{\n",
+            "FILE, line 5, column 1: this is not YAML: a bracket or a brace is",
+        ),
+        (f"clusters:\n{GOOD}    tags: [x\n    weight: 1\n", "got ':', in what the bracket of line 4 opens"),
+        (
+            "clusters:\n  - name: 'a\n    dashboard: 'http://h:1'\n",
+            "FILE, line 3, column 17: this is not YAML: this",
+        ),
         ("clusters: " + "[" * 5000, "FILE: this is nested too deeply"),
         (f"settings: {{service_tls: {{cert: a, key: b, kye: c}}}}\nclusters:\n{GOOD}", "(did you mean 'key'?)"),
         (
@@ -67,6 +85,27 @@ def test_each_mistake_has_its_own_line_in_their_order(tmp_path: Path) -> None:
 )
 def test_one_mistake_stands_beside_the_name_of_the_file(text: str, words: str, tmp_path: Path) -> None:
     assert words in refused(text, tmp_path)
+
+
+def test_a_key_that_is_given_twice_hides_nothing_else(tmp_path: Path) -> None:
+    text = f"clusters:\n{GOOD}    weight: 1\n    weight: much\n    wight: 1\nsettings: {{retries: -1}}\n"
+    first, *rest = refused(text, tmp_path).splitlines()
+    assert first == "FILE: 4 things are wrong:"
+    assert [line.split(",")[0] for line in rest] == [
+        "  line 5: cluster good",
+        "  line 5: the key 'weight' is given twice",
+        "  line 6: cluster good",
+        "  line 7: settings.retries: expected greater than or equal to 0",
+    ]
+
+
+def test_a_key_that_is_given_twice_is_enough_to_be_refused(tmp_path: Path) -> None:
+    text = f"clusters:\n{GOOD}    weight: 1\n    weight: 1\n"
+    assert refused(text, tmp_path) == "FILE, line 5: the key 'weight' is given twice, first in line 4."
+    assert "given twice" in refused(f"clusters: [1]\nclusters:\n{GOOD}setings: {{}}\n", tmp_path)
+    assert "given twice" in refused("clusters: [1]\nclusters: [1]\n", tmp_path)
+    with pytest.raises(ConfigurationError, match="it, line 1: the key 'a' is given twice, first in line 1"):
+        parse_yaml("{a: 1, a: 2}", "it")
 
 
 def test_what_an_alias_or_a_merge_brings_is_looked_for_where_it_stands() -> None:

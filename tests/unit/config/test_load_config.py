@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,17 @@ def test_the_shipped_example() -> None:
     assert fleet.settings == Settings()
 
 
+def test_its_settings_are_all_there_are_and_as_they_are_by_default(tmp_path: Path) -> None:
+    """They are commented out; who takes that away changes nothing, and finds every name."""
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    at = lines.index("# settings:")
+    section = list(takewhile(lambda line: line.startswith("#"), lines[at:]))
+    text = "\n".join([*lines[:at], *(line.removeprefix("# ") for line in section), *lines[at + len(section) :]])
+    settings = load(text, tmp_path).settings
+    assert (settings, settings.model_fields_set) == (Settings(), set(Settings.model_fields))
+    assert [line for line in section[1:] if not re.match(r"#   \w+: .+ # .+", line)] == [], "no words about it"
+
+
 def test_search_order(tmp_path: Path) -> None:
     """Each place wins over those after it: they are taken away one by one."""
     here, home = tmp_path / "here", tmp_path / "home"
@@ -71,6 +84,9 @@ def test_search_order(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_config(None, environ, here)
     assert "rmcs fleet up" in (caught.value.next_step or "")
+    assert "examples/" not in (caught.value.next_step or ""), "not everybody has them"
+    written = (caught.value.next_step or "").split("`")[1]
+    assert load(written, tmp_path / "written").names == ("mac",)
     for place in ("RMCS_CONFIG", "RMCS_CLUSTERS", str(local), str(at_home), "/etc/rmcs/clusters.yaml"):
         assert place in caught.value.message
 
@@ -166,7 +182,18 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
         ("settings: [1]\n" + ONE % "a", ["settings: expected a mapping, got a list"]),
         ("clusters:\n  - name: a\n   dashboard: x\n", ["line 3, column 4", "not YAML"]),
         ("clusters: [\x00]", ["not YAML"]),
-        ("clusters: []\nclusters: []\n", ["line 2, column 1", "'clusters' is given twice"]),
+        ("clusters: []\nclusters: []\n", ["line 2: the key 'clusters' is given twice, first in line 1"]),
+        ("retries: 1\n" + ONE % "a", ["line 1: retries: unknown key; it belongs under settings"]),
+        ("dashboard: x\n" + ONE % "a", ["line 1: dashboard: unknown key; it belongs to an entry of clusters"]),
+        ("retrys: 1\n" + ONE % "a", ["retrys: unknown key (did you mean 'retries', under settings?)"]),
+        ("flavour: 1\n" + ONE % "a", ["flavour: unknown key; known keys are settings, clusters"]),
+        (
+            "clusters: [{name: a, head_address: 'h:1', agent_listen: auto}]",
+            ["cluster a, agent_listen: unknown key; it belongs under settings"],
+        ),
+        ("settings: {max_node: {}}\n" + ONE % "a", ["max_node: unknown key; it belongs to an entry of clusters"]),
+        ("settings: {queue_size: 9}\n" + ONE % "a", ["queue_size: unknown key; known keys like it are max_queue."]),
+        ("settings: {flavour: 9}\n" + ONE % "a", ["settings.flavour: unknown key."]),
         ("clusters: [{name: a, head_address: 'h:1', wieght: 2}]", ["cluster a, wieght", "did you mean 'weight'?"]),
         ("clusters: [{head_address: 'h:1'}]", ["clusters[0], name: is missing"]),
         ("clusters: [{name: a}]", ["cluster a", "neither head_address nor dashboard"]),
@@ -206,6 +233,13 @@ def test_wrong_files_get_a_sentence(text: str, words: list[str], tmp_path: Path)
     assert str(tmp_path / "clusters.yaml") in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("text", ["", "flavour: 1\n", "clusters: [{}]", "clusters: [1]", "settings: {flavour: 1}"])
+def test_what_to_do_next_names_what_everybody_has(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(text, tmp_path)
+    assert caught.value.next_step == "correct it; `rmcs explain CONFIGURATION` names every key"
 
 
 def test_wrong_variable_is_named_instead_of_a_key(tmp_path: Path) -> None:

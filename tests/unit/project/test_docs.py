@@ -14,10 +14,16 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler import FleetConfig
+from ray_multicluster_scheduler.common.decision_table import decision_lines
+from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config import Settings, load_config
+from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from tests.support.documented import DOCS, ROOT, Block, blocks
 from tests.support.typed_command import check_command
+from tests.unit.lifecycle.driver import snapshot, task
+from tests.unit.policy.views import node, view
 
 PAGES = [page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"]
 BLOCKS = [one for page in [ROOT / "README.md", *sorted(PAGES)] for one in blocks(page)]
@@ -87,6 +93,51 @@ def test_the_times_on_the_page_about_failure_are_those_of_the_settings() -> None
     assert float(silent) == 3 * Settings().heartbeat_s
 
 
+def test_the_states_on_the_page_about_failure_are_shown_in_that_order() -> None:
+    """Of a cluster that falls silent for good while something waits."""
+    rows = re.findall(r"^\| .*", (DOCS / "concepts" / "failure.md").read_text(encoding="utf-8"), re.MULTILINE)
+    table = rows[rows.index("| after | the state in `rmcs clusters` | what |") + 1 :]
+    told = [code for row in table[:3] for code in re.findall(r"`([A-Z_]+)`", row.split(" | ")[1])]
+    state = ClusterState(ClusterMetadata("mac", dashboard="http://mac:8265"), Settings())
+    state.link_up("3.11.9", "2.60.0", 0.0)
+    state.heard_snapshot(snapshot("mac", 0.0, 8, source="agent"), 0.0)
+    state.link_down(1.0)
+    shown = [state.trouble(2.0), state.trouble(1.0 + Settings().lost_after_s)]
+    state.link_gone()
+    shown.append(state.trouble(62.0))
+    for _ in range(Settings().breaker_failures):
+        state.breaker.record_failure(62.0, "with a task: contact with it was lost")
+    shown.append(state.trouble(62.0))
+    assert [one.code for one in shown if one] == told
+
+
+def test_scores_on_the_page_about_placement_are_what_a_cluster_gets() -> None:
+    rows = re.findall(r"^\| .+? \| .* \| `(load \d.*)` \|$", placement_page(), re.MULTILINE)
+    total = {"CPU": 4.0, "memory": 2.4 * 1024**3}
+    fleet = [view(f"c{free}", node(total, {**total, "CPU": free})) for free in (4.0, 2.0, 0.0)]
+    decision = PolicyEngine(Settings(resource_threshold=1)).schedule(task("t", cpus=0), fleet, 0.0)
+    assert [line.scores for line in decision_lines(decision)] == rows
+    assert decision.cluster == "c4.0", "higher is better"
+    assert f"`{decision.sentence.partition(': ')[2].partition(';')[0]}`" in placement_page()
+
+
+def placement_page() -> str:
+    return (DOCS / "concepts" / "placement.md").read_text(encoding="utf-8")
+
+
+def test_a_token_is_read_where_the_service_keeps_it() -> None:
+    """Examples hold as pasted, also for whoever has another RMCS_HOME, and use no variable that is not set there."""
+    for block in (one for one in BLOCKS if one.language == "sh"):
+        assert not re.search(r"~/\.rmcs[/ ]", block.code), name(block)
+        assert '"$AUTH"' not in block.code or "AUTH=" in block.code, name(block)
+
+
+def test_the_first_command_of_the_service_works_as_pasted() -> None:
+    """After the README, where RMCS_CONFIG was exported and no file lies here."""
+    first = next(blocks(DOCS / "start" / "service.md"))
+    assert first.code == "rmcs up\n"
+
+
 def links(page: Path) -> list[str]:
     """To other files, without the place in them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -100,6 +151,12 @@ READ = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "ray_multicluster_schedu
 def test_links_lead_somewhere_without_the_site_too(page: Path) -> None:
     """As a code host, or an editor, shows them: files as they lie there."""
     assert [one for one in links(page) if not (page.parent / one).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_who_runs_a_service_finds_how_to_look_after_it(page: str) -> None:
+    found = {Path(one).name for one in links(ROOT / page)}
+    assert {"monitor.md", "back-up.md", "upgrade.md", "add-a-cluster.md"} <= found
 
 
 def test_there_are_links_to_look_at() -> None:
@@ -144,6 +201,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert "make docs" not in (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8"), (
             "what stands in for it"
         )
+    configuration = (tmp_path / "site" / "reference" / "configuration.html").read_text(encoding="utf-8")
+    assert 'id="tracing"' in configuration
+    assert "go tasks and actors, no jobs" in configuration
     troubles = (tmp_path / "site" / "troubleshooting.html").read_text(encoding="utf-8")
     assert 'id="no_carrier"' in troubles
     assert 'href="concepts/failure.html"' in troubles

@@ -11,7 +11,9 @@ import pytest
 import ray_multicluster_scheduler
 from ray_multicluster_scheduler.common import exception
 from ray_multicluster_scheduler.common.exception import code_of
+from ray_multicluster_scheduler.control_plane.config import ClusterConfig, RetryBackoff, Settings, Threshold, Tls
 from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, ServiceTls, Tracing
 from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import ProblemCode
 from ray_multicluster_scheduler.scheduler.connection.link_problem import OF_CONNECTORS
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
@@ -73,3 +75,13 @@ def test_of_a_cluster_that_cannot_be_reached_all_ways_are_told() -> None:
     text = TEXT.partition("### CLUSTER_UNREACHABLE")[2].partition("###")[0]
     for word in ("`dashboard`", "`head_address`", "Ray Client", "(#head_unreachable)", "(#connector_failed)"):
         assert word in text
+
+
+def test_of_a_wrong_configuration_every_key_is_named() -> None:
+    """Whoever has written a wrong one is sent here."""
+    text = TEXT.partition("### CONFIGURATION")[2].partition("###")[0]
+    of_settings, inside, of_clusters = (set(re.findall(r"`(\w+)`", part)) for part in text.split("\n\n")[2:5])
+    assert of_settings == {"settings", *Settings.model_fields}
+    assert of_clusters == {"clusters", *ClusterConfig.model_fields, *Tls.model_fields}
+    parts = (Threshold, RetryBackoff, OwnerLimits, ServiceTls, Tracing)
+    assert inside >= {key for model in parts for key in model.model_fields}
