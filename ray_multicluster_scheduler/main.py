@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_up_output()
         _report(exit_codes.no_room(error.filename or "The output", error))
         return exit_codes.NOT_DONE
+    except UnicodeEncodeError as error:
+        if not any(map(_is_no_text, sys.argv if arguments is None else arguments)):
+            raise
+        _report(ConfigurationError(f"{error.object!r} is not UTF-8.", next_step="give ids and names as UTF-8"))
+        return exit_codes.USAGE
     except KeyboardInterrupt:  # before Typer was there to hear it
         to_stderr("rmcs: interrupted.")
         return exit_codes.INTERRUPTED
@@ -49,6 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             to_stderr("rmcs: interrupted.")
         return code
     return 0
+
+
+def _is_no_text(word: str) -> bool:
+    """Were there bytes on the command line that are none? Python keeps them as halves of characters."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _have_streams() -> None:

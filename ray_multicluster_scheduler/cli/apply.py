@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.output import Format, Output, emit_words
+from ray_multicluster_scheduler.cli.output import Format, Output, emit_words, say
 from ray_multicluster_scheduler.cli.service import Address, connect, path_of, with_query
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+    from ray_multicluster_scheduler.control_plane.config.doubts import Doubt
 
 
 def apply(
@@ -26,20 +27,24 @@ def apply(
     It has all of them then, and no others. A cluster that goes, or moves to another address, must be empty. It holds
     until the next start of the service, which reads its own file.
     """
-    said = _document(file)
+    said, odd = _document(file)
     answer = connect(address).post(with_query(path_of("clusters", "apply"), {"dry_run": dry_run}), said)
     emit_words(answer, output, lambda: "\n".join(applied_lines(answer, dry_run=dry_run)))
+    for one in odd:
+        say(f"! {one.sentence}; what to do: {one.mend} (more: rmcs explain {one.code})")
 
 
-def _document(file: Path) -> dict[str, Any]:
-    """What the file says, checked, and with its relative paths made absolute. Raises ConfigurationError."""
+def _document(file: Path) -> tuple[dict[str, Any], list[Doubt]]:
+    """What the file says, checked, and with its relative paths made absolute; and what is odd about it. Raises
+    ConfigurationError."""
     from ray_multicluster_scheduler.control_plane.config import load_config
+    from ray_multicluster_scheduler.control_plane.config.doubts import doubts
     from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 
     config = load_config(file.absolute())
     said: dict[str, Any] = {"clusters": [_entry(one) for one in config.clusters]}
     settings = parse_yaml(file.read_text(encoding="utf-8"), str(file)).get("settings")
-    return {**said, "settings": settings} if settings else said
+    return {**said, "settings": settings} if settings else said, doubts(config.clusters)
 
 
 def _entry(cluster: ClusterConfig) -> dict[str, Any]:

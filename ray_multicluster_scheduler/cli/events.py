@@ -24,6 +24,7 @@ _PATH = path_of("events")
 _TYPES = ("transition", "decision", "cluster", "action", "telemetry")
 _SILENCE_S = 30.0
 """The past is told without a pause, and how far the service has looked; a service that is busy may take a while."""
+_MOST_LAST = 1_000_000
 _ALIVE_S = 60.0
 """The service says every 15 seconds that all is well."""
 
@@ -56,7 +57,9 @@ def events(
             "--since", help="Only what came after the event of this number, or in the last 12h, or since an ISO time."
         ),
     ] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="The last so many of them, unless --since is given.")] = 50,
+    last: Annotated[
+        int, typer.Option("--last", min=0, max=_MOST_LAST, help="The last so many, unless --since is given.")
+    ] = 50,
     output: Output = Format.table,
     address: Address = None,
 ) -> None:

@@ -53,14 +53,16 @@ def each(
     none: str = "there is none to which that could be done",
     count: Callable[[int], str] | None = None,
 ) -> None:
-    """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1. Of many,
-    those that are left are not ordered of a service that is away, which is said.
+    """Give an order for each. One that is refused is told, and does not stop the others; then it ends with 1. Nor does
+    it stop them that nobody reads which ids those were. Of many, those that are left are not ordered of a service that
+    is away, which is said.
 
     The ids are data; what happened to them is said beside it: ``done`` says that of an answer, ``count`` of how many it
     was done to, and ``none`` where there was nothing to do. Raises SchedulerError if it is the only one."""
     from ray_multicluster_scheduler.common.exception import SchedulerError
 
     refused, answered, left = 0, 0, 0
+    unread: BrokenPipeError | None = None
     answers: list[dict[str, Any]] = []
     if len(ids) > FEW and output is Format.table:
         say(f"{len(ids):,} items; Ctrl+C ends it, and what was done until then stays done")
@@ -78,7 +80,7 @@ def each(
             answered += 1
             if output is Format.table:
                 say(f"{one} {done(answer)}")
-                typer.echo(answer["id"])
+                unread = unread or _printed(str(answer["id"]))
             else:
                 answers.append(answer)
             if len(ids) > FEW and output is not Format.table:
@@ -91,8 +93,19 @@ def each(
         say(none)
     elif count is not None:
         say(count(answered))
+    if unread is not None:
+        raise unread
     if refused:
         raise typer.Exit(exit_codes.NOT_DONE)
+
+
+def _printed(text: str) -> BrokenPipeError | None:
+    """What there is to say where nobody reads any more: not before all orders are given, as in `… all | head -1`."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError as error:
+        return error
+    return None
 
 
 def _answers(

@@ -80,7 +80,10 @@ def submit(
             "nodes are not chosen from here; choose clusters by --require-tag.",
             param_hint="--entrypoint-label-selector",
         )
-    _check(entrypoint, name, priority)
+    _check(entrypoint, priority)
+    _check_not_empty(
+        {"--name": name, "--submission-id": submission_id, "--job-id": job_id, "--working-dir": working_dir}
+    )
     held = {"CPU": entrypoint_num_cpus, "GPU": entrypoint_num_gpus, "memory": entrypoint_memory}
     options: dict[str, Any] = {
         "submission_id": submission_id or job_id,
@@ -118,14 +121,20 @@ def submit(
     _until_it_is_over(service, made, output, timeout, preferred_cluster, cancel=cancel_on_interrupt)
 
 
-def _check(entrypoint: list[str], name: str | None, priority: int) -> None:
+def _check_not_empty(options: dict[str, str | None]) -> None:
+    """A variable of a script that is not set, say: without its id, a job that is submitted again runs twice. Raises
+    BadParameter."""
+    for option, value in options.items():
+        if value is not None and not value.strip():
+            raise typer.BadParameter("it is empty; give something, or leave it out.", param_hint=option)
+
+
+def _check(entrypoint: list[str], priority: int) -> None:
     """What can be seen to be wrong before anybody is asked. Raises BadParameter."""
     from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 
     if not any(word.strip() for word in entrypoint):
         raise typer.BadParameter("it is empty; give a command, such as python train.py.", param_hint="ENTRYPOINT")
-    if name is not None and not name.strip():
-        raise typer.BadParameter("it is empty; give a name, or leave it out.", param_hint="--name")
     if abs(priority) > MOST_PRIORITY:
         said = f"it is too {'high' if priority > 0 else 'low'}; give one from {-MOST_PRIORITY} to {MOST_PRIORITY}."
         raise typer.BadParameter(said, param_hint="--priority")

@@ -57,6 +57,9 @@ def nobody_knows(item_id: str, asked: Sequence[str], service: str | None = None)
         message = f"None of your programs has an item {item_id!r}; asked were: {', '.join(asked)}."
         step = "look at `rmcs explain --list` for the ids that there are"
     else:
-        message = f"No program of yours with a scheduler runs now (there is none in {run_folder()})."
-        step = "ask while the program that submitted it is running, and with the same RMCS_HOME"
+        message = f"No service runs here, and no program of yours with a scheduler (there is none in {run_folder()})."
+        step = (
+            "start the service that had it (`rmcs up`), or ask while the program that submitted it is running; "
+            "with the same RMCS_HOME"
+        )
     return UnknownItemError(message, task_id=item_id, next_step=step)

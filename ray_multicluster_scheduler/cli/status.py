@@ -110,8 +110,10 @@ def _watch(service: Service, every: float, output: Format) -> None:
             seen = patiently(lambda: look(service), None)
     from rich.live import Live
 
+    from ray_multicluster_scheduler.cli.ended_well import ended_well
+
     trouble = ""
-    with Live(console=console(), screen=True, auto_refresh=False) as live:
+    with ended_well(), Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
             live.update(status_picture(seen, time.time(), trouble), refresh=True)
             time.sleep(every)

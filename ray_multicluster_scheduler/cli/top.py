@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ray_multicluster_scheduler.cli.ended_well import ended_well
 from ray_multicluster_scheduler.cli.looking import clusters_now
 from ray_multicluster_scheduler.cli.options import LONGEST_S
 from ray_multicluster_scheduler.cli.output import console, is_terminal
@@ -50,7 +50,7 @@ def top(
         )
     service = connect(address, answer_s=ANSWER_S)
     seen = look(service)  # what is wrong from the beginning is said on the ordinary screen
-    with _ended_well(), _single_keys(), _Looker(service, every, seen) as looker:
+    with ended_well(), _single_keys(), _Looker(service, every, seen) as looker:
         _show(looker)
 
 
@@ -226,21 +226,3 @@ def _single_keys() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(file, termios.TCSAFLUSH, before)
-
-
-@contextmanager
-def _ended_well() -> Iterator[None]:
-    """A signal that ends us lets the terminal be set right first."""
-
-    def end(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    ending = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(one, end) for one in ending]
-    try:
-        yield
-    except EOFError:  # the terminal is gone, and with it whoever looked
-        raise SystemExit(128 + signal.SIGHUP) from None
-    finally:
-        for one, handler in zip(ending, before, strict=True):
-            signal.signal(one, handler)

@@ -130,3 +130,15 @@ def test_there_is_no_service(
     monkeypatch.delenv("RMCS_ADDRESS", raising=False)
     assert main(["clusters", "apply", str(file)]) == 2
     assert "No service runs here" in capsys.readouterr().err
+
+
+def test_what_is_odd_is_said_before_it_is_felt(
+    service: HttpService, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `rmcs config check` and `rmcs up` do."""
+    file.write_text(f"clusters:\n{MAC.replace('}', ', auth_token_path: /nowhere/token}')}")
+    assert main(["clusters", "apply", str(file), "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["mac: would be changed"]
+    assert shown.err.startswith("rmcs: ! ")
+    assert "/nowhere/token" in shown.err

@@ -80,7 +80,7 @@ class TestExplain:
 
     def test_without_a_program(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", "nobody"]) == 102
-        assert "No program of yours with a scheduler runs now" in capsys.readouterr().err
+        assert "No service runs here, and no program of yours" in capsys.readouterr().err
         assert main(["explain", "--list"]) == 0
         assert "No program of yours" in capsys.readouterr().out
 

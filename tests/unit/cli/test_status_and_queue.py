@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallRes
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
+from tests.unit.cli.terminal import Terminal
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 
@@ -207,3 +209,14 @@ def test_nobody_sleeps_for_ever(service: HttpService, rmcs: Rmcs, words: list[st
     done = rmcs(*words, "--every", every)
     assert done.code == 2
     assert "--every" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_watch_that_is_ended_gives_the_screen_back(service: HttpService, number: signal.Signals) -> None:
+    terminal = Terminal("status", "--watch", "--every", "0.5")
+    terminal.until("\x1b[?1049h")
+    terminal.until("on clusters")
+    terminal.process.send_signal(number)
+    assert terminal.end() == 128 + number
+    assert "\x1b[?1049l" in terminal.text
+    assert "\x1b[?25h" in terminal.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import threading
@@ -453,3 +454,28 @@ class TestLogs:
 
     def test_usage(self, two: HttpService, rmcs: Rmcs) -> None:
         assert rmcs("task", "logs", "-f", "--attempt", "1", "alpha-1").code == 2
+
+
+def test_orders_are_given_though_nobody_reads_to_whom(
+    two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `rmcs task cancel all | head -1`."""
+
+    def nobody(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "nobody reads")
+
+    monkeypatch.setattr("ray_multicluster_scheduler.cli.items.typer.echo", nobody)
+    done = rmcs("task", "cancel", "all")
+    assert done.code != 0
+    assert done.err.count("rmcs: alpha-") == 2
+    until(lambda: (state(two, "alpha-1"), state(two, "alpha-2")) == ("CANCELLED", "CANCELLED"))
+
+
+@pytest.mark.parametrize(
+    "words", [["task", "show"], ["task", "list", "--name"], ["owner", "show"], ["explain"], ["clusters", "show"]]
+)
+def test_what_is_not_utf8_is_told_as_that(service: HttpService, rmcs: Rmcs, words: list[str]) -> None:
+    done = rmcs(*words, "\udcff\udcfe")
+    assert done.code in (2, 102)
+    assert "Traceback" not in done.err
+    assert "\\udcff" in done.err

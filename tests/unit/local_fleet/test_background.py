@@ -70,7 +70,9 @@ def test_up_stays_up_after_the_command_and_down_removes_everything(rmcs: Rmcs, b
     config = rmcs.home / "fleet" / "clusters.yaml"
     assert f"export RMCS_CONFIG={config}" in text
     assert "linux: starting; Ray's own ports behind its addresses are from " in text
-    entries = yaml.safe_load(config.read_text())["clusters"]
+    written = yaml.safe_load(config.read_text())
+    assert written["settings"] == {"submission_interval_s": 0}, "nobody waits between two jobs of a trial"
+    entries = written["clusters"]
     assert [(e["name"], e["tags"]) for e in entries] == [
         ("linux", ["linux", "x86_64"]),
         ("mac", ["macos", "arm64"]),
