@@ -271,7 +271,7 @@ def test_what_the_store_has_forgotten_is_expired(plane: ServicePlane) -> None:
     assert plane.runtime.run(plane.runtime.explained("j"))["state"] == "EXPIRED"
     assert plane.runtime.run(plane.runtime.job("j"))["status"] == "EXPIRED"
     (refused,) = plane.take(a_job("j"))
-    assert isinstance(refused, UnknownItemError)
+    assert isinstance(refused, TaskSubmissionError)
 
 
 def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
