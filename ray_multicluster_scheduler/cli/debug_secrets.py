@@ -22,8 +22,6 @@ _MOST = 19_000
 _FILE_MOST = 4096
 _TOKEN = re.compile(r"rmcs_[0-9A-Za-z]+_[0-9a-f]{16,}")
 """As a service makes them, whosever they are."""
-_QUOTED = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:(?!\4).)*)\4""")
-"""As in data that was printed: 'auth_token': 'abc'."""
 _HOW_TO_ASK = ("token", "none", "file", None)
 _FIXED_POINT = 4
 
@@ -72,8 +70,7 @@ class Cover:
     def _once(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, MASKED)
-        text = _QUOTED.sub(_without_value, _TOKEN.sub(MASKED, text))
-        return masked_addresses(masked_line(text))
+        return masked_addresses(masked_line(_TOKEN.sub(MASKED, text)))
 
     def passes(self, text: str) -> bool:
         """The last look at a whole file, whoever wrote it: is there nothing that would be covered?"""
@@ -81,11 +78,6 @@ class Cover:
         clean = self.lines(text) == text if whole is None else bool(self.data(whole) == whole)
         spelled = (one for secret in self._known for one in (secret, json.dumps(secret)[1:-1]))
         return clean and not any(one in text for one in spelled) and _TOKEN.search(text) is None
-
-
-def _without_value(found: re.Match[str]) -> str:
-    quote, name, between, other, _ = found.groups()
-    return f"{quote}{name}{quote}{between}{other}{MASKED}{other}" if name_looks_secret(name) else found[0]
 
 
 def _json(text: str) -> Any:

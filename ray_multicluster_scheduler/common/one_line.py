@@ -1,4 +1,4 @@
-"""check_words(): what an item is found by is one line, without control characters.
+"""check_words(), check_word(): what an item is found by is one line, without control characters.
 
 Ids, owners, keys, tags and names of actors have none of it. A name may: that of a job is its command line. What is free
 text (names, reasons, sentences) is taken as it is, and spelt out wherever it is logged or shown to people
@@ -18,11 +18,17 @@ def check_words(task: TaskDescription) -> None:
     """What an item is found and counted by is one line. Raises ConfigurationError."""
     for name, value in _words(task):
         if value is not None and not is_one_line(value):
-            raise ConfigurationError(
-                f"{name} is {escaped(value)[:100]!r}, with control characters in it.",
-                task_id=escaped(task.id),
-                next_step=f"give {name} as text on one line, without control characters",
-            )
+            check_word(name, value, escaped(task.id))
+
+
+def check_word(name: str, value: str, task_id: str | None = None) -> None:
+    """The same for one of these by itself. Raises ConfigurationError."""
+    if not is_one_line(value):
+        raise ConfigurationError(
+            f"{name} is {escaped(value)[:100]!r}, with control characters in it.",
+            task_id=task_id,
+            next_step=f"give {name} as text on one line, without control characters",
+        )
 
 
 def _words(task: TaskDescription) -> Iterable[tuple[str, str | None]]:

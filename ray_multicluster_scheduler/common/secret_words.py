@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ray_multicluster_scheduler.common.quoted_secrets import without_quoted
+
 MASKED = "•••"
 _ENDS = re.compile(
     r"(?:token|secret|password|passwd|passphrase|passcode|pwd?|credential|cookie|sess(?:ion)?id|dsn|signature|webhook"
@@ -45,14 +47,13 @@ _IN_ADDRESS = re.compile(r"(?<![\w+.-])(\w[\w+.-]*://[^/\s:@]*:)([^/\s@]+)(?=@)"
 """A password, as in https://user:password@host."""
 _WHO_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 """User and password, or a token in the place of both."""
-_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"';|&]+)"""
-_GIVEN = re.compile(rf"(?<![\w-])([\w-]+)=({_VALUE})")
-_HEADER = re.compile(
-    r"""(?<![\w-])([\w-]+)(:\s*)(?!//)((?:(?:bearer|basic|digest|token)\s+)?[^\s"';|&]+)""", re.IGNORECASE
-)
+_VALUE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"';|&]+)""")
+_GIVEN = re.compile(r"(?<![\w-])([\w-]+)=")
+_HEADER = re.compile(r"(?<![\w-])([\w-]+):\s*(?!//)")
+_HEADED = re.compile(r"""(?:(?:bearer|basic|digest|token)\s+)?[^\s"';|&]+""", re.IGNORECASE)
 _BEARER = re.compile(r"""(?<![\w-])(bearer\s+)([^\s"';|&]+)""", re.IGNORECASE)
 """As they are given to curl: Authorization: Bearer abc."""
-_OPTION = re.compile(rf"(?<!\S)(--?[\w-]+)(\s+)(?!--?[A-Za-z])({_VALUE})")
+_OPTION = re.compile(r"""(?<![^\s"'])(--?[\w-]+)\s+(?!--?[A-Za-z])""")
 _MAYBE = re.compile(r"[=@:-]|bearer", re.IGNORECASE)
 _MOST, _OVERLAP = 20_000, 2_000
 """So much of a line is looked at, at once; more is covered as it is."""
@@ -93,21 +94,30 @@ def _line_without(text: str, tell: Callable[[str], object]) -> str:
         return text
     shown, rest = (text, "") if len(text) <= _MOST else (text[:_MOST], MASKED)
 
-    def named(between: str, value: str, one: re.Match[str]) -> str:
-        if not name_looks_secret(one[1]):
-            return one[0]
-        tell(value)
-        return f"{one[1]}{between}{MASKED}"
-
     def after(one: re.Match[str]) -> str:
         tell(one[2])
         return f"{one[1]}{MASKED}"
 
-    shown = _GIVEN.sub(lambda one: named("=", one[2], one), shown)
-    shown = _HEADER.sub(lambda one: named(one[2], one[3], one), shown)
-    shown = _BEARER.sub(after, shown)
-    shown = _OPTION.sub(lambda one: named(one[2], one[3], one), shown)
+    shown = without_quoted(shown, name_looks_secret, tell, MASKED)
+    for name, value in ((_GIVEN, _VALUE), (_HEADER, _HEADED)):
+        shown = _without_named(shown, name, value, tell)
+    shown = _without_named(_BEARER.sub(after, shown), _OPTION, _VALUE, tell)
     return _IN_ADDRESS.sub(after, shown) + rest
+
+
+def _without_named(text: str, name: re.Pattern[str], value: re.Pattern[str], tell: Callable[[str], object]) -> str:
+    """Without the values that follow names that look secret. In what follows another name, such as the whole of
+    ``--reason='password=abc'``, there may be more of both."""
+    pieces, told = [], 0
+    named = name.search(text)
+    while named is not None:
+        given = value.match(text, named.end()) if name_looks_secret(named[1]) else None
+        if given is not None:
+            tell(given[0])
+            pieces += [text[told : named.end()], MASKED]
+            told = given.end()
+        named = name.search(text, named.end() if given is None else given.end())
+    return "".join([*pieces, text[told:]])
 
 
 def masked_addresses(text: str) -> str:

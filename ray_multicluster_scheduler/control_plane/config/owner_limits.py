@@ -8,10 +8,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.config.complaints import did_you_mean
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER, OwnerLimits
 
 _KNOWN = tuple(OwnerLimits.model_fields)
+_MOST = {
+    "max_queued": MOST_OF_AN_OWNER,
+    "max_running": MOST_OF_AN_OWNER,
+    "max_gpus": MOST_OF_AN_OWNER,
+    "max_priority": MOST_PRIORITY,
+}
 
 
 def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
@@ -32,3 +39,15 @@ def owner_limits_from(said: Mapping[str, Any]) -> OwnerLimits:
         else "give a number, or for no limit none (null in JSON, None in Python)"
     )
     raise ConfigurationError(f"{key} is {str(first['input'])[:100]!r}: {why}.", next_step=next_step)
+
+
+def kept_owner_limits(said: Mapping[str, Any]) -> OwnerLimits:
+    """Limits as they were written down, maybe when there were no bounds: what is beyond is at the bound. Those that
+    only a later version knows are left out."""
+    known = {name: _bounded(name, value) for name, value in said.items() if name in _KNOWN}
+    return OwnerLimits.model_validate(known)
+
+
+def _bounded(name: str, value: Any) -> Any:
+    most = _MOST.get(name)
+    return value if most is None or value is None else max(-most, min(value, most))

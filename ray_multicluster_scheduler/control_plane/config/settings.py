@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.common.secret_words import masked_addresses
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -14,6 +15,9 @@ Seconds = Annotated[float, Field(gt=0)]
 MaybeSeconds = Annotated[float, Field(ge=0)]
 Milliseconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
+MOST_OF_AN_OWNER = 10**9
+"""No limit of an owner is higher: whoever means more means none."""
+LimitedCount = Annotated[int, Field(ge=0, le=MOST_OF_AN_OWNER)]
 
 LEASE_MARGIN_S = 10.0
 """How much later than the lease a cluster may be called lost, at the least: clocks and queues differ."""
@@ -81,10 +85,10 @@ class OwnerLimits(Strict):
     ask for. None: no limit."""
 
     weight: Weight = 1.0
-    max_queued: Count | None = None
-    max_running: Count | None = None
-    max_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    max_priority: int | None = None
+    max_queued: LimitedCount | None = None
+    max_running: LimitedCount | None = None
+    max_gpus: Annotated[float, Field(ge=0, le=MOST_OF_AN_OWNER, allow_inf_nan=False)] | None = None
+    max_priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
 
 NO_LIMITS = OwnerLimits()

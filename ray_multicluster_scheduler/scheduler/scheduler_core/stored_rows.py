@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
 from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.common.secret_words import has_secrets, line_has_secrets
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.config.owner_limits import kept_owner_limits
 from ray_multicluster_scheduler.control_plane.store.records import (
     Decided,
     FleetNow,
@@ -273,8 +273,7 @@ def _owner_row(name: str, said: Mapping[str, Any]) -> OwnerRow:
     limits = said.get("limits")
     if limits is None:
         return OwnerRow(name, said["paused"])
-    known = {key: value for key, value in limits.items() if key in OwnerLimits.model_fields}
-    return OwnerRow(name, said["paused"], OwnerLimits.model_validate(known))
+    return OwnerRow(name, said["paused"], kept_owner_limits(limits))
 
 
 def _text(document: Mapping[str, Any]) -> bytes:

@@ -192,6 +192,8 @@ class TestCover:
             ("{'auth_token': 'abc', 'n': 'x'}", "{'auth_token': '•••', 'n': 'x'}"),
             ("http://u:p@host/x", "http://•••@host/x"),
             ("python x.py --token abc", "python x.py --token •••"),
+            ("action=pause reason='password=abc' n=1", "action=pause reason='password=•••' n=1"),
+            ("""x.py '{"a": {"password": "abc"}}'""", """x.py '{"a": {"password": "•••"}}'"""),
             ("nothing of that kind", "nothing of that kind"),
         ],
     )
@@ -202,8 +204,9 @@ class TestCover:
         assert cover.passes(text) == (text == shown)
 
     def test_a_log_of_json_lines(self) -> None:
-        log = '{"message": "m", "api_key": "abc"}\nplain hunter-22\n'
-        assert Cover(["hunter-22"]).lines(log) == '{"message": "m", "api_key": "•••"}\nplain •••\n'
+        log = """{"message": "reason='token=abc'", "api_key": "abc"}\nplain hunter-22\n"""
+        shown = """{"message": "reason='token=•••'", "api_key": "•••"}\nplain •••\n"""
+        assert Cover(["hunter-22"]).lines(log) == shown
 
     def test_data(self) -> None:
         value = {"PASSWORD": 5, "auth": "token", "tokens": ["a", {"b": "c"}], "hunter-22": [True, None, 1.5]}

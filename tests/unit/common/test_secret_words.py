@@ -107,6 +107,11 @@ def test_names_that_do_not(name: str) -> None:
         ("python t.py http://host:80/key --max-tokens 5", "python t.py http://host:80/key --max-tokens 5"),
         ("pip install --index-url https://me:pw@host/x", f"pip install --index-url https://me:{MASKED}@host/x"),
         ("sh -c 'TOKEN=abc run'", f"sh -c 'TOKEN={MASKED} run'"),
+        ("reason='password=abc' n=1", f"reason='password={MASKED}' n=1"),
+        ("t.py --conf=password=abc", f"t.py --conf=password={MASKED}"),
+        ('sh -c "t.py --token abc"', f'sh -c "t.py --token {MASKED}"'),
+        ("sh -c '--token abc'", f"sh -c '--token {MASKED}'"),
+        ("say 'a:token: abc'", f"say 'a:token: {MASKED}'"),
     ],
 )
 def test_lines(line: str, shown: str) -> None:

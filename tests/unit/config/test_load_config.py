@@ -221,6 +221,10 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
         ("settings: {owners: {ann: {weight: 0}}}\n" + ONE % "a", ["settings.owners.ann.weight", "greater than 0"]),
         ("settings: {owners: {ann: {max_queued: -1}}}\n" + ONE % "a", ["settings.owners.ann.max_queued", "-1"]),
         (
+            "settings: {owners: {ann: {max_running: 1000000001, max_priority: 1000001}}}\n" + ONE % "a",
+            ["owners.ann.max_running", "or equal to 1000000000", "owners.ann.max_priority", "or equal to 1000000"],
+        ),
+        (
             "settings: {policies: {mine: my.module}}\n" + ONE % "a",
             ["settings.policies.mine: expected package.module:attribute, got 'my.module'"],
         ),

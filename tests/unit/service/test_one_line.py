@@ -10,6 +10,8 @@ import pytest
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged, QueuePaused
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import task
 from tests.unit.service.http_service import HttpService, body
@@ -38,6 +40,36 @@ def test_a_service_refuses_it(service: HttpService, wrong: dict[str, Any]) -> No
     assert status == 422
     assert "control characters" in said["message"]
     assert "\n" not in said["message"]
+
+
+@pytest.mark.parametrize("name", ["%01", "a%09b", "ann%1B"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/queue/owner/{}/pause"),
+        ("POST", "/api/v1/queue/owner/{}/resume"),
+        ("PUT", "/api/v1/owners/{}"),
+        ("DELETE", "/api/v1/owners/{}"),
+    ],
+)
+def test_so_it_does_where_only_an_owner_is_named(service: HttpService, method: str, path: str, name: str) -> None:
+    status, said = service.ask(method, path.format(name), None if method == "DELETE" else {})
+    assert status == 422
+    assert "owner is " in said["message"]
+    assert "control characters" in said["message"]
+    assert said["next_step"] == "give owner as text on one line, without control characters"
+    assert service.get("/api/v1/owners")["owners"] == []
+
+
+def test_what_was_said_of_such_an_owner_before_can_be_undone(tmp_path: Path) -> None:
+    with HttpService(tmp_path / "state") as service:
+        runtime = service.plane.runtime
+        runtime.tell(QueuePaused("owner", "a\tb", "before"))
+        runtime.tell(OwnerLimitsChanged("a\tb", OwnerLimits(max_running=1)))
+        assert [one["owner"] for one in service.get("/api/v1/owners")["owners"]] == ["a\tb"]
+        assert service.ask("POST", "/api/v1/queue/owner/a%09b/resume", {})[0] == 200
+        assert service.ask("DELETE", "/api/v1/owners/a%09b")[0] == 200
+        assert service.get("/api/v1/owners")["owners"] == []
 
 
 @pytest.mark.parametrize("wrong", [{"owner": FORGED}, {"idempotency_key": "k\x1b"}])

@@ -12,7 +12,9 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.store import Note
+from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
@@ -125,6 +127,11 @@ def test_an_operator_may_not(service: HttpService) -> None:
         ({"max_running": "3"}, "max_running is '3': it should be a valid integer."),
         ({"max_running": True}, "max_running is 'True': it should be a valid integer."),
         ({"max_queued": -1}, "max_queued is '-1': it should be greater than or equal to 0."),
+        ({"max_queued": 10**23}, f"max_queued is '{10**23}': it should be less than or equal to 1000000000."),
+        ({"max_running": 10**9 + 1}, "max_running is '1000000001': it should be less than or equal to 1000000000."),
+        ({"max_gpus": 1e10}, "max_gpus is '10000000000.0': it should be less than or equal to 1000000000."),
+        ({"max_priority": 10**20}, f"max_priority is '{10**20}': it should be less than or equal to 1000000."),
+        ({"max_priority": -1000001}, "max_priority is '-1000001': it should be greater than or equal to -1000000."),
         ({"weight": 0}, "weight is '0': it should be greater than 0."),
         ({"weight": None}, "weight is 'None': it should be a valid number."),
         ({"weight": 1e-9}, "weight is '1e-09': expected a weight between 0.000001 and 1000000, got 1e-09."),
@@ -139,6 +146,22 @@ def test_what_are_no_limits(service: HttpService, said: Any, words: str) -> None
     assert words in answer["message"]
     assert answer["next_step"]
     assert service.get(ANN)["limits"] == CONFIGURED
+
+
+def test_the_most_that_may_be_said(service: HttpService) -> None:
+    most = {"max_queued": 10**9, "max_running": 10**9, "max_gpus": 1e9, "max_priority": 1_000_000}
+    assert put(service, **most)["limits"] == {**NONE, **most}
+
+
+def test_limits_beyond_the_bounds_that_were_kept_before_there_were_any(service: HttpService) -> None:
+    before = OwnerLimits.model_construct(
+        weight=1.0, max_queued=10**23, max_running=None, max_gpus=1e99, max_priority=-(10**20)
+    )
+    service.plane.runtime.tell(OwnerLimitsChanged("ann", before))
+    until(lambda: service.get(ANN)["limits"]["max_queued"] == 10**23)
+    service.restart()
+    bounded = {"max_queued": 10**9, "max_gpus": 1e9, "max_priority": -1_000_000}
+    assert service.get(ANN)["limits"] == {**NONE, **bounded}
 
 
 def test_a_name_beyond_all_measure(service: HttpService) -> None:

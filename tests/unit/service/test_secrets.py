@@ -16,7 +16,9 @@ from pydantic import SecretStr
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
 from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
+from ray_multicluster_scheduler.control_plane.store import Note
 from ray_multicluster_scheduler.control_plane.store.sealer import LOST, Sealer, hidden, is_lost
 from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
@@ -35,12 +37,17 @@ ENV = {
     "pip": [f"--index-url=https://me:{CANARY}@pypi.example/simple", "numpy"],
 }
 COMMAND = f"API_KEY={CANARY} python train.py --password {CANARY} --lr 1"
+IN_JSON = f"""python train.py '--conf={{"password": "{CANARY}", "max_tokens": 5}}'"""
 FAILING = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
 
 
 def a_secret_job(name: str) -> TaskDescription:
     described = JobDescription(COMMAND, metadata={"team": "weather", "api_token": CANARY})
     return TaskDescription(id=name, kind="job", name=COMMAND, job=described, runtime_env=ENV, start_after=5e9)
+
+
+def a_job_with_json(name: str) -> TaskDescription:
+    return TaskDescription(id=name, kind="job", name=IN_JSON, job=JobDescription(IN_JSON), start_after=5e9)
 
 
 @pytest.fixture
@@ -102,6 +109,45 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
     assert CANARY not in caplog.text
     assert (service.plane.folder / "secret.key").read_bytes()
     assert stat.S_IMODE((service.plane.folder / "secret.key").stat().st_mode) == 0o600
+
+
+def test_a_password_in_json_in_an_entrypoint(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        service.post("/api/v1/items", body(a_job_with_json("j")))
+        told = every_answer(service, {"job": "j"})
+        service.restart()
+        told += every_answer(service, {"job": "j"})
+    assert service.plane.runtime.machine.record("j").task.job == JobDescription(IN_JSON)
+    assert "max_tokens" in told
+    assert CANARY not in told + caplog.text
+    assert CANARY.encode() not in kept(service)
+
+
+@pytest.mark.parametrize("reason", [f"password={CANARY}", f"a note\nauth={CANARY}", f"--token '{CANARY}'"])
+def test_a_reason_is_masked_where_actions_are_told(
+    service: HttpService, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    service.post("/api/v1/items", body(a_task("t", start_after=5e9, owner="ann")))
+    with caplog.at_level(logging.DEBUG):
+        service.post("/api/v1/queue/owner/zed/pause", {"reason": reason})
+        service.post("/api/v1/items/t/cancel", {"reason": reason})
+        until(lambda: service.get("/api/v1/items/t")["state"] == "CANCELLED")
+    actions = [vars(one) for one in caplog.records if hasattr(one, "action")]
+    assert {one["action"] for one in actions} == {"pause", "cancel"}
+    assert all(MASKED in one["details"]["reason"] for one in actions)
+    assert CANARY not in str(actions)
+    assert CANARY not in "".join(one.getMessage() for one in caplog.records if hasattr(one, "action"))
+    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, Note)]
+    assert not any(CANARY.encode() in note.document for note in notes)
+
+
+def test_words_of_an_action_that_others_wrote_are_masked(
+    service: HttpService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        runtime = service.plane.runtime
+        runtime.ask(lambda: note_action(runtime, "ann", None, "try", "mac", {"note": f"token={CANARY}", "n": 5}))
+    assert f"note='token={MASKED}' n=5" in caplog.text
 
 
 class Talkative(Dashboard):

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.events.event import ACTION
 from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.secret_words import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
@@ -22,8 +23,8 @@ _LONGEST = 256
 
 
 async def record_action(request: Request, action: str, subject: str, details: Mapping[str, Any] | None = None) -> None:
-    """After it was done; written when this returns. ``details`` has no secrets: it is for everybody who may look at the
-    fleet. Raises ServiceUnavailableError if it cannot be written."""
+    """After it was done; written when this returns. ``details`` is for everybody who may look at the fleet: what
+    looks like a secret in its texts is masked. Raises ServiceUnavailableError if it cannot be written."""
     caller = caller_of(request)
     runtime: ServiceRuntime = request.app.state.runtime
     note_action(runtime, caller.user, caller.token, action, subject, details)
@@ -39,7 +40,7 @@ def note_action(
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """The same for what nobody asked for over HTTP, on the loop; written soon."""
-    said = {name: value for name, value in (details or {}).items() if value not in ("", None)}
+    said = {name: _told(value) for name, value in (details or {}).items() if value not in ("", None)}
     words = "".join(f" {name}={value!r}" for name, value in said.items())
     what = subject[:_LONGEST]
     extra = {"action": action, "subject": what, "user": user, "token": token, "details": said}
@@ -47,6 +48,10 @@ def note_action(
     _log.info("action=%s subject=%r user=%r token=%s%s", done, what, user, token or "none", words, extra=extra)
     document = json.dumps({"action": action, "token": token, "details": said}).encode()
     runtime.news.note(Note(ACTION, what, runtime.clock.now(), user, document))
+
+
+def _told(value: Any) -> Any:
+    return masked_line(value) if isinstance(value, str) else value
 
 
 async def record_if_others(

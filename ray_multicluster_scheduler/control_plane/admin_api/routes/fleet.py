@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.embedded import explanation, flee
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.one_line import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
@@ -150,7 +151,10 @@ def _paused(request: Request, what: str, name: str) -> str | None:
             check_cluster(request, name)
             return machine.registry.state(name).paused
         case "owner":
-            return next((one.paused for one in machine.owner_rows() if one.name == name), None)
+            paused = next((one.paused for one in machine.owner_rows() if one.name == name), None)
+            if paused is None:  # one that is can be resumed
+                check_word("owner", name)
+            return paused
     raise ConfigurationError(f"{what!r} has no queue.", next_step="name a cluster or an owner")
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+from ray_multicluster_scheduler.common.one_line import check_word
 from ray_multicluster_scheduler.control_plane.admin_api import waiting
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen
@@ -81,6 +82,8 @@ async def reset_limits(request: Request, owner: str) -> Response:
 
 async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> Response:
     runtime = runtime_of(request)
+    if runtime.machine.limits().get(owner) is None:  # those that somebody has can be changed and reset
+        check_word("owner", owner)
     if len(owner) > LONGEST_OWNER:
         raise ConfigurationError(
             f"The name {owner[:50]!r}… has {len(owner)} characters.",

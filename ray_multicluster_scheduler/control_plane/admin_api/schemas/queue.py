@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
@@ -14,13 +15,14 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     thing,
     whole,
 )
+from ray_multicluster_scheduler.control_plane.config.settings import MOST_OF_AN_OWNER
 
 _LIMITS = {
     "weight": number("Its share at equal priority.", minimum=1e-6, maximum=1e6),
-    "max_queued": or_null(whole("So many may wait; more are refused.", minimum=0)),
-    "max_running": or_null(whole("So many may be on clusters.", minimum=0)),
-    "max_gpus": or_null(number("So many it may hold on clusters.", minimum=0)),
-    "max_priority": or_null(whole("What may be asked for at the most.")),
+    "max_queued": or_null(whole("So many may wait; more are refused.", minimum=0, maximum=MOST_OF_AN_OWNER)),
+    "max_running": or_null(whole("So many may be on clusters.", minimum=0, maximum=MOST_OF_AN_OWNER)),
+    "max_gpus": or_null(number("So many it may hold on clusters.", minimum=0, maximum=MOST_OF_AN_OWNER)),
+    "max_priority": or_null(whole("What may be asked for at the most.", minimum=-MOST_PRIORITY, maximum=MOST_PRIORITY)),
 }
 _OWNER = thing(
     owner=text(),

@@ -1,0 +1,82 @@
+"""Secrets in JSON, or in data that Python printed, within a command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+
+import pytest
+
+from ray_multicluster_scheduler.common.secret_words import MASKED, line_has_secrets, masked_line, secrets_in_line
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "told"),
+    [
+        ("""t.py '--conf={"password": "abc"}'""", """t.py '--conf={"password": "•••"}'""", ["abc"]),
+        ("""C='{"a":1,"api_key":"abc"}' t.py""", """C='{"a":1,"api_key":"•••"}' t.py""", ["abc"]),
+        ("""{'token' : 'abc', 'n': 'x'}""", """{'token' : '•••', 'n': 'x'}""", ["abc"]),
+        ("""'{"db": {"password":\n "abc"}, "n": "x"}'""", """'{"db": {"password":\n "•••"}, "n": "x"}'""", ["abc"]),
+        ("""{"my password": "abc"}""", """{"my password": "•••"}""", ["abc"]),
+        ("""{"password": 123456, "n": 5}""", """{"password": •••, "n": 5}""", ["123456"]),
+        (
+            """{"passwords": {"one": "a]b", "more": ["c", 12345]}, "n": [5]}""",
+            """{"passwords": •••, "n": [5]}""",
+            ["a]b", "c", "12345"],
+        ),
+        ("""{"password": "a\\"b", "n": "x"}""", """{"password": "•••", "n": "x"}""", ['a\\"b', 'a"b']),
+        ("""{"password": "a\\\\", "token": "b"}""", """{"password": "•••", "token": "•••"}""", ["a\\\\", "a\\", "b"]),
+        ("""{"password": "cut o""", """{"password": "•••""", []),
+        ("""{"password": "cut\n--lr 1""", """{"password": "•••\n--lr 1""", []),
+        ("""{"passwords": ["cut", """, """{"passwords": •••""", ["cut"]),
+    ],
+)
+def test_what_is_below_a_name_that_looks_secret(line: str, shown: str, told: list[str]) -> None:
+    assert masked_line(line) == masked_line(shown) == shown
+    assert line_has_secrets(line)
+    assert secrets_in_line(line) == told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        """t.py '{"max_tokens": 5, "tokenizer": "gpt2", "author": "me", "monkey": ["a"]}'""",
+        """t.py '{"token": null, "api_key": true, "password": ""}'""",
+        """python -c 'print(d["key"], ["password", "token"])'""",
+        """t.py '{"n": "token", "x": "key"}'""",
+    ],
+)
+def test_what_is_none_stays(line: str) -> None:
+    assert masked_line(line) == line
+    assert secrets_in_line(line) == []
+
+
+def nested(secret: str, depth: int) -> str:
+    data: object = {"password": secret, "after": "this"}
+    for _ in range(depth):
+        data = {"conf": json.dumps(data)}
+    return shlex.join(["t.py", "--conf", json.dumps(data), "--lr", "1"])
+
+
+@pytest.mark.parametrize("secret", ["plain", "a b", "it's", 'say "x"', "back\\", "\\'\"", "ü", "]}"])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_json_in_json_as_a_shell_is_given_it(secret: str, depth: int) -> None:
+    shown = masked_line(nested(secret, depth))
+    assert shown == nested("other", depth).replace("other", MASKED), "it is the same whatever the secret is"
+    assert secret in secrets_in_line(nested(secret, depth))
+
+
+def test_python_data_as_a_shell_is_given_it() -> None:
+    for quote in ("""'"'"'""", "'\\''"):
+        line = f"t.py '{{{quote}password{quote}: {quote}abc{quote}, {quote}n{quote}: 5}}'"
+        assert masked_line(line) == line.replace("abc", MASKED)
+        assert secrets_in_line(line) == ["abc"]
+
+
+def test_long_ones_cost_little() -> None:
+    pieces = ["\\", "'", '"a', '"key":"', '"key":[', '"key":', '"key":"\n', '"a" ', "token=", "a:", "-a "]
+    for line in (piece * (20_000 // len(piece)) for piece in pieces):
+        began = time.perf_counter()
+        masked_line(line)
+        assert time.perf_counter() - began < 2.0
