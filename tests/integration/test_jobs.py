@@ -208,7 +208,7 @@ def test_ctrl_c_stops_what_the_program_submitted(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "not reached" not in out
-    assert done not in err, "what was over is left alone"
+    assert f"{done} was" not in err, "what was over is left alone"
     for job in running:
         assert f"{job} was RUNNING" in err
     assert f"{queued} was QUEUED: CANCELLED" in err

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
+from ray_multicluster_scheduler.common.secret_words import masked_line
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
@@ -320,10 +321,11 @@ def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
 
 
 def explained_by(reason: object) -> str:
-    """The words with which something is held or paused. Raises ConfigurationError for what are none."""
+    """The words with which something is held or paused: everybody may read them, so what looks like a secret is masked.
+    Raises ConfigurationError for what are none."""
     if not isinstance(reason, str):
         raise ConfigurationError(f"reason is {reason!r}.", next_step="say it in words, or leave it out")
-    return reason
+    return masked_line(reason)
 
 
 def _seconds(value: object, what: str) -> float | None:
