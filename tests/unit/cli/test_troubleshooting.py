@@ -44,7 +44,7 @@ def test_what_is_no_code_is_looked_for_as_an_id(
 ) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
     assert main(["explain", "NO_SUCH_CODE"]) == 102
-    assert "No program of yours" in capsys.readouterr().err
+    assert "no program of yours" in capsys.readouterr().err
     assert main(["explain", "NO_CAPACTY"]) == 102
     said = capsys.readouterr().err
     assert "There is a code NO_CAPACITY" in said
