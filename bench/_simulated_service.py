@@ -21,20 +21,20 @@ from pathlib import Path
 
 import psutil
 
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.common.garbage import collect_seldom
+from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
-from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.http_server import http_server, listen
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import http_server, listen
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,

@@ -22,12 +22,12 @@ from typing import Any
 
 import aiohttp
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, SqliteStore, Step
 from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
-from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
 
 CONNECTIONS = 16
 BATCH = 100

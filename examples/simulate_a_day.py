@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.simulation import (
     lower_bound,
     plot,
 )
-from ray_multicluster_scheduler.simulation.words import seconds
+from ray_multicluster_scheduler.simulation.report.report_text import seconds
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--hours", type=float, default=24.0)

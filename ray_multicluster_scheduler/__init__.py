@@ -252,11 +252,11 @@ _HOMES = {
     "scheduler.scheduler_core.installed_policies": "register_policy",
 }
 _INSIDE = {
-    "ActorCallHandle": "app.client_api.native.handle.NativeCallHandle",
-    "ActorHandle": "app.client_api.native.actors.NativeActorHandle",
-    "JobHandle": "app.client_api.native.job_handle.NativeJobHandle",
-    "ObjectHandle": "app.client_api.native.handle.NativeObjectHandle",
-    "TaskHandle": "app.client_api.native.handle.NativeTaskHandle",
+    "ActorCallHandle": "app.client_api.in_cluster.handle.NativeCallHandle",
+    "ActorHandle": "app.client_api.in_cluster.actors.NativeActorHandle",
+    "JobHandle": "app.client_api.in_cluster.job_handle.NativeJobHandle",
+    "ObjectHandle": "app.client_api.in_cluster.handle.NativeObjectHandle",
+    "TaskHandle": "app.client_api.in_cluster.handle.NativeTaskHandle",
 }
 """What a name means inside a cluster, where it is something else: the handles that the verbs return there."""
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ray_multicluster_scheduler.cli import exit_codes
-from ray_multicluster_scheduler.cli.words import to_stderr
+from ray_multicluster_scheduler.cli.terminal.stderr_messages import to_stderr
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 
 COMPLETE = "_RMCS_COMPLETE"
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ray_multicluster_scheduler.cli.app import app
 
         if COMPLETE in os.environ:
-            from ray_multicluster_scheduler.cli.completion import as_one_word
+            from ray_multicluster_scheduler.cli.arguments.completion import as_one_word
 
             as_one_word(os.environ)
         app(args=None if arguments is None else list(arguments), prog_name="rmcs")
@@ -100,9 +100,9 @@ def _give_up_output() -> None:
 
 
 def _report(error: SchedulerError) -> None:
-    from ray_multicluster_scheduler.cli.lost_config import next_step_of
+    from ray_multicluster_scheduler.cli.config_hints import next_step_of
     from ray_multicluster_scheduler.cli.troubleshooting import said_of
-    from ray_multicluster_scheduler.common.line_text import escaped_lines
+    from ray_multicluster_scheduler.common.control_characters import escaped_lines
 
     to_stderr(escaped_lines(f"rmcs: error: {error.message}"))
     if next_step := next_step_of(error):

@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 
 import ray_multicluster_scheduler as package
 from ray_multicluster_scheduler.cli.app import app as commands
-from ray_multicluster_scheduler.cli.examples import TITLE as EXAMPLES
-from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
-from ray_multicluster_scheduler.control_plane.admin_api.create_app import ROUTERS
+from ray_multicluster_scheduler.cli.arguments.examples import TITLE as EXAMPLES
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
+from ray_multicluster_scheduler.control_plane.admin_api.http.app import ROUTERS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.config import cluster_config, settings
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Synthetic, cluster, lower_bound, simulate
-from ray_multicluster_scheduler.simulation.words import seconds
+from ray_multicluster_scheduler.simulation.report.report_text import seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- policy quality: begin -->", "<!-- policy quality: end -->"

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ray_multicluster_scheduler.cli.late_group import Late, LateGroup, loaded
-from ray_multicluster_scheduler.cli.output import Format, Output, emit
-from ray_multicluster_scheduler.cli.words import fitted
-from ray_multicluster_scheduler.cli.wrong_values import clearer, with_commands
+from ray_multicluster_scheduler.cli.arguments.lazy_group import Late, LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.usage_errors import clearer, with_commands
+from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit
+from ray_multicluster_scheduler.cli.terminal.stderr_messages import fitted
 
 _WrongUseError: Any = typer.BadParameter.__base__
 """Whatever is wrong with a command line; Typer has no public name for it."""

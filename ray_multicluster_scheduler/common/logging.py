@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ray_multicluster_scheduler.common.line_text import as_json_escapes, escaped, escaped_lines
+from ray_multicluster_scheduler.common.control_characters import as_json_escapes, escaped, escaped_lines
 
 ROOT = "ray_multicluster_scheduler"
 EXTRAS = ("id", "attempt", "cluster", "reason")

@@ -10,13 +10,13 @@ from ray_multicluster_scheduler.simulation.model import (
     SimulatedFleet,
     cluster,
 )
-from ray_multicluster_scheduler.simulation.plot import plot
-from ray_multicluster_scheduler.simulation.result import Comparison, Result
-from ray_multicluster_scheduler.simulation.series import Series
+from ray_multicluster_scheduler.simulation.report.plot import plot
+from ray_multicluster_scheduler.simulation.report.result import Comparison, Result
+from ray_multicluster_scheduler.simulation.report.series import Series
 from ray_multicluster_scheduler.simulation.simulation import Simulation
-from ray_multicluster_scheduler.simulation.synthetic import Synthetic
-from ray_multicluster_scheduler.simulation.trace import read_trace, write_trace
-from ray_multicluster_scheduler.simulation.workload import Item, Workload
+from ray_multicluster_scheduler.simulation.workloads.synthetic import Synthetic
+from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, write_trace
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
 
 __all__ = [
     "Comparison",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.result import Comparison, Result
+from ray_multicluster_scheduler.simulation.report.result import Comparison, Result
 from ray_multicluster_scheduler.simulation.simulation import Observe, Simulation
-from ray_multicluster_scheduler.simulation.workload import Item, Workload
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
 
 
 def simulate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.workload import Item, Workload
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
 
 
 def lower_bound(fleet: SimulatedFleet, workload: Workload, resource: str = "CPU") -> float:

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import parse_resources
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
-from ray_multicluster_scheduler.control_plane.config.complaints import did_you_mean
 from ray_multicluster_scheduler.control_plane.config.settings import Fraction, Strict
+from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 from ray_multicluster_scheduler.simulation.model import (
     FaultKind,

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
-from ray_multicluster_scheduler.simulation.attempts import Attempt
-from ray_multicluster_scheduler.simulation.clockwork import Clockwork
-from ray_multicluster_scheduler.simulation.far_side import Watcher
 from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, How, Line, Nodes, Over, Setup, Told
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.room import Room
+from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt
+from ray_multicluster_scheduler.simulation.virtual_fleet.node_allocation import Room
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Watcher
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
 
 
 class Recorder:

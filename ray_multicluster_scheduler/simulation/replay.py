@@ -10,9 +10,9 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.simulation.faulty.desk import made_durable
-from ray_multicluster_scheduler.simulation.faulty.look import differences, look
+from ray_multicluster_scheduler.simulation.faulty.machine_driver import made_durable
 from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
+from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
 from ray_multicluster_scheduler.simulation.history import Crashed, Fed, History, Line, Looked, Setup, Told
 
 

@@ -10,18 +10,18 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import ClearTim
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
-from ray_multicluster_scheduler.simulation.attempts import Work
-from ray_multicluster_scheduler.simulation.clockwork import Clockwork
-from ray_multicluster_scheduler.simulation.far_side import Watcher
-from ray_multicluster_scheduler.simulation.hands import SimulatedHands
 from ray_multicluster_scheduler.simulation.history import Line
-from ray_multicluster_scheduler.simulation.meter import Meter
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.near_side import PYTHON
 from ray_multicluster_scheduler.simulation.recorder import Recorder
-from ray_multicluster_scheduler.simulation.result import Result
-from ray_multicluster_scheduler.simulation.series import Series
-from ray_multicluster_scheduler.simulation.workload import Workload
+from ray_multicluster_scheduler.simulation.report.result import Result
+from ray_multicluster_scheduler.simulation.report.run_metrics import Meter
+from ray_multicluster_scheduler.simulation.report.series import Series
+from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Work
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Watcher
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import SimulatedHands
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import PYTHON
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
+from ray_multicluster_scheduler.simulation.workloads.workload import Workload
 
 SAMPLES = 600
 PATIENCE_S = 86_400.0

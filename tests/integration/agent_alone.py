@@ -14,17 +14,17 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway import actor_methods as methods_module
-from ray_multicluster_scheduler.scheduler.connection.gateway import calls as calls_module
-from ray_multicluster_scheduler.scheduler.connection.gateway import gangs as gangs_module
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_life import Actor
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors import actor_methods as methods_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_life import Actor
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseOver
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join
-from ray_multicluster_scheduler.scheduler.connection.gateway.envelope import pack_success
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord
-from ray_multicluster_scheduler.scheduler.connection.gateway.work_order import MethodOrder
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import calls as calls_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import gangs as gangs_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Connection, Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import MethodOrder
 
 KEY = ("t1", 1)
 

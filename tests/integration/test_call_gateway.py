@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import SharedObject
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import SharedObject
 from tests.support.bare_link import BareLink, bare_link, method, task
 from tests.support.eventually import eventually
 

@@ -13,10 +13,13 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, load_config
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
+    PackageCache,
+    resolve_runtime_env,
+)
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 

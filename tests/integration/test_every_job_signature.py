@@ -36,7 +36,7 @@ from ray_multicluster_scheduler import (
     wait_for_all_jobs,
 )
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
 from tests.support.mac_alone import config_of_mac, until
 
 ON_MAC: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}

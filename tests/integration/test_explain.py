@@ -22,7 +22,7 @@ from ray_multicluster_scheduler import (
     submit_job_async,
     submit_task_async,
 )
-from ray_multicluster_scheduler.cli.times import with_iso_times
+from ray_multicluster_scheduler.cli.layout.times import with_iso_times
 from tests.support.mac_alone import until
 from tests.support.shipped import WHOLE, all_idle, full, noting, where
 

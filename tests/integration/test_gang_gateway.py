@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
 from ray_multicluster_scheduler.local_fleet import LocalFleet
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall, SharedObject
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall, SharedObject
 from tests.support.bare_link import BareLink, bare_link, method, task
 from tests.support.eventually import eventually
 from tests.support.gangs import gang, living_groups, meeting, noting_its_end, part

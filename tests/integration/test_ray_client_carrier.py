@@ -22,8 +22,8 @@ import yaml
 from ray_multicluster_scheduler import NoFeasibleClusterError, TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalCluster, LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
-from ray_multicluster_scheduler.scheduler.connection.connector_python import connector_environment
-from ray_multicluster_scheduler.scheduler.connection.own_package import FOLDER, NOT_SHIPPED
+from ray_multicluster_scheduler.scheduler.connection.packages.own_package import FOLDER, NOT_SHIPPED
+from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_python import connector_environment
 from tests.support.mac_alone import until
 from tests.support.running_service import RunningService
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler import UnifiedScheduler, get
-from ray_multicluster_scheduler.scheduler.connection import runtime_env_upload
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.packages import runtime_env_upload
 from tests.unit.client_api.users_project import running_in, write
 
 pytestmark = pytest.mark.integration

@@ -12,16 +12,16 @@ from typing import Any
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.control_plane.config import load_config
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,
     CallResult,
     ClusterLink,
     MethodCall,
     NewActor,
 )
-from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
 from tests.support.eventually import eventually
 from tests.support.links import Heard
 

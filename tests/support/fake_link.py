@@ -9,14 +9,14 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,
     CallResult,
     LinkInfo,
     LinkListener,
     MethodCall,
 )
-from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
 from tests.support.links import idle_snapshot, link_info
 
 Answer = Callable[[Call], CallResult]

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass, ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,
     CallResult,
     ClusterLink,

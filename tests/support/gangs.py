@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, MemberCall, NewGang
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, MemberCall, NewGang
 
 
 def part(function: Callable[..., Any], *args: Any, cpus: float = 1.0, **values: Any) -> MemberCall:

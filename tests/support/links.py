@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult, LinkInfo
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallResult, LinkInfo
 from tests.support.eventually import eventually
 
 

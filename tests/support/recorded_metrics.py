@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ray_multicluster_scheduler.control_plane.admin_api.fleet_figures import add_clusters, add_items
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.fleet_metrics import add_clusters, add_items
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, RefreshSnapshot, Transition
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
 from ray_multicluster_scheduler.simulation.history import Line, Told
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.simulation import Simulation
-from ray_multicluster_scheduler.simulation.workload import Item, Workload
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
 
 MINUTE_S = 60.0
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")

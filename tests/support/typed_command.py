@@ -6,7 +6,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
 
 
 def check_command(words: list[str]) -> None:

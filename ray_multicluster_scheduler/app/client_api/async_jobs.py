@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ray_multicluster_scheduler.app.client_api.awaited_jobs import AwaitedJobs
-from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
-from ray_multicluster_scheduler.app.client_api.embedded.job_words import ENDED
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs
+from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.async_verbs import AsyncVerbs
-from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
 from ray_multicluster_scheduler.common.current_item import cluster_here
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -58,7 +58,7 @@ class AsyncScheduler(AsyncVerbs):
             )
         if scheduler is not None and (config, clusters, address, token, tls_ca) != (None,) * 5:
             raise ConfigurationError("A scheduler was given, and what to make one from.", next_step="give one of them")
-        self._scheduler = scheduler or where.embedded()(
+        self._scheduler = scheduler or execution_context.embedded()(
             config, clusters=clusters, address=address, token=token, tls_ca=tls_ca
         )
         self._threads = BackThreads()

@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ray_multicluster_scheduler.app.client_api.async_jobs import AsyncJobs
-from ray_multicluster_scheduler.app.client_api.events.opening_events import OpeningEvents
+from ray_multicluster_scheduler.app.client_api.opening_events import OpeningEvents
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-    from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventCallback, EventListener
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
-    from ray_multicluster_scheduler.app.client_api.handles.item import Item
     from ray_multicluster_scheduler.app.client_api.options import LimitOptions
     from ray_multicluster_scheduler.common.model import SchedulingDecision
+    from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventListener
+    from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 
 class AsyncVerbs(AsyncJobs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.common import html_tables
+from ray_multicluster_scheduler.common.tables import html_tables
 from ray_multicluster_scheduler.scheduler.policy.reasons import STALE_SNAPSHOT
 
 _COLUMNS = ("cluster", "state", "why", "items", "nodes", "free", "tags", "Ray")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api import program as this_program
-from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,8 +41,8 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
 
 def stop_everything() -> None:
     """Cancel whatever this program has in progress, on the shared scheduler and on its own ones, and end them."""
-    if where.inside():
-        where.native().shutdown()
+    if execution_context.inside():
+        execution_context.native().shutdown()
     this_program.stop_all()
 
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
-from ray_multicluster_scheduler.common.secret_words import masked_line
+from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
     from ray_multicluster_scheduler.common.model import TaskDescription
     from ray_multicluster_scheduler.control_plane.config import Settings
+    from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 _LONGEST_S = 100 * 365 * 86400.0
 _FIRST_EPOCH = 1e9
@@ -266,7 +266,7 @@ def item_id_of(given: object, what: str) -> str:
     # Heavy; whoever has a handle has loaded it.
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle  # noqa: PLC0415
     from ray_multicluster_scheduler.app.client_api.handles.handle import Handle  # noqa: PLC0415
-    from ray_multicluster_scheduler.app.client_api.handles.item import Item  # noqa: PLC0415
+    from ray_multicluster_scheduler.control_plane.runtime.item import Item  # noqa: PLC0415
 
     if isinstance(given, (Handle, ActorHandle)) and isinstance(given._item, Item):
         return given._item.whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, Unpack
 
-from ray_multicluster_scheduler.app.client_api.where import side
+from ray_multicluster_scheduler.app.client_api.execution_context import side
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ray_multicluster_scheduler.app.client_api.execution_context import side
 from ray_multicluster_scheduler.app.client_api.gangs.member import GangMember, member
-from ray_multicluster_scheduler.app.client_api.where import side
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions, Strategy

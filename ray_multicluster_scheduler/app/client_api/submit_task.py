@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from ray_multicluster_scheduler.app.client_api.execution_context import inside, side
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.submit_actor import is_actor, kill
-from ray_multicluster_scheduler.app.client_api.where import inside, side
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
@@ -129,7 +129,7 @@ def cancel(item: str | Handle | ActorHandle, *, force: bool = False, recursive: 
 def _collecting() -> Any:
     """Handles know themselves whose they are: no scheduler is made for them."""
     if inside():
-        from ray_multicluster_scheduler.app.client_api.native import collecting as native  # noqa: PLC0415 - needs Ray
+        from ray_multicluster_scheduler.app.client_api.in_cluster import collecting as native  # noqa: PLC0415 - needs Ray
 
         return native
     from ray_multicluster_scheduler.app.client_api.handles import collecting  # noqa: PLC0415 - outside only

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, overload
 
-from ray_multicluster_scheduler.common.decision_html import decision_html
-from ray_multicluster_scheduler.common.decision_table import among, decision_text
+from ray_multicluster_scheduler.common.tables.decision_html import decision_html
+from ray_multicluster_scheduler.common.tables.decision_table import among, decision_text
 
 
 @dataclass(frozen=True, slots=True)

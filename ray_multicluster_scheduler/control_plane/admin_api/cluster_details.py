@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
-from ray_multicluster_scheduler.app.client_api.events.fleet_watch import shared_with
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown
+from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.fleet_watch import shared_with
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
 
 def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:

@@ -14,23 +14,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.common.garbage import collect_seldom
+from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
-from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
-from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.http_server import connections_in_reach, http_server, listen
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
-from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import check_moved, note_places
-from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
+from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import (
+    connections_in_reach,
+    http_server,
+    listen,
+)
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.home import expanded
+from ray_multicluster_scheduler.control_plane.runtime.item import wait_for
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import check_moved, note_places
+from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
 

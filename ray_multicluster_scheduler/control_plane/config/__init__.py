@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config.loader import ConfigArgument, load_config
     from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff, Settings, Threshold
 else:
-    from ray_multicluster_scheduler.common.late_names import late_names
+    from ray_multicluster_scheduler.common.lazy_imports import late_names
 
     __getattr__ = late_names(
         __name__,

@@ -11,15 +11,15 @@ from pydantic_core import PydanticCustomError
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import (
+from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
+from ray_multicluster_scheduler.control_plane.config.home import expanded
+from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
+from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     AT_A_PLACE,
     all_wrong,
     complaint,
     did_you_mean,
 )
-from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
-from ray_multicluster_scheduler.control_plane.config.home import expanded
-from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines
 
 

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.complaints import (
+from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
+from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
+from ray_multicluster_scheduler.control_plane.config.missing_config import NothingConfiguredError
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     NEXT_STEP,
     TOP_KEYS,
     Wrong,
     all_wrong,
     unknown_key,
 )
-from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
-from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
-from ray_multicluster_scheduler.control_plane.config.nothing_configured import NothingConfiguredError
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, Lines, parse_with_lines
 
 __all__ = ["FILE_NAME", "SYSTEM_FILE", "ConfigArgument", "NothingConfiguredError", "config_from", "load_config"]

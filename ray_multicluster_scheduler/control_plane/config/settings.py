@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
-from ray_multicluster_scheduler.common.secret_words import masked_addresses
+from ray_multicluster_scheduler.common.redaction.patterns import masked_addresses
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]

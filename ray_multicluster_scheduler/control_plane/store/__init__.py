@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
 else:
-    from ray_multicluster_scheduler.common.late_names import late_names
+    from ray_multicluster_scheduler.common.lazy_imports import late_names
 
     __getattr__ = late_names(
         __name__,

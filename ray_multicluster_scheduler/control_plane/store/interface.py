@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Unfinished,
     Wanted,
 )
-from ray_multicluster_scheduler.control_plane.store.sealer import Sealer
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sealer
 
 
 class Store(Protocol):

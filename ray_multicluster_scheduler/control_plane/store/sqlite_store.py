@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder, sync_folder
-from ray_multicluster_scheduler.control_plane.store.blob_room import BlobRoom
+from ray_multicluster_scheduler.control_plane.store.blob_quota import BlobRoom
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
 from ray_multicluster_scheduler.control_plane.store.database import (
     bring_up_to_date,
@@ -41,7 +41,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     Unfinished,
     Wanted,
 )
-from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, Sealer
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, Sealer
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE
 

@@ -10,6 +10,15 @@ from typing import Any
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState, CircuitBreaker
 from ray_multicluster_scheduler.common.model import ClusterMetadata, ResourceSnapshot, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.scheduler.cluster.cluster_problems import (
+    LinkTrouble,
+    SnapshotTrouble,
+    breaker_trouble,
+    link_trouble,
+    silent_head,
+    silent_link,
+    unreachable,
+)
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import (
     NEW_NODE,
     ClusterView,
@@ -21,16 +30,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import (
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, may_spread
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
 from ray_multicluster_scheduler.scheduler.cluster.pin import Pin, without_kept
-from ray_multicluster_scheduler.scheduler.cluster.places import Places
-from ray_multicluster_scheduler.scheduler.cluster.troubles import (
-    LinkTrouble,
-    SnapshotTrouble,
-    breaker_trouble,
-    link_trouble,
-    silent_head,
-    silent_link,
-    unreachable,
-)
+from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import Places
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 STALE_AFTER_INTERVALS = 3

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from ray_multicluster_scheduler.common.model import NodeSnapshot, Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import NEW_NODE, NodeView
+from ray_multicluster_scheduler.scheduler.cluster.external_usage import SETTLE_S, OthersUse, Sight
 from ray_multicluster_scheduler.scheduler.cluster.fit import best_node
-from ray_multicluster_scheduler.scheduler.cluster.others import SETTLE_S, OthersUse, Sight
 from ray_multicluster_scheduler.scheduler.cluster.usage_history import UsageHistory, highest
 
 STALENESS_S = {"agent": 0.3, "http": 6.0}

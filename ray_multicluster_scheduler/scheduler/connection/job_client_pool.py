@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 
 
 class JobClientPool:

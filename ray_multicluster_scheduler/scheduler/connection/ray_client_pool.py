@@ -12,32 +12,32 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agent_address import NOWHERE, AgentAddress
-from ray_multicluster_scheduler.scheduler.connection.agent_launcher import AgentLauncher, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener, AgentReception
-from ray_multicluster_scheduler.scheduler.connection.carrier import (
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NOWHERE, AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AgentLauncher, JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentListener, AgentReception
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import LinkMemory, NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
     Carrier,
     CarrierChoice,
     Choices,
     reached_at,
     way_of,
 )
-from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
-from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import DialInCarrier
-from ray_multicluster_scheduler.scheduler.connection.job_carrier import JobCarrier
-from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
-from ray_multicluster_scheduler.scheduler.connection.link_memory import LinkMemory, NoMemory, RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, PackageStore
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import (
+from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import JobCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import (
     TlsIdentity,
     identity_from,
     make_identity,
 )
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink, LinkListener
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, PackageStore
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ClientPackages
 
 _log = get_logger(__name__)
 _WRITE_PATIENCE_S = 5.0

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ArgumentsFailed,
     ArgumentsReady,
@@ -15,9 +14,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Submitted,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import HowItEnded, Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
 
 MAX_TOLD = 200
 """Items that are told in one call that another one has ended; the rest goes on with Continued."""

@@ -6,7 +6,6 @@ from ray_multicluster_scheduler.common.model import FailureClass, TaskDescriptio
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.fit import parts_on
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, retry, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
     DispatchAccepted,
@@ -16,10 +15,11 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.failure_message import failure_message
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
-from ray_multicluster_scheduler.scheduler.lifecycle.start_watch import NEW_NODE_GRACE_S
+from ray_multicluster_scheduler.scheduler.lifecycle.start_timeout import NEW_NODE_GRACE_S
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
 _ENDING_CODES = {

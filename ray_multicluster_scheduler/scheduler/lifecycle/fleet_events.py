@@ -7,7 +7,6 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ClusterChanged,
     ClusterChecked,
@@ -23,9 +22,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotTaken,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember, RememberFleet
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
 
 class FleetEvents:

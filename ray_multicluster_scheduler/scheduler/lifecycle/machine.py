@@ -14,21 +14,21 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.fleet_events import FleetEvents
-from ray_multicluster_scheduler.scheduler.lifecycle.forecast import Forecast
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
-from ray_multicluster_scheduler.scheduler.lifecycle.kept_room import KeptRoom
-from ray_multicluster_scheduler.scheduler.lifecycle.outlook import outlook
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.dispatching import Sending
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import outlook
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import Refresher
 from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.sending import Sending
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
 from ray_multicluster_scheduler.scheduler.queue.queue_place import QueuePlace, queue_place, queue_positions

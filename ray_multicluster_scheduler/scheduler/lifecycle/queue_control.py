@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
     OwnerLimitsChanged,
@@ -13,9 +12,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     ReleaseRequested,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Remember, RememberFleet
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
 
 class QueueControl:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CheckDashboard, RefreshSnapshot
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
 
 
 class Refresher:

@@ -13,7 +13,6 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterSt
 from ray_multicluster_scheduler.scheduler.cluster.fit import may_spread
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
-from ray_multicluster_scheduler.scheduler.lifecycle.core import Core
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,
@@ -23,10 +22,11 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RecallAttempt,
     StartAttempt,
 )
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Core
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState, SentRow
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
 
 
 class Restore:

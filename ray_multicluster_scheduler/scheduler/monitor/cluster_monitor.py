@@ -8,9 +8,9 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import DashboardChecked, Event, SnapshotFailed, SnapshotTaken
 

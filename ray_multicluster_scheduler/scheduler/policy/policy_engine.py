@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
-from ray_multicluster_scheduler.common.decision_table import gravest
 from ray_multicluster_scheduler.common.exception import ConfigurationError, PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import (
     CandidateReport,
@@ -15,15 +14,16 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateTable
 from ray_multicluster_scheduler.common.model.resources import fits
+from ray_multicluster_scheduler.common.tables.decision_table import gravest
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.fit import find_place, needs_new_node
 from ray_multicluster_scheduler.scheduler.policy import filters as filter_set
-from ray_multicluster_scheduler.scheduler.policy.ask_filters import rejections_of
-from ray_multicluster_scheduler.scheduler.policy.blame import blame, evaluation_error
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
+from ray_multicluster_scheduler.scheduler.policy.filter_evaluation import rejections_of
 from ray_multicluster_scheduler.scheduler.policy.gpu_avoidance_policy import GpuAvoidancePolicy
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter, Rank, RawScore, Score, is_by_kind, is_lasting
+from ray_multicluster_scheduler.scheduler.policy.policy_errors import blame, evaluation_error
 from ray_multicluster_scheduler.scheduler.policy.preferred_cluster_policy import PreferredClusterPolicy
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     BETTER_IS_ASKED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from ray_multicluster_scheduler.common.decision_table import MOST_NAMED, gravest, reason_lines
 from ray_multicluster_scheduler.common.model import CandidateReport, SchedulingDecision
+from ray_multicluster_scheduler.common.tables.decision_table import MOST_NAMED, gravest, reason_lines
 from ray_multicluster_scheduler.scheduler.policy.reasons import (
     ABOVE_THRESHOLD,
     HEALTH_CODES,

@@ -16,6 +16,7 @@ from math import inf
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.scheduler.policy import reasons
+from ray_multicluster_scheduler.scheduler.queue.fair_iteration import WalkTurns
 from ray_multicluster_scheduler.scheduler.queue.need_index import NOBODY, NeedIndex
 from ray_multicluster_scheduler.scheduler.queue.order import FifoOrder, Order
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding, OwnerAccount
@@ -23,7 +24,6 @@ from ray_multicluster_scheduler.scheduler.queue.owner_queue import Level, OwnerQ
 from ray_multicluster_scheduler.scheduler.queue.ranking import Ranking
 from ray_multicluster_scheduler.scheduler.queue.shape import Bay, Lane, Shape, shape_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
-from ray_multicluster_scheduler.scheduler.queue.walk_turns import WalkTurns
 
 _FOREVER = 3600.0
 _CREDIT = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, ClusterLink
-from ray_multicluster_scheduler.scheduler.connection.value_desk import value_lost
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, ClusterLink
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
 
 
 class Links(Protocol):

@@ -14,7 +14,8 @@ from typing import Any
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, StoreError
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,
     ClusterLink,
     MemberCall,
@@ -22,8 +23,7 @@ from ray_multicluster_scheduler.scheduler.connection.cluster_link import (
     NewGang,
     SharedObject,
 )
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
@@ -41,7 +41,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.reasons import PYTHON_MISMATCH
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
 
 

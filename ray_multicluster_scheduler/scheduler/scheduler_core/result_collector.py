@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult, LinkInfo
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, LinkInfo
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     AttemptFinished,
     DispatchAccepted,
@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotTaken,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.scheduler_core.covers import Covers
+from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import Covers
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 
 

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.simulation.checker.breakers import UserErrorsNev
 from ray_multicluster_scheduler.simulation.checker.cancelled import CancelledWorkDoesNotGoOn
 from ray_multicluster_scheduler.simulation.checker.capacity import ReservationsNeverExceedCapacity
 from ray_multicluster_scheduler.simulation.checker.ends import EveryAcceptedTaskReachesExactlyOneTerminalState
+from ray_multicluster_scheduler.simulation.checker.history_index import Story
 from ray_multicluster_scheduler.simulation.checker.idle import IdleFleetStartsAtOnce
 from ray_multicluster_scheduler.simulation.checker.leftovers import NothingIsLeft, RebuildEqualsLive
 from ray_multicluster_scheduler.simulation.checker.order import Order
@@ -19,7 +20,6 @@ from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Pr
 from ray_multicluster_scheduler.simulation.checker.reasons import EveryWaitingTaskHasATrueReason
 from ray_multicluster_scheduler.simulation.checker.rules import RulesNeverBroken
 from ray_multicluster_scheduler.simulation.checker.starvation import NoStarvation
-from ray_multicluster_scheduler.simulation.checker.story import Story
 from ray_multicluster_scheduler.simulation.checker.violation import Violation
 from ray_multicluster_scheduler.simulation.history import Line
 

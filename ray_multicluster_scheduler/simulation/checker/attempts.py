@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
+from ray_multicluster_scheduler.simulation.checker.history_index import Story
 from ray_multicluster_scheduler.simulation.checker.property import Property
-from ray_multicluster_scheduler.simulation.checker.story import Story
 from ray_multicluster_scheduler.simulation.history import Began, Line, Over
 
 

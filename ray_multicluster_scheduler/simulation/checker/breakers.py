@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.simulation.checker.book import Book
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge
-from ray_multicluster_scheduler.simulation.checker.story import Entry
 from ray_multicluster_scheduler.simulation.history import Looked
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.events import CancelRequested, ClusterDeclaredDead
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Complete, Dispatch, Persist
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry, Story
 from ray_multicluster_scheduler.simulation.checker.property import Property
-from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
 from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Over
 
 _AT_ONCE_S = 1.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
-from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.known import Cluster
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry, Story
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
+from ray_multicluster_scheduler.simulation.checker.item_history import Cluster
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge, is_placed
-from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
 from ray_multicluster_scheduler.simulation.history import Began, Nodes, Over
 
 _ROUNDING = 1e-3

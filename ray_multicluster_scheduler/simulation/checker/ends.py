@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry, Story
 from ray_multicluster_scheduler.simulation.checker.property import Property
-from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
 from ray_multicluster_scheduler.simulation.history import Crashed, Line
 
 _AFTER = {

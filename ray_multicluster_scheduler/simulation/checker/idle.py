@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.known import WINDOW_S, Cluster, Item
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
+from ray_multicluster_scheduler.simulation.checker.item_history import WINDOW_S, Cluster, Item
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge
-from ray_multicluster_scheduler.simulation.checker.story import Entry
 
 _ROUNDING = 1e-3
 

@@ -12,8 +12,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     RememberFleet,
     SetTimer,
 )
+from ray_multicluster_scheduler.simulation.checker.history_index import Story
 from ray_multicluster_scheduler.simulation.checker.property import Property
-from ray_multicluster_scheduler.simulation.checker.story import Story
 from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Looked, Over, Restarted, Told
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
-from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.known import Item
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
+from ray_multicluster_scheduler.simulation.checker.item_history import Item
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge, is_placed
-from ray_multicluster_scheduler.simulation.checker.story import Entry
 
 
 class Order(BookJudge):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
-from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.story import Entry, Story
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry, Story
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
 from ray_multicluster_scheduler.simulation.checker.violation import Violation
 from ray_multicluster_scheduler.simulation.history import Fed, Line, Told
 

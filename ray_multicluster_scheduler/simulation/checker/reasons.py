@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ray_multicluster_scheduler.simulation.checker.book import Book
-from ray_multicluster_scheduler.simulation.checker.known import Cluster, Item
+from ray_multicluster_scheduler.simulation.checker.history_index import Entry
+from ray_multicluster_scheduler.simulation.checker.history_state import Book
+from ray_multicluster_scheduler.simulation.checker.item_history import Cluster, Item
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge
-from ray_multicluster_scheduler.simulation.checker.story import Entry
 from ray_multicluster_scheduler.simulation.history import Looked
 
 _ROUNDING = 1e-3

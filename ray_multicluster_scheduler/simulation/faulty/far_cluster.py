@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt, Key
 from ray_multicluster_scheduler.simulation.history import Began, How, Nodes, Over, Parts
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.simulation.faulty.hands import Hands
+    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
 
 
 class FarCluster:

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
 from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.simulation.faulty.hands import Hands
+    from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
 
 _MAY_BE_LOST = events.DispatchAccepted | events.Started | events.PlaceMoved
 LEASE_MARGIN_S = 0.5

@@ -12,13 +12,13 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
-from ray_multicluster_scheduler.simulation.faulty.desk import Desk
 from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
-from ray_multicluster_scheduler.simulation.faulty.hands import Hands
+from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
 from ray_multicluster_scheduler.simulation.faulty.items import OWNERS
 from ray_multicluster_scheduler.simulation.faulty.link import Link
-from ray_multicluster_scheduler.simulation.faulty.look import differences, look
+from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
 from ray_multicluster_scheduler.simulation.faulty.script import BEGIN, Script
+from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
 from ray_multicluster_scheduler.simulation.history import Crashed, History, Over, Parts, Restarted, Setup
 
 PATIENCE_S = 4000.0

@@ -7,7 +7,7 @@ from typing import Any
 import typer.main
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
 
 
 def leaves(command: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:

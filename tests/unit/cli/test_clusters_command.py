@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import cluster_steering, waiting
-from ray_multicluster_scheduler.cli.clusters import why_not
+from ray_multicluster_scheduler.cli.commands import cluster_steering
+from ray_multicluster_scheduler.cli.commands.clusters import why_not
+from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
@@ -219,7 +220,7 @@ class TestDrain:
     def test_it_waits_and_says_what_is_there(
         self, busy: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        say, said = waiting.say, threading.Event()
+        say, said = item_wait.say, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -230,7 +231,7 @@ class TestDrain:
             time.sleep(0.4)
             finish(busy, "t1")
 
-        monkeypatch.setattr(waiting, "say", heard)
+        monkeypatch.setattr(item_wait, "say", heard)
         other = threading.Thread(target=a_while_after_it_was_said)
         other.start()
         done = rmcs("clusters", "drain", "mac")

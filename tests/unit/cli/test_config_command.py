@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import config
+from ray_multicluster_scheduler.cli.commands import config
 from ray_multicluster_scheduler.local_fleet.fleet_home import FleetHome, KnownFleet
 from ray_multicluster_scheduler.local_fleet.processes import Identity
 from tests.unit.cli.conftest import Rmcs

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli import exit_codes, service, times, waiting
-from ray_multicluster_scheduler.cli.fitting_table import FittingTable
-from ray_multicluster_scheduler.cli.late_group import load
+from ray_multicluster_scheduler.cli import exit_codes
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load
+from ray_multicluster_scheduler.cli.layout import times
+from ray_multicluster_scheduler.cli.layout.table import FittingTable
+from ray_multicluster_scheduler.cli.service import client, item_wait
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.unit.cli.commands import all_commands
@@ -165,11 +167,11 @@ class TestNoService:
 
     def test_it_answers_no_json(self, service: HttpService) -> None:
         with pytest.raises(Exception, match="see whether that is the address"):
-            _connect(service.address).get("/metrics")
+            _connect(client.address).get("/metrics")
 
 
-def _connect(address: str) -> service.Service:
-    return service.connect(address)
+def _connect(address: str) -> client.Service:
+    return client.connect(address)
 
 
 class TestPipes:
@@ -196,9 +198,9 @@ class TestPipes:
         ],
     )
     def test_nobody_reads(self, service: HttpService, words: str) -> None:
-        service.submit("t1")
-        until(lambda: service.get("/api/v1/items/t1")["state"] == "RUNNING")
-        runtime = service.plane.runtime
+        client.submit("t1")
+        until(lambda: client.get("/api/v1/items/t1")["state"] == "RUNNING")
+        runtime = client.plane.runtime
         runtime.ask(lambda: runtime.collector.output("mac", "t1", 1, "stdout", "a line\n"))
         ours, theirs = os.pipe()
         os.close(ours)
@@ -252,15 +254,15 @@ class TestSpinner:
         from rich.console import Console
 
         screen = Console(file=io.StringIO(), force_terminal=True, width=80)
-        monkeypatch.setattr(waiting, "is_terminal", lambda **_: True)
-        monkeypatch.setattr(waiting, "console", lambda **_: screen)
-        with waiting.Reason() as reason:
+        monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
+        monkeypatch.setattr(item_wait, "console", lambda **_: screen)
+        with item_wait.Reason() as reason:
             reason.show("t1 is QUEUED: mac is full")
             reason.show("t1 is QUEUED: mac is full")
         assert "mac is full" in screen.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO of above
 
     def test_elsewhere_it_does_not_count_down(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with waiting.Reason() as reason:
+        with item_wait.Reason() as reason:
             for left in ("40 s", "39 s", "38.5 s"):
                 reason.show(f"t1 is QUEUED: the next in {left}")
             reason.show("t1 is QUEUED: mac is full")

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli import debug_dump, debug_local
-from ray_multicluster_scheduler.cli.debug_secrets import Cover, secrets_here
+from ray_multicluster_scheduler.cli.commands import debug_dump
+from ray_multicluster_scheduler.cli.debug import local_files
+from ray_multicluster_scheduler.cli.debug.secret_masking import Cover, secrets_here
 from ray_multicluster_scheduler.common.model import JobDescription
 from ray_multicluster_scheduler.control_plane.config import load_config
 from tests.unit.cli.conftest import Rmcs
@@ -270,12 +271,12 @@ class TestLog:
             said = {"pid": process.pid, "address": "http://127.0.0.1:1"}
             monkeypatch.setattr("ray_multicluster_scheduler.control_plane.store.state_folder.holder", lambda _: said)
             try:
-                return debug_local.tail_of_log(tmp_path, "http://127.0.0.1:1")
+                return local_files.tail_of_log(tmp_path, "http://127.0.0.1:1")
             finally:
                 process.communicate()
 
     def test_the_end_of_a_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(debug_local, "LOG_BYTES", 20)
+        monkeypatch.setattr(local_files, "LOG_BYTES", 20)
         log = tmp_path / "log"
         log.write_text("an old line that is cut\nthe last line\n")
         with log.open("a") as stream:
@@ -287,14 +288,14 @@ class TestLog:
 
     def test_another_service(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="does not run on this machine"):
-            debug_local.tail_of_log(tmp_path, "http://127.0.0.1:1")
+            local_files.tail_of_log(tmp_path, "http://127.0.0.1:1")
 
 
 def test_a_long_listing_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(debug_local, "MOST_FILES", 3)
+    monkeypatch.setattr(local_files, "MOST_FILES", 3)
     for number in range(5):
         (tmp_path / f"f{number}").touch()
     os.symlink("/nowhere", tmp_path / "f0-link")
-    lines = debug_local.listing(tmp_path).splitlines()
+    lines = local_files.listing(tmp_path).splitlines()
     assert len(lines) == 5
     assert lines[-1] == "and more than these 3"

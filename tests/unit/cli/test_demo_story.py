@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 import ray_multicluster_scheduler
-from ray_multicluster_scheduler.cli import demo, demo_story
-from ray_multicluster_scheduler.cli.demo_story import Story
+from ray_multicluster_scheduler.cli import demo_steps
+from ray_multicluster_scheduler.cli.commands import demo
+from ray_multicluster_scheduler.cli.demo_steps import Story
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, RemoteTraceback
 from ray_multicluster_scheduler.common.model import TaskState
 
@@ -64,7 +65,7 @@ class FakeApi:
     ignore_tags: bool = False
     off_by: int = 0
     job_status: str = "SUCCEEDED"
-    job_log: str = f"{demo_story.JOB_GREETING} mac\n"
+    job_log: str = f"{demo_steps.JOB_GREETING} mac\n"
     notes: bool = True
     cause: bool = True
     task_error: type[Exception] | None = None
@@ -92,7 +93,7 @@ class FakeApi:
     ) -> FakeHandle:
         cluster = self.names[next(self._turn) % len(self.names)]
         if require_tags:
-            cluster = "linux" if self.ignore_tags else demo_story.TAGS[require_tags[0]]
+            cluster = "linux" if self.ignore_tags else demo_steps.TAGS[require_tags[0]]
             error = ClusterConnectionError("mac does not answer.") if self.task_error else None
             return FakeHandle(cluster, {"cluster": cluster, "host": "h", "pid": 1}, error)
         if name.startswith("square"):
@@ -126,7 +127,7 @@ class FakeApi:
 
 
 def tell(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
-    monkeypatch.setattr(demo_story, "rmcs", api)
+    monkeypatch.setattr(demo_steps, "rmcs", api)
     screen = Console(file=io.StringIO(), width=200, force_terminal=False)
     story = Story(screen, Path("clusters.yaml"))
     problems = story.tell()

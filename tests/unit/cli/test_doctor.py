@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import doctor_clusters, doctor_here
-from ray_multicluster_scheduler.cli.doctor_findings import Finding, Verdict
+from ray_multicluster_scheduler.cli.doctor import cluster_checks, local_checks
+from ray_multicluster_scheduler.cli.doctor.findings import Finding, Verdict
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.connection.test_http_snapshot import answers
@@ -57,7 +57,7 @@ def dashboard() -> Iterator[str]:
 
 
 def look(**entry: Any) -> list[Finding]:
-    return asyncio.run(doctor_clusters.look((ClusterConfig(name="mac", **entry),), "ours"))
+    return asyncio.run(cluster_checks.look((ClusterConfig(name="mac", **entry),), "ours"))
 
 
 def troubles(found: list[Finding]) -> list[str]:
@@ -97,9 +97,9 @@ def test_one_cluster_under_several_names(dashboard: str) -> None:
     addresses = {"mac": dashboard, "again": dashboard, "by-name": other}
     clusters = tuple(ClusterConfig(name=name, dashboard=one) for name, one in addresses.items())
     for some, wanted in ((clusters[:2], 1), (clusters[1:], 1), (clusters, 1), (clusters[:1], 0)):
-        found = [one for one in asyncio.run(doctor_clusters.look(some, "ours")) if one.verdict is Verdict.warning]
+        found = [one for one in asyncio.run(cluster_checks.look(some, "ours")) if one.verdict is Verdict.warning]
         assert [one.code for one in found] == ["SAME_CLUSTER"] * wanted
-    (one,) = [one for one in asyncio.run(doctor_clusters.look(clusters[1:], "ours")) if one.verdict is Verdict.warning]
+    (one,) = [one for one in asyncio.run(cluster_checks.look(clusters[1:], "ours")) if one.verdict is Verdict.warning]
     assert one.about == "again, by-name"
     assert "Ray's session session_x" in one.says
 
@@ -133,25 +133,25 @@ def test_a_token_that_is_not_set(dashboard: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_home_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_here, "rmcs_home", lambda: Path("/" + "x" * 5000))
-    (one,) = doctor_here.home()
+    monkeypatch.setattr(local_checks, "rmcs_home", lambda: Path("/" + "x" * 5000))
+    (one,) = local_checks.home()
     assert "cannot be looked at: File name too long" in one.says
     assert one.mend == "set RMCS_HOME to a folder of yours"
 
 
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "none"))
-    assert troubles(list(doctor_here.home())) == []
+    assert troubles(list(local_checks.home())) == []
     (tmp_path / "file").touch()
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "file" / "a" / "b"))
-    (one,) = doctor_here.home()
+    (one,) = local_checks.home()
     assert one.verdict is Verdict.wrong
     assert one.says.endswith(f"is not there yet, and cannot be made: {tmp_path / 'file'} cannot be written")
     (tmp_path / "open").mkdir(mode=0o755)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path / "open"))
-    assert "chmod 700" in next(iter(doctor_here.home())).mend
+    assert "chmod 700" in next(iter(local_checks.home())).mend
     (tmp_path / "open").chmod(0o700)
-    assert next(iter(doctor_here.home())).verdict is Verdict.ok
+    assert next(iter(local_checks.home())).verdict is Verdict.ok
 
 
 @pytest.mark.parametrize(
@@ -160,22 +160,22 @@ def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_disk(free: int, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("RMCS_HOME", str(tmp_path))
-    monkeypatch.setattr(doctor_here.shutil, "disk_usage", lambda _: doctor_here.shutil._ntuple_diskusage(0, 0, free))
-    assert troubles(list(doctor_here.home())) == wanted
+    monkeypatch.setattr(local_checks.shutil, "disk_usage", lambda _: local_checks.shutil._ntuple_diskusage(0, 0, free))
+    assert troubles(list(local_checks.home())) == wanted
 
 
 def test_the_port_for_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(doctor_here.socket, "getaddrinfo", unknown)  # nobody outside is asked
+    monkeypatch.setattr(local_checks.socket, "getaddrinfo", unknown)  # nobody outside is asked
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {"agent_listen": where, "agent_advertise": "no-such-host.invalid:80"}
         entry = {"name": "mac", "dashboard": "http://127.0.0.1:1"}
         config = FleetConfig.model_validate({"settings": settings, "clusters": [entry]})
-        assert troubles(list(doctor_here.agent_port(config))) == ["wrong AGENT_CANNOT_DIAL"] * 2
-    assert troubles(list(doctor_here.agent_port(config)))[:1] == ["wrong AGENT_CANNOT_DIAL"]
+        assert troubles(list(local_checks.agent_port(config))) == ["wrong AGENT_CANNOT_DIAL"] * 2
+    assert troubles(list(local_checks.agent_port(config)))[:1] == ["wrong AGENT_CANNOT_DIAL"]
 
 
 def test_with_a_service_and_a_cluster(

@@ -12,8 +12,9 @@ import yaml
 from rich.console import Console
 
 from ray_multicluster_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.cli import doctor_deep, waiting
-from ray_multicluster_scheduler.cli.meanwhile import Meanwhile
+from ray_multicluster_scheduler.cli.doctor import round_trip
+from ray_multicluster_scheduler.cli.service import item_wait
+from ray_multicluster_scheduler.cli.terminal.status_line import Meanwhile
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from tests.unit.cli.conftest import Rmcs
@@ -37,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for long."""
-    monkeypatch.setattr(doctor_deep, "DEEP_S", 0.3)
+    monkeypatch.setattr(round_trip, "DEEP_S", 0.3)
 
 
 def of(rmcs: Rmcs, about: str) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ def test_what_was_found_is_told_if_the_tasks_cannot_be_sent(
     def away(*_: object) -> None:
         raise ServiceUnavailableError("It is away.", next_step="wait")
 
-    monkeypatch.setattr("ray_multicluster_scheduler.cli.doctor_deep_service._there_and_back", away)
+    monkeypatch.setattr("ray_multicluster_scheduler.cli.doctor.service_round_trip._there_and_back", away)
     done = rmcs("doctor", "--deep")
     assert done.code == 100
     assert "✓ service: it reaches mac" in done.out
@@ -165,8 +166,8 @@ def test_a_person_sees_why_it_takes_so_long(
     service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch, soon: None
 ) -> None:
     seen = io.StringIO()
-    monkeypatch.setattr(waiting, "is_terminal", lambda **_: True)
-    monkeypatch.setattr(waiting, "console", lambda **_: Console(file=seen, force_terminal=True, width=200))
+    monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
+    monkeypatch.setattr(item_wait, "console", lambda **_: Console(file=seen, force_terminal=True, width=200))
     done = rmcs("doctor", "--deep", "-o", "json")
     assert "a tiny task is on its way to mac and back: " in seen.getvalue()
     assert json.loads(done.out)[-1]["about"] == "mac", "data is where data belongs"

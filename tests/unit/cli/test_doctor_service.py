@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli import doctor_service
+from ray_multicluster_scheduler.cli.doctor import service_checks
 from ray_multicluster_scheduler.control_plane.store import Room
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from ray_multicluster_scheduler.scheduler.lifecycle import events
@@ -126,7 +126,7 @@ def test_a_store_with_little_room(
 
 
 def test_another_version(service: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_service, "__version__", "99.1")
+    monkeypatch.setattr(service_checks, "__version__", "99.1")
     (odd,) = [one for one in told(rmcs) if one["verdict"] != "ok"]
     assert "and this is 99.1" in odd["says"]
 

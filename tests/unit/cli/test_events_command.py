@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import events
-from ray_multicluster_scheduler.cli.service import Service
+from ray_multicluster_scheduler.cli.commands import events
+from ray_multicluster_scheduler.cli.service.client import Service
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

@@ -14,10 +14,11 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import output, words
+from ray_multicluster_scheduler.cli.layout import output
+from ray_multicluster_scheduler.cli.terminal import stderr_messages
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.main import main
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Done, Rmcs
 from tests.unit.cli.openapi import complaints
@@ -269,7 +270,7 @@ def stage(service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rmcs:
     """Somebody watches stdout and stderr."""
-    for module in (words, output):
+    for module in (stderr_messages, output):
         monkeypatch.setattr(module, "watched", lambda _: True)
     monkeypatch.setenv("COLUMNS", "100")
 

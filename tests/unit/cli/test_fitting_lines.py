@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
-from ray_multicluster_scheduler.cli.output import PIPE_WIDTH
+from ray_multicluster_scheduler.cli.layout.lines import FittingLines
+from ray_multicluster_scheduler.cli.layout.output import PIPE_WIDTH
 
 
 def lines(text: str | FittingLines, width: int) -> list[str]:

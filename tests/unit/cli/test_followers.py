@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli import printed, task, waiting
-from ray_multicluster_scheduler.cli.printed import Printed, last_lines
+from ray_multicluster_scheduler.cli.commands import task
+from ray_multicluster_scheduler.cli.service import item_wait, log_follower
+from ray_multicluster_scheduler.cli.service.log_follower import Printed, last_lines
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.eventually import until
 from tests.support.running_service import RunningService
 from tests.unit.cli.conftest import Rmcs
@@ -212,7 +213,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
-        monkeypatch.setattr(waiting, "say", said.append)
+        monkeypatch.setattr(item_wait, "say", said.append)
         self.submitted(service)
         prints(service, "step 1\n")
         service.plane.runtime.ask(service.plane.runtime._stored.write_output)
@@ -236,7 +237,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is between the two has forgotten the line, and tells nobody: nothing comes on it any more."""
-        monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 0.5)
+        monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 0.5)
         self.submitted(service)
         prints(service, "one\n")
         with Forgetful(service.port) as between:
@@ -256,7 +257,7 @@ class TestLogs:
         self, service: HttpService, rmcs: Rmcs, heard: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was made after a long silence, and would be left silent for as long again."""
-        monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 300.0)
+        monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 300.0)
         self.submitted(service)
         prints(service, "one\n")
         with Forgetful(service.port) as between:
@@ -264,7 +265,7 @@ class TestLogs:
             self.followed(
                 rmcs,
                 self.is_heard(heard, "one\n"),
-                lambda: monkeypatch.setattr(waiting, "FIRST_SILENCE_S", 0.5),
+                lambda: monkeypatch.setattr(item_wait, "FIRST_SILENCE_S", 0.5),
                 lambda: prints(service, "two\n"),
                 self.is_heard(heard, "one\ntwo\n"),
                 between.forget,
@@ -322,7 +323,7 @@ class TestPrinted:
         assert self.told(*connections, size=size) == text
 
     def test_of_much_only_the_end_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(printed, "_KEPT", 20)
+        monkeypatch.setattr(log_follower, "_KEPT", 20)
         text = "".join(f"line {number}\n" for number in range(50))
         assert self.told(text, text + "new\n", text + "new\n") == text + "new\n"
         other = text.removesuffix("line 49\n") + "line 50\n"
@@ -357,17 +358,17 @@ class TestPatience:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         now = [0.0]
-        monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
-        monkeypatch.setattr(waiting.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 3600))
+        monkeypatch.setattr(item_wait.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(item_wait.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 3600))
         away = ServiceUnavailableError("It does not answer.")
-        assert waiting.patiently(self.ask(away, away, TimeoutError(), "here"), None) == "here"
+        assert item_wait.patiently(self.ask(away, away, TimeoutError(), "here"), None) == "here"
         assert capsys.readouterr().err == f"rmcs: It does not answer. {AWAY}\nrmcs: the service answers again\n"
         with pytest.raises(ServiceUnavailableError):
-            waiting.patiently(self.ask(away, away, "here"))
+            item_wait.patiently(self.ask(away, away, "here"))
 
     def test_what_is_refused_is_not_asked_again(self) -> None:
         with pytest.raises(NotAllowedError):
-            waiting.patiently(self.ask(NotAllowedError("no"), "here"), None)
+            item_wait.patiently(self.ask(NotAllowedError("no"), "here"), None)
 
 
 def test_status_on_a_terminal_says_that_the_service_is_away(service: HttpService) -> None:

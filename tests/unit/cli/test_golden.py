@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli.events import event_line
-from ray_multicluster_scheduler.cli.explain import explanation_lines
-from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
-from ray_multicluster_scheduler.cli.item_tables import actors_table, item_picture, items_table, jobs_table
-from ray_multicluster_scheduler.cli.job_words import standing_words
-from ray_multicluster_scheduler.cli.plan import plan_lines
-from ray_multicluster_scheduler.cli.queue import queue_picture
-from ray_multicluster_scheduler.cli.status import status_picture
+from ray_multicluster_scheduler.cli.commands.events import event_line
+from ray_multicluster_scheduler.cli.commands.explain import explanation_lines
+from ray_multicluster_scheduler.cli.commands.plan import plan_lines
+from ray_multicluster_scheduler.cli.commands.queue import queue_picture
+from ray_multicluster_scheduler.cli.commands.status import status_picture
+from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, item_picture, items_table, jobs_table
+from ray_multicluster_scheduler.cli.layout.job_text import standing_words
+from ray_multicluster_scheduler.cli.layout.lines import FittingLines
 from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames
 from tests.unit.cli.golden_rows import ITEMS, STATUS, STORY, row
 

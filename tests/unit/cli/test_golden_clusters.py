@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Group
 
-from ray_multicluster_scheduler.cli.apply import applied_lines
-from ray_multicluster_scheduler.cli.clusters import check_words, cluster_picture, clusters_picture
-from ray_multicluster_scheduler.cli.doctor import doctor_picture
-from ray_multicluster_scheduler.cli.doctor_findings import doubtful, well, wrong
-from ray_multicluster_scheduler.cli.fitting_lines import FittingLines
-from ray_multicluster_scheduler.cli.fleet import local_table, to_do
-from ray_multicluster_scheduler.cli.owner import owners_table
-from ray_multicluster_scheduler.cli.token import tokens_table
+from ray_multicluster_scheduler.cli.commands.clusters import check_words, cluster_picture, clusters_picture
+from ray_multicluster_scheduler.cli.commands.clusters_apply import applied_lines
+from ray_multicluster_scheduler.cli.commands.doctor import doctor_picture
+from ray_multicluster_scheduler.cli.commands.fleet import local_table, to_do
+from ray_multicluster_scheduler.cli.commands.owner import owners_table
+from ray_multicluster_scheduler.cli.commands.token import tokens_table
+from ray_multicluster_scheduler.cli.doctor.findings import doubtful, well, wrong
+from ray_multicluster_scheduler.cli.layout.lines import FittingLines
 from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus
 from tests.unit.cli.golden import NOW, USUAL, WIDE, Picture, check, frames
 from tests.unit.cli.golden_rows import STATUS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli.times import with_iso_times
+from ray_multicluster_scheduler.cli.layout.times import with_iso_times
 from tests.unit.cli import golden_rows, test_golden, test_golden_clusters, test_top
 from tests.unit.cli.openapi import complaints
 from tests.unit.service.http_service import HttpService

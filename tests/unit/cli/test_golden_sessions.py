@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.cli.fitting_lines import FittingLines, folded
-from ray_multicluster_scheduler.cli.output import Format, as_text
-from ray_multicluster_scheduler.cli.replay import lines_of, summary
-from ray_multicluster_scheduler.cli.simulate import figures_table
+from ray_multicluster_scheduler.cli.commands.replay import lines_of, summary
+from ray_multicluster_scheduler.cli.commands.simulate import figures_table
+from ray_multicluster_scheduler.cli.layout.lines import FittingLines, folded
+from ray_multicluster_scheduler.cli.layout.output import Format, as_text
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.scheduler.lifecycle.events import DispatchAccepted, Started

@@ -13,8 +13,8 @@ import typer.main
 
 from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.cli.examples import EXAMPLES
-from ray_multicluster_scheduler.cli.late_group import LateGroup, loaded
+from ray_multicluster_scheduler.cli.arguments.examples import EXAMPLES
+from ray_multicluster_scheduler.cli.arguments.lazy_group import LateGroup, loaded
 from tests.support.typed_command import check_command
 from tests.unit.cli.commands import all_commands
 from tests.unit.cli.conftest import Rmcs

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ray_multicluster_scheduler.cli import app as cli_app
-from ray_multicluster_scheduler.cli.late_group import load
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.clusters import fleet_table
-from ray_multicluster_scheduler.cli.fleet import local_table
-from ray_multicluster_scheduler.cli.item_tables import actors_table, items_table, jobs_table, waiting_table
-from ray_multicluster_scheduler.cli.output import PIPE_WIDTH
-from ray_multicluster_scheduler.cli.owner import owners_table
-from ray_multicluster_scheduler.cli.status import status_picture
-from ray_multicluster_scheduler.cli.token import tokens_table
+from ray_multicluster_scheduler.cli.commands.clusters import fleet_table
+from ray_multicluster_scheduler.cli.commands.fleet import local_table
+from ray_multicluster_scheduler.cli.commands.owner import owners_table
+from ray_multicluster_scheduler.cli.commands.status import status_picture
+from ray_multicluster_scheduler.cli.commands.token import tokens_table
+from ray_multicluster_scheduler.cli.layout.item_tables import actors_table, items_table, jobs_table, waiting_table
+from ray_multicluster_scheduler.cli.layout.output import PIPE_WIDTH
 from ray_multicluster_scheduler.local_fleet.fleet_home import ClusterStatus
 from tests.unit.cli.golden_rows import STATUS, cluster
 from tests.unit.cli.test_golden_clusters import owner, token

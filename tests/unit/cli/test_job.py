@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 import typer
 
-from ray_multicluster_scheduler.cli import job as job_command
-from ray_multicluster_scheduler.cli import job_words, ray_job_options
 from ray_multicluster_scheduler.cli.app import Root
-from ray_multicluster_scheduler.cli.interrupts import interrupted_well
-from ray_multicluster_scheduler.cli.late_group import load
-from ray_multicluster_scheduler.cli.service import Service, connect
+from ray_multicluster_scheduler.cli.arguments import ray_job_options
+from ray_multicluster_scheduler.cli.arguments.lazy_group import load
+from ray_multicluster_scheduler.cli.commands import job as job_command
+from ray_multicluster_scheduler.cli.layout import job_text
+from ray_multicluster_scheduler.cli.service.client import Service, connect
+from ray_multicluster_scheduler.cli.terminal.interrupts import interrupted_well
 from ray_multicluster_scheduler.common.exception import ResultLostError, ServiceUnavailableError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
 from tests.unit.cli.conftest import Rmcs
@@ -211,9 +212,9 @@ class TestSubmit:
     def test_logs_are_not_announced_where_none_follow(self) -> None:
         said = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n"
         info = {"job_id": "j1", "status": "FAILED", "attempt": 1, "message": said}
-        assert job_words.end_words(info) == "j1 failed: Job entrypoint command failed with exit code 3"
-        assert job_words.standing_words("j1", info, str).endswith("failed with exit code 3")
-        assert "chars):\nboom" in job_words.standing_words("j1", {**info, "message": f"{said}boom"}, str)
+        assert job_text.end_words(info) == "j1 failed: Job entrypoint command failed with exit code 3"
+        assert job_text.standing_words("j1", info, str).endswith("failed with exit code 3")
+        assert "chars):\nboom" in job_text.standing_words("j1", {**info, "message": f"{said}boom"}, str)
 
     def test_paths_that_were_changed_for_the_cluster_are_told(self, service: HttpService, rmcs: Rmcs) -> None:
         """Else nobody understands why it does not find its file."""

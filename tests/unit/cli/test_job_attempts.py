@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli import job as job_command
-from ray_multicluster_scheduler.cli import waiting
+from ray_multicluster_scheduler.cli.commands import job as job_command
+from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
@@ -112,7 +112,7 @@ class TestAttemptsThatNeverRan:
             return {"status": "RUNNING"}
 
         monkeypatch.setattr(Dashboard, "job_info", late)
-        monkeypatch.setattr(waiting, "READ_AGAIN_S", 0.2)
+        monkeypatch.setattr(item_wait, "READ_AGAIN_S", 0.2)
         ending = end_when_it_is_followed(service, job)
         done = rmcs("job", "logs", "-f", "j")
         ending.join()
@@ -138,8 +138,8 @@ class TestAttemptsThatNeverRan:
             return "a line\n"
 
         unread, printed = threading.Event(), threading.Event()
-        say, write = waiting.say, job_command.to_stdout
-        monkeypatch.setattr(waiting, "say", lambda text: (say(text), unread.set()))
+        say, write = item_wait.say, job_command.to_stdout
+        monkeypatch.setattr(item_wait, "say", lambda text: (say(text), unread.set()))
         monkeypatch.setattr(job_command, "to_stdout", lambda text: (write(text), printed.set()))
         monkeypatch.setattr(Dashboard, "job_info", gone_or_running)
         monkeypatch.setattr(Dashboard, "job_logs", gone_or_printed)
@@ -172,7 +172,7 @@ class TestAttemptsThatNeverRan:
             return "one\ntwo\nthree\n"
 
         monkeypatch.setattr(Dashboard, "job_logs", late)
-        monkeypatch.setattr(waiting, "READ_AGAIN_S", 0.2)
+        monkeypatch.setattr(item_wait, "READ_AGAIN_S", 0.2)
         ending = end_when_it_is_followed(service, job)
         done = rmcs("job", "logs", "-f", "j", "--tail", "1")
         ending.join()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.cli.service import Service, connect
-from ray_multicluster_scheduler.cli.top import look
+from ray_multicluster_scheduler.cli.commands.top import look
+from ray_multicluster_scheduler.cli.service.client import Service, connect
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.service.http_service import HttpService
 

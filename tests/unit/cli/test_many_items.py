@@ -11,14 +11,14 @@ import pytest
 import typer
 from rich.console import Console
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.cli import items, waiting
-from ray_multicluster_scheduler.cli.items import each
-from ray_multicluster_scheduler.cli.output import Format
-from ray_multicluster_scheduler.cli.repetitions import repetitions
-from ray_multicluster_scheduler.cli.selectors import find_several
-from ray_multicluster_scheduler.cli.service import Service, connect
+from ray_multicluster_scheduler.cli.arguments.selectors import find_several
+from ray_multicluster_scheduler.cli.layout.output import Format
+from ray_multicluster_scheduler.cli.service import item_wait, items
+from ray_multicluster_scheduler.cli.service.client import Service, connect
+from ray_multicluster_scheduler.cli.service.items import each
+from ray_multicluster_scheduler.cli.service.retry_guard import repetitions
 from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -40,8 +40,8 @@ def done(one: str) -> dict[str, Any]:
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a person sees who watches stderr."""
     seen = io.StringIO()
-    monkeypatch.setattr(waiting, "is_terminal", lambda **_: True)
-    monkeypatch.setattr(waiting, "console", lambda **_: Console(file=seen, force_terminal=True, width=80))
+    monkeypatch.setattr(item_wait, "is_terminal", lambda **_: True)
+    monkeypatch.setattr(item_wait, "console", lambda **_: Console(file=seen, force_terminal=True, width=80))
     return seen
 
 

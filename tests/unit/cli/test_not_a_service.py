@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
-from ray_multicluster_scheduler.app.client_api.remote.refusals import refusal
-from ray_multicluster_scheduler.cli import service as cli_service
-from ray_multicluster_scheduler.cli import silence
+from ray_multicluster_scheduler.cli.service import client as cli_service
+from ray_multicluster_scheduler.cli.service import connect_timeout
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.admin_api import http_server
+from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
+from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
+from ray_multicluster_scheduler.control_plane.runtime.service_errors import refusal
 from tests.support.running_service import RunningService
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.service.http_service import HttpService
@@ -193,7 +193,7 @@ def test_what_speaks_no_tls(service: HttpService, rmcs: Rmcs) -> None:
 class TestSilence:
     @pytest.fixture(autouse=True)
     def _soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (silence, cli_service):
+        for module in (connect_timeout, cli_service):
             monkeypatch.setattr(module, "SILENT_S", 0.4)
             monkeypatch.setattr(module, "LOOK_S", 0.6)
 
@@ -232,7 +232,7 @@ class TestSilence:
 
     def test_a_service_that_takes_long_is_waited_for(self, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
         """As long as it says to others that it lives."""
-        for module in (silence, cli_service):
+        for module in (connect_timeout, cli_service):
             monkeypatch.setattr(module, "LOOK_S", 60.0)
         asked: list[bytes] = []
 
@@ -254,7 +254,7 @@ class TestSilence:
 
 
 def test_a_look_that_is_over_too_late_does_not_cut_an_answer_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "SILENT_S", 0.01)
+    monkeypatch.setattr(connect_timeout, "SILENT_S", 0.01)
     looks, late = threading.Event(), threading.Event()
 
     class Slow:
@@ -267,7 +267,7 @@ def test_a_look_that_is_over_too_late_does_not_cut_an_answer_off(monkeypatch: py
 
     line, service = socket.socketpair()
     with line, service:
-        with silence.SilenceWatch(line, lambda _: Slow(), "/healthz") as watch:  # type: ignore[arg-type, return-value]
+        with connect_timeout.SilenceWatch(line, lambda _: Slow(), "/healthz") as watch:  # type: ignore[arg-type, return-value]
             assert looks.wait(60)
         service.sendall(b"the rest")
         late.set()
@@ -279,7 +279,7 @@ def test_a_look_that_is_over_too_late_does_not_cut_an_answer_off(monkeypatch: py
 def test_a_service_whose_process_is_stopped(rmcs: Rmcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "clusters.yaml"
     config.write_text("clusters:\n- {name: mac, dashboard: 'http://127.0.0.1:9'}\n")
-    for module in (silence, cli_service):
+    for module in (connect_timeout, cli_service):
         monkeypatch.setattr(module, "SILENT_S", 0.5)
         monkeypatch.setattr(module, "LOOK_S", 0.5)
     with RunningService(config, tmp_path / "state") as running:
@@ -298,7 +298,7 @@ def test_a_line_that_dies_without_a_word_is_noticed(service: HttpService, monkey
     """By TCP, also while nothing is said on it for long."""
     seen: list[int] = []
 
-    class Watch(silence.SilenceWatch):
+    class Watch(connect_timeout.SilenceWatch):
         def __init__(self, line: socket.socket, *rest: Any) -> None:
             super().__init__(line, *rest)
             seen.append(line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.control_plane.config import run_folder
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.cli.conftest import Rmcs
@@ -72,7 +72,7 @@ class TestExplain:
         monkeypatch.setenv("RMCS_HOME", str(tmp_path / "home"))
         programs = [(os.getpid(), Path("service")), (1, Path("program"))]
         monkeypatch.setattr(run_folder, "sockets", lambda: programs)
-        monkeypatch.setattr(running_programs, "ask", lambda *_: {"error": "UnknownItemError"})
+        monkeypatch.setattr(local_programs, "ask", lambda *_: {"error": "UnknownItemError"})
         with StateFolder(tmp_path / "home") as state:
             state.tell(address=service.address)
             done = rmcs("explain", "nothing")

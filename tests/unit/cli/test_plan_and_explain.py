@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import questions
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
+from ray_multicluster_scheduler.control_plane.runtime import local_queries
 from ray_multicluster_scheduler.main import main
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import CLOSED_PORT, ControlPlane, until
@@ -110,7 +110,7 @@ class TestExplain:
     def test_a_list_that_was_cut_says_so(
         self, plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(questions, "MOST_LISTED", 1)
+        monkeypatch.setattr(local_queries, "MOST_LISTED", 1)
         assert main(["explain", "--list"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "and 1 older ones"
         assert main(["explain", "--list", "-o", "json"]) == 0
@@ -121,7 +121,7 @@ class TestExplain:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         silent = {"error": "TimeoutError", "message": "timed out"}
-        monkeypatch.setattr(running_programs, "ask_all", lambda _: iter([(4711, silent)]))
+        monkeypatch.setattr(local_programs, "ask_all", lambda _: iter([(4711, silent)]))
         assert main(["explain", "--list"]) == 0
         told = capsys.readouterr()
         assert (told.out, told.err) == ("", "rmcs: process 4711 did not say what it has: timed out\n")

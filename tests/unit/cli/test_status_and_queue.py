@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli import output, status
+from ray_multicluster_scheduler.cli.commands import status
+from ray_multicluster_scheduler.cli.layout import output
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints

@@ -11,11 +11,13 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli import output, task, waiting
-from ray_multicluster_scheduler.cli.item_tables import item_picture
+from ray_multicluster_scheduler.cli.commands import task
+from ray_multicluster_scheduler.cli.layout import output
+from ray_multicluster_scheduler.cli.layout.item_tables import item_picture
+from ray_multicluster_scheduler.cli.service import item_wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -405,7 +407,7 @@ class TestLogs:
         assert (done.code, done.out) == (code, "one\ntwo ü\n")
 
     def test_what_waits_says_why(self, two: HttpService, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch) -> None:
-        say, said = waiting.say, threading.Event()
+        say, said = item_wait.say, threading.Event()
 
         def heard(text: str) -> None:
             say(text)
@@ -418,7 +420,7 @@ class TestLogs:
             until(lambda: state(two, "alpha-2") == "RUNNING")
             end(two, "alpha-2")
 
-        monkeypatch.setattr(waiting, "say", heard)
+        monkeypatch.setattr(item_wait, "say", heard)
         later = threading.Thread(target=go)
         later.start()
         done = rmcs("task", "logs", "-f", "alpha-2")
@@ -437,7 +439,7 @@ class TestLogs:
         shown = threading.Event()
 
         def show(text: str) -> None:
-            waiting.to_stdout(text)
+            item_wait.to_stdout(text)
             shown.set()
 
         def rest() -> None:
@@ -464,7 +466,7 @@ def test_orders_are_given_though_nobody_reads_to_whom(
     def nobody(*_: object, **__: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "nobody reads")
 
-    monkeypatch.setattr("ray_multicluster_scheduler.cli.items.typer.echo", nobody)
+    monkeypatch.setattr("ray_multicluster_scheduler.cli.service.items.typer.echo", nobody)
     done = rmcs("task", "cancel", "all")
     assert done.code != 0
     assert done.err.count("rmcs: alpha-") == 2

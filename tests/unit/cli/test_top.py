@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.top_picture import TopPicture
-from ray_multicluster_scheduler.cli.top_state import (
+from ray_multicluster_scheduler.cli.top.screen import TopPicture
+from ray_multicluster_scheduler.cli.top.state import (
     AHEAD,
     View,
     chosen,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.cli.top_state import AHEAD
+from ray_multicluster_scheduler.cli.top.state import AHEAD
 from tests.unit.cli.terminal import Terminal
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

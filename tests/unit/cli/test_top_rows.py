@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_multicluster_scheduler.cli.service import connect
-from ray_multicluster_scheduler.cli.top import Wanted, _Looker, lacks, look
-from ray_multicluster_scheduler.cli.top_picture import TopPicture
-from ray_multicluster_scheduler.cli.top_state import AHEAD, MOST_ROWS, rows_needed, rows_wanted
-from ray_multicluster_scheduler.control_plane.admin_api import waiting as counted_waiting
+from ray_multicluster_scheduler.cli.commands.top import Wanted, _Looker, lacks, look
+from ray_multicluster_scheduler.cli.service.client import connect
+from ray_multicluster_scheduler.cli.top.screen import TopPicture
+from ray_multicluster_scheduler.cli.top.state import AHEAD, MOST_ROWS, rows_needed, rows_wanted
+from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts as counted_waiting
 from tests.unit.cli.golden import NOW
 from tests.unit.cli.golden_rows import waiting
 from tests.unit.cli.test_top import SEEN, pressed

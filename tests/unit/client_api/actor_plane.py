@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.embedded_actors import E
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from tests.support.fake_link import FakeLink

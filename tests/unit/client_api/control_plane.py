@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
 from tests.unit.lifecycle.driver import FREE, job, snapshot, task

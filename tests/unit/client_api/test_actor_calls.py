@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_calls import MAX_UNANSWERED
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
@@ -22,7 +21,8 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import MAX_UNANSWERED
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, numbers
 
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded.open_calls import explain_by_id
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.exception import ActorDiedError, SchedulerError, TaskCancelledError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.control_plane.runtime.open_calls import explain_by_id
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed, numbers
 from tests.unit.client_api.control_plane import until

@@ -15,7 +15,6 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.actors import actor_handle, actor_reference
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import method, methods_of
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -25,6 +24,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed

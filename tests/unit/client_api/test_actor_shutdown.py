@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
 from tests.support.moments import press_ctrl_c, when_main_thread_is_in
@@ -17,14 +17,14 @@ from tests.unit.client_api.control_plane import until
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That something is waited for is told, however short the wait is."""
-    monkeypatch.setattr(shutdown_story, "_A_MOMENT_S", 0.0)
+    monkeypatch.setattr(shutdown_report, "_A_MOMENT_S", 0.0)
 
 
 def end(plane: ActorPlane) -> None:
     """As at the exit of a program."""
-    shutdown_story.drain(plane.runtime)
+    shutdown_report.drain(plane.runtime)
     plane.runtime.refuse()
-    shutdown_story.cancel_all(plane.runtime)
+    shutdown_report.cancel_all(plane.runtime)
 
 
 def test_a_living_actor_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

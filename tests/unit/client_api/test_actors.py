@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import detached_actors, explanation
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import (
@@ -25,6 +23,8 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import detached_actors, explanation
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from tests.unit.client_api.actor_plane import ActorPlane, Counter

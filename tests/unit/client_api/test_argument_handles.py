@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument, fill_in
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
-from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
+from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ClusterLostError, ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.control_plane import ControlPlane, until
@@ -60,9 +60,9 @@ def scheduler(plane: SilentPlane) -> Iterator[UnifiedScheduler]:
     scheduler = UnifiedScheduler(plane.runtime.config)
     scheduler._runtime = plane.runtime
     scheduler._submission = plane  # type: ignore[assignment]  # nothing is submitted through it
-    before = where.exchange_shared(scheduler)
+    before = execution_context.exchange_shared(scheduler)
     yield scheduler
-    where.exchange_shared(before)
+    execution_context.exchange_shared(before)
 
 
 @pytest.mark.usefixtures("scheduler")
@@ -242,7 +242,7 @@ class TestCommand:
     ) -> None:
         items = [f"t{number}" for number in range(12)]
         answers = [(1, {"error": "TimeoutError"}), (2, {"items": items, "program": {"command": "python x.py"}})]
-        monkeypatch.setattr(running_programs, "ask_all", lambda _: iter(answers))
+        monkeypatch.setattr(local_programs, "ask_all", lambda _: iter(answers))
         assert main(["clusters", "declare-dead", "mac"]) == 1
         told = capsys.readouterr()
         assert "process 1: no answer" in told.err

@@ -12,11 +12,11 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.handles.collecting import get, wait
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import task

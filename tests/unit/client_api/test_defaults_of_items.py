@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 
 def test_retries_crash_retries_and_lost_retries() -> None:

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
 

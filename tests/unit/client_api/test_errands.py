@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.executor import errands as errands_module
-from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
+from ray_multicluster_scheduler.app.client_api.executor import background_worker as errands_module
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
 from tests.unit.client_api.control_plane import until
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.events.event import KINDS, Event, event_of
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
-from ray_multicluster_scheduler.app.client_api.events.event_hub import MOST_WAITING, EventHub
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step, Told
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import KINDS, Event, event_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import MOST_WAITING, EventHub
 
 OWNERS = {"t1": "ann", "t2": "bob", "t3": "ann"}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import where
-from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
+from ray_multicluster_scheduler.app.client_api import execution_context
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
 from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
@@ -435,12 +435,12 @@ class TestMaking:
             FleetExecutor(given, **options)
 
     def test_the_shared_scheduler_is_taken_when_it_is_needed(self, fleet: ThreadFleet) -> None:
-        before = where.exchange_shared(None)
+        before = execution_context.exchange_shared(None)
         try:
             pool = FleetExecutor()
-            assert not where.has_shared()
-            where.exchange_shared(fleet)  # type: ignore[arg-type]
+            assert not execution_context.has_shared()
+            execution_context.exchange_shared(fleet)  # type: ignore[arg-type]
             assert pool.submit(int, "3").result(60) == 3
             assert list(pool.map(int, "45")) == [4, 5]
         finally:
-            where.exchange_shared(before)
+            execution_context.exchange_shared(before)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import explain_item
-from ray_multicluster_scheduler.app.client_api.embedded.waiting_story import waiting_story
-from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation, explanation_text
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskState
-from ray_multicluster_scheduler.scheduler.lifecycle.forecast import Forecast
+from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_item
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation, explanation_text
+from ray_multicluster_scheduler.control_plane.runtime.wait_explanation import waiting_story
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
 from tests.unit.client_api.control_plane import ControlPlane, until

@@ -9,12 +9,12 @@ import pytest
 
 from ray_multicluster_scheduler import GangMember, member, remote
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, questions, shutdown_story
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -24,7 +24,8 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model import FailureClass, GangDescription, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime import explanation, local_queries
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until
 
@@ -258,7 +259,7 @@ class TestActors:
                 explanation.explain_item(plane.runtime, wrong)
 
     def test_one_of_them_is_explained_on_the_socket_too(self, plane: ActorPlane, pair: list[ActorHandle]) -> None:
-        asked = questions.answer(plane.runtime, {"explain": pair[0].id})
+        asked = local_queries.answer(plane.runtime, {"explain": pair[0].id})
         assert plane.runtime.run(asked)["explain"]["member"]["index"] == 0
 
     def test_verbs_take_the_id_of_one_for_the_gang(self, plane: ActorPlane) -> None:
@@ -288,8 +289,8 @@ class TestActors:
     def test_they_end_with_the_program(
         self, plane: ActorPlane, pair: list[ActorHandle], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        shutdown_story.drain(plane.runtime)
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.drain(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert [one.state for one in pair] == [TaskState.CANCELLED] * 2
         assert capsys.readouterr().err == f"rmcs: ended with the program: 2 × Counter {self.gang_id(pair)} on mac\n"
 

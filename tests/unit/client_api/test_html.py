@@ -12,13 +12,13 @@ import pytest
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRow, ClusterRows
-from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import Rejection, SchedulingDecision
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.test_collecting import NOBODY, fail, handle, succeed
 from tests.unit.lifecycle.driver import task

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import job_logs
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import job_logs
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 

@@ -14,14 +14,14 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
-from ray_multicluster_scheduler.app.client_api.native import options as native
+from ray_multicluster_scheduler.app.client_api.in_cluster import options as native
 from ray_multicluster_scheduler.app.client_api.options import kept_where
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from tests.support.fake_link import FakeLink

@@ -14,8 +14,8 @@ from types import FrameType
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import LoopThread
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread
 from tests.unit.client_api.control_plane import until
 
 pytestmark = pytest.mark.usefixtures("leak_check")

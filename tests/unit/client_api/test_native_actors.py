@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.native import actor_proxy, here
-from ray_multicluster_scheduler.app.client_api.native.actor_proxy import ActorProxy
-from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle
-from ray_multicluster_scheduler.app.client_api.native.handle import NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.in_cluster import actor_proxy, runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import ActorProxy
+from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 
@@ -48,7 +48,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Any:
     def get(*_: object, **__: object) -> Any:
         raise AssertionError("the caller waited for an argument")
 
-    monkeypatch.setattr(here, "connected_ray", lambda: SimpleNamespace(get_actor=get_actor, get=get))
+    monkeypatch.setattr(runtime_context, "connected_ray", lambda: SimpleNamespace(get_actor=get_actor, get=get))
     set_current(ITEM)
     yield Bound()
     set_current(None)
@@ -123,7 +123,7 @@ def test_a_kill_is_over_when_nothing_is_answered_any_more(monkeypatch: pytest.Mo
 
     errors = SimpleNamespace(RayActorError=Lingering.Died, GetTimeoutError=TimeoutError)
     ray = SimpleNamespace(kill=kill, get=lambda actor, timeout: actor.answer(), exceptions=errors)
-    monkeypatch.setattr(here, "connected_ray", lambda: ray)
+    monkeypatch.setattr(runtime_context, "connected_ray", lambda: ray)
     actor = Lingering(answers=3)
     handle = NativeActorHandle(actor, "lingering", ITEM, {})
 

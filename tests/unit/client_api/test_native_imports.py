@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api.where import inside
+from ray_multicluster_scheduler.app.client_api.execution_context import inside
 
 ROOT = Path(__file__).resolve().parents[3]
 RAY_PYTHON = ROOT / ".venv-ray" / "bin" / "python"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
-from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
-from ray_multicluster_scheduler.app.client_api.native.options import (
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.options import (
     actor_options,
     check_place,
     task_needs,

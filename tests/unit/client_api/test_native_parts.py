@@ -15,21 +15,26 @@ import cloudpickle
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
-from ray_multicluster_scheduler.app.client_api.native import here, jobs
-from ray_multicluster_scheduler.app.client_api.native.actor_proxy import rebuild_actor
-from ray_multicluster_scheduler.app.client_api.native.actors import NativeActorHandle
-from ray_multicluster_scheduler.app.client_api.native.child import Made, class_of_child, function_of_child, whose
-from ray_multicluster_scheduler.app.client_api.native.handle import (
+from ray_multicluster_scheduler.app.client_api.in_cluster import jobs, runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import rebuild_actor
+from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.child_wrapper import (
+    Made,
+    class_of_child,
+    function_of_child,
+    whose,
+)
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
     NativeCallHandle,
     NativeObjectHandle,
     NativeTaskHandle,
 )
-from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
-from ray_multicluster_scheduler.app.client_api.native.not_here import stand_in
-from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.in_cluster.unavailable_names import stand_in
 from ray_multicluster_scheduler.common.current_item import CurrentItem, get_current, set_current
 from ray_multicluster_scheduler.common.exception import (
     ClusterConnectionError,
@@ -57,7 +62,7 @@ class TestRouting:
 
     @pytest.mark.usefixtures("inside")
     def test_inside_every_way_to_a_scheduler_leads_to_it(self, tmp_path: Path) -> None:
-        native = where.side()
+        native = execution_context.side()
         assert isinstance(native, NativeScheduler)
         assert api.get_unified_scheduler() is native
         assert api.initialize_scheduler_environment(tmp_path / "nowhere.yaml") is native
@@ -192,22 +197,24 @@ class TestOurPackage:
     def test_by_its_uri_where_ray_brought_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         file = "/tmp/ray/session/py_modules_files/_ray_pkg_0123abc/ray_multicluster_scheduler/__init__.py"
         monkeypatch.setattr(api, "__file__", file)
-        assert here.own_package() == "gcs://_ray_pkg_0123abc.zip"
+        assert runtime_context.own_package() == "gcs://_ray_pkg_0123abc.zip"
 
     def test_else_its_folder(self) -> None:
-        assert Path(here.own_package()) == Path(api.__file__).parent
+        assert Path(runtime_context.own_package()) == Path(api.__file__).parent
 
     def test_modules_are_joined(self) -> None:
         inherited = {"py_modules": ["gcs://a.zip", "gcs://b.zip"], "working_dir": "gcs://w.zip"}
-        joined = here.with_inherited_modules({"py_modules": ["gcs://b.zip", "gcs://c.zip"], "pip": ["x"]}, inherited)
+        joined = runtime_context.with_inherited_modules(
+            {"py_modules": ["gcs://b.zip", "gcs://c.zip"], "pip": ["x"]}, inherited
+        )
         assert joined == {"py_modules": ["gcs://a.zip", "gcs://b.zip", "gcs://c.zip"], "pip": ["x"]}
-        assert here.with_inherited_modules({"env_vars": {"A": "1"}}, {}) == {"env_vars": {"A": "1"}}
+        assert runtime_context.with_inherited_modules({"env_vars": {"A": "1"}}, {}) == {"env_vars": {"A": "1"}}
 
     def test_what_is_said_for_all_is_overlaid(self) -> None:
         common = {"pip": ["a"], "env_vars": {"A": "1", "B": "1"}}
         own = {"pip": ["b"], "env_vars": {"B": "2"}}
-        assert here.merged_environments(common, own) == {"pip": ["b"], "env_vars": {"A": "1", "B": "2"}}
-        assert here.merged_environments({}, {"pip": ["b"]}) == {"pip": ["b"]}
+        assert runtime_context.merged_environments(common, own) == {"pip": ["b"], "env_vars": {"A": "1", "B": "2"}}
+        assert runtime_context.merged_environments({}, {"pip": ["b"]}) == {"pip": ["b"]}
 
 
 class Dashboard:
@@ -257,7 +264,7 @@ class TestJobs:
             "ls", {"runtime_env": env, "metadata": {"team": "x"}, "entrypoint_resources": {"CPU": 1}}
         )
         sent = dashboard.jobs[job_id]
-        assert sent.runtime_env["py_modules"] == [here.own_package(), "gcs://mine.zip"]
+        assert sent.runtime_env["py_modules"] == [runtime_context.own_package(), "gcs://mine.zip"]
         assert sent.runtime_env["env_vars"] == {
             "A": "1",
             "RMCS_CLUSTER": "mac",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, value_of
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import question_socket, questions
-from ray_multicluster_scheduler.cli import running_programs
+from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import run_folder
+from ray_multicluster_scheduler.control_plane.runtime import local_queries, local_query_server
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -41,7 +41,7 @@ def plane(home: Path) -> Iterator[ActorPlane]:
 def ask(plane: ControlPlane, question: object) -> dict[str, Any]:
     path = plane.runtime.questions.path
     assert path is not None
-    answer = running_programs.ask(path, question)  # type: ignore[arg-type]  # some are wrong on purpose
+    answer = local_programs.ask(path, question)  # type: ignore[arg-type]  # some are wrong on purpose
     assert answer is not None
     return answer
 
@@ -91,7 +91,7 @@ class TestTheSocket:
     def test_without_it_the_scheduler_works_and_says_so_once(
         self, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(question_socket, "_complained", set())
+        monkeypatch.setattr(local_query_server, "_complained", set())
         home.mkdir()
         (home / "run").write_text("a file, not a folder")
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
@@ -126,7 +126,7 @@ class TestQuestions:
             plane.task(name)
         waiting = plane.submit(plane.with_payload(task("t4", 8)))
         until(lambda: waiting.state is TaskState.QUEUED)
-        monkeypatch.setattr(questions, "MOST_LISTED", 3)
+        monkeypatch.setattr(local_queries, "MOST_LISTED", 3)
         items = ask(plane, {"list": True})["items"]
         assert [(one["id"], one["state"]) for one in items] == [("t4", "QUEUED"), ("t3", "RUNNING"), ("t2", "RUNNING")]
         assert items[1]["cluster"] == "mac"
@@ -140,7 +140,7 @@ class TestQuestions:
 
     def test_a_question_without_end_is_cut_off_and_others_go_on(self, plane: ActorPlane) -> None:
         try:
-            answer = raw(plane, b"x" * (4 * question_socket.LONGEST_QUESTION))
+            answer = raw(plane, b"x" * (4 * local_query_server.LONGEST_QUESTION))
         except OSError:
             answer = b""
         assert answer == b""
@@ -149,7 +149,7 @@ class TestQuestions:
     def test_who_says_nothing_is_left_alone_after_a_while(
         self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(question_socket, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(local_query_server, "PATIENCE_S", 0.05)
         assert raw(plane, b"no end of line") == b""
 
     def test_the_end_does_not_wait_for_who_says_nothing(self, home: Path) -> None:
@@ -166,7 +166,7 @@ class TestAsking:
         path = run_folder.make_run_folder() / f"{os.getpid()}-9999.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
-        assert running_programs.ask(path, {"list": True}) is None
+        assert local_programs.ask(path, {"list": True}) is None
         assert not path.exists()
 
     def test_an_answer_that_does_not_come_or_makes_no_sense(self, home: Path) -> None:
@@ -174,6 +174,6 @@ class TestAsking:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            answer = running_programs.ask(path, {"list": True}, patience=0.05)
+            answer = local_programs.ask(path, {"list": True}, patience=0.05)
         assert answer is not None
         assert "timed out" in answer["message"]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
-from ray_multicluster_scheduler.app.client_api.native.handle import NativeTaskHandle
-from ray_multicluster_scheduler.app.client_api.native.job_handle import NativeJobHandle
-from ray_multicluster_scheduler.app.client_api.native.jobs import NativeJobs
-from ray_multicluster_scheduler.app.client_api.native.scheduler import NativeScheduler
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.current_item import CurrentItem, set_current
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
@@ -39,9 +39,9 @@ def scheduler(plane: ActorPlane) -> Iterator[UnifiedScheduler]:
     """The shared one; its control plane is the one that the test moves."""
     scheduler = UnifiedScheduler(plane.runtime.config)
     scheduler._runtime, scheduler._submission = plane.runtime, plane.submission
-    before = where.exchange_shared(scheduler)
+    before = execution_context.exchange_shared(scheduler)
     yield scheduler
-    where.exchange_shared(before)
+    execution_context.exchange_shared(before)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ray_multicluster_scheduler as api
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.ray_shape import ray_shape
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import shutdown
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
@@ -22,17 +22,17 @@ TEXT = f"clusters: [{{name: mac, dashboard: '{CLOSED_PORT}', runtime_env: {{env_
 @pytest.fixture(autouse=True)
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RMCS_CLUSTERS", TEXT)
-    before = where.exchange_shared(None)
+    before = execution_context.exchange_shared(None)
     yield
     shutdown()
-    where.exchange_shared(before)
+    execution_context.exchange_shared(before)
 
 
 def test_init_and_shutdown() -> None:
     assert not ray_shape.is_initialized()
     scheduler = ray_shape.init()
     assert ray_shape.is_initialized()
-    assert where.shared() is scheduler
+    assert execution_context.shared() is scheduler
     with pytest.raises(ConfigurationError, match="there is a scheduler already"):
         ray_shape.init()
     assert ray_shape.init(ignore_reinit_error=True) is scheduler
@@ -103,7 +103,7 @@ def test_clusters_that_do_not_answer_have_nothing() -> None:
 class TestRaysKeywords:
     """Ray's own arguments of verbs that both have: taken where they say what happens anyway."""
 
-    @pytest.mark.parametrize("ask", [api.get_actor, lambda *a, **k: where.shared().get_actor(*a, **k)])
+    @pytest.mark.parametrize("ask", [api.get_actor, lambda *a, **k: execution_context.shared().get_actor(*a, **k)])
     def test_get_actor_with_a_namespace(self, ask: Any) -> None:
         for harmless in ((), (None,)):
             with pytest.raises(UnknownItemError, match="no living actor 'tally'"):
@@ -111,7 +111,7 @@ class TestRaysKeywords:
         with pytest.raises(ConfigurationError, match="namespace is 'mine'"):
             ask("tally", namespace="mine")
 
-    @pytest.mark.parametrize("ask", [api.cancel, lambda *a, **k: where.shared().cancel(*a, **k)])
+    @pytest.mark.parametrize("ask", [api.cancel, lambda *a, **k: execution_context.shared().cancel(*a, **k)])
     def test_cancel_with_its_children(self, ask: Any) -> None:
         handle = api.put(1)
         for one in (handle, api.submit_task_async(print).id):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import reasons_now
-from ray_multicluster_scheduler.app.client_api.embedded.reasons_now import ReasonsNow
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import SchedulingDecision
+from ray_multicluster_scheduler.control_plane.runtime import current_wait_reasons
+from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import events, retry
@@ -86,7 +86,7 @@ def test_each_shape_is_asked_about_once_and_not_too_many_of_them(monkeypatch: py
         return ask(task_id, now, views)
 
     monkeypatch.setattr(driver.machine, "why", why)
-    monkeypatch.setattr(reasons_now, "MOST_SHAPES", 2)
+    monkeypatch.setattr(current_wait_reasons, "MOST_SHAPES", 2)
     reasons = ReasonsNow(driver.machine, driver.now)
     assert {reasons.of(record)[0] for record in waiting} == {"NO_CAPACITY"}
     assert asked == ["t0", "t2"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import (
     RemoteClass,
     as_remote_class,
@@ -92,7 +92,7 @@ class TestAsAClass:
 
     def test_remote_goes_to_the_side_that_we_are_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         side = SimpleNamespace(submit_actor_async=lambda cls, args, kwargs: (cls, args, kwargs))
-        monkeypatch.setattr(where, "side", lambda: side)
+        monkeypatch.setattr(execution_context, "side", lambda: side)
         cls = RemoteClass(Counter)
         assert cls.remote(1, start=2) == (cls, (1,), {"start": 2})
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import PartHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote import remote
@@ -31,14 +31,14 @@ from tests.unit.client_api.control_plane import CLOSED_PORT
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[UnifiedScheduler]:
     """The shared one; its brain hears nothing, so whatever is submitted stays as it is."""
     monkeypatch.setenv("RMCS_CLUSTERS", f"clusters: [{{name: mac, dashboard: '{CLOSED_PORT}'}}]")
-    before = where.exchange_shared(None)
-    shared = where.shared()
+    before = execution_context.exchange_shared(None)
+    shared = execution_context.shared()
     runtime, _ = shared._started()
     monkeypatch.setattr(runtime.manager, "post", lambda _: None)
     yield shared
     for item in runtime.unfinished():
         runtime._end_abandoned("TaskCancelledError", f"the test is over ({item.id})")
-    where.exchange_shared(before)
+    execution_context.exchange_shared(before)
     shared.shutdown()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.support.moments import when_main_thread_is_in
 from tests.unit.client_api.control_plane import ControlPlane, until
@@ -20,7 +20,7 @@ from tests.unit.lifecycle.driver import job
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That something is waited for is told, however short the wait is."""
-    monkeypatch.setattr(shutdown_story, "_A_MOMENT_S", 0.0)
+    monkeypatch.setattr(shutdown_report, "_A_MOMENT_S", 0.0)
 
 
 def test_what_is_just_being_cancelled_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +28,7 @@ def test_what_is_just_being_cancelled_is_not_worth_a_word(capsys: pytest.Capture
         busy, waiting = plane.job("j1", cpus=8), plane.submit(job("j2", cpus=8))
         for handle in (waiting, busy):
             handle.cancel()
-        shutdown_story.drain(plane.runtime)
+        shutdown_report.drain(plane.runtime)
         assert waiting.state is TaskState.CANCELLED
     assert "waiting for" not in capsys.readouterr().err
 
@@ -45,7 +45,7 @@ def test_draining_waits_also_for_what_is_submitted_meanwhile(capsys: pytest.Capt
             plane.finish(more[0])
 
         other = when_main_thread_is_in("drain", "wait_for", deed=go_on)
-        shutdown_story.drain(plane.runtime)
+        shutdown_report.drain(plane.runtime)
         other.join()
         assert [handle.state for handle in (first, *more)] == [TaskState.SUCCEEDED] * 2
     assert "rmcs: waiting for j1 (RUNNING) to end (Ctrl+C cancels)" in capsys.readouterr().err
@@ -71,14 +71,14 @@ def test_what_is_kept_from_starting_says_why(
         plane.runtime.tell(keep)
         plane.finish(busy)
         until(lambda: waiting.explain()["decision"]["code"] == why.partition(":")[0])
-        shutdown_story.drain(plane.runtime)
+        shutdown_report.drain(plane.runtime)
     assert f"rmcs: waiting for j1 (QUEUED, {why}" in capsys.readouterr().err
 
 
 def test_nothing_to_end_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     with ControlPlane() as plane:
-        shutdown_story.drain(plane.runtime)
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.drain(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
     assert capsys.readouterr().err == ""
 
 
@@ -87,7 +87,7 @@ def test_ctrl_c_while_draining_cancels(monkeypatch: pytest.MonkeyPatch, capsys: 
     with ControlPlane() as plane:
         running, waiting = plane.job("j1", cpus=8), plane.submit(job("j2", cpus=8))
         until(lambda: waiting.state is TaskState.QUEUED)
-        shutdown_story.drain(plane.runtime)
+        shutdown_report.drain(plane.runtime)
         assert (running.state, waiting.state) == (TaskState.CANCELLED, TaskState.CANCELLED)
     told = capsys.readouterr().err
     assert "rmcs: j1 was RUNNING on mac: CANCELLED" in told
@@ -98,7 +98,7 @@ def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     _interrupt_waits(monkeypatch, 2)
     with ControlPlane(obedient=False) as plane:
         running = plane.job("j1")
-        shutdown_story.drain(plane.runtime)
+        shutdown_report.drain(plane.runtime)
         assert running.state is TaskState.CANCELLED
     assert "rmcs: forcing: j1 (RUNNING)" in capsys.readouterr().err
 
@@ -106,10 +106,10 @@ def test_a_second_ctrl_c_forces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_what_does_not_end_in_time_is_forced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutdown_story, "STOP_PATIENCE_S", 0.05)
+    monkeypatch.setattr(shutdown_report, "STOP_PATIENCE_S", 0.05)
     with ControlPlane(obedient=False) as plane:
         running = plane.job("j1")
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert running.state is TaskState.CANCELLED
     assert "still not over, forcing: j1 (RUNNING)" in capsys.readouterr().err
 
@@ -118,11 +118,11 @@ def test_what_a_shutdown_cancelled_was_not_interrupted(monkeypatch: pytest.Monke
     monkeypatch.setattr(program, "_interrupted", threading.Event())
     with ControlPlane() as plane:
         first = plane.job("j1")
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert "the scheduler was shut down" in str(first.exception(0))
         second = plane.job("j2")
         program.end_without_draining()
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert "the program that submitted it was interrupted" in str(second.exception(0))
 
 
@@ -130,7 +130,7 @@ def test_many_items_are_told_of_in_few_lines(capsys: pytest.CaptureFixture[str])
     with ControlPlane() as plane:
         handles = [plane.submit(job(f"j{number}", cpus=8)) for number in range(50)]
         until(lambda: all(handle._item.accepted for handle in handles))
-        shutdown_story.cancel_all(plane.runtime)
+        shutdown_report.cancel_all(plane.runtime)
         assert {handle.state for handle in handles} == {TaskState.CANCELLED}
     lines = capsys.readouterr().err.splitlines()
     assert len([line for line in lines if line.endswith(": CANCELLED")]) == 20
@@ -139,7 +139,7 @@ def test_many_items_are_told_of_in_few_lines(capsys: pytest.CaptureFixture[str])
 
 def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """As if somebody pressed Ctrl+C in each of the first waits."""
-    wait, left = shutdown_story.wait_for, [True] * times
+    wait, left = shutdown_report.wait_for, [True] * times
 
     def interrupted(items: list[Item], enough: int, timeout: float) -> object:
         if left:
@@ -147,4 +147,4 @@ def _interrupt_waits(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise KeyboardInterrupt
         return wait(items, enough, timeout)
 
-    monkeypatch.setattr(shutdown_story, "wait_for", interrupted)
+    monkeypatch.setattr(shutdown_report, "wait_for", interrupted)

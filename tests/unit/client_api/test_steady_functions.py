@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
+from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
 from ray_multicluster_scheduler.common import pickling
 
 

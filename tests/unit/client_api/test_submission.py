@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.embedded.submission import Submis
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 from tests.support.links import FakeClock
 
 

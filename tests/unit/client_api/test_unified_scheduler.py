@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api import program, submit_task, unified_scheduler, where
+from ray_multicluster_scheduler.app.client_api import execution_context, program, submit_task, unified_scheduler
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -204,4 +204,4 @@ def test_the_shared_one(tmp_path: Path) -> None:
         assert shared._runtime is None, "the earlier one was ended"
     finally:
         unified_scheduler.shutdown()
-    assert where._shared is None
+    assert execution_context._shared is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.modules.module_places import own_places
+from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import own_places
 from tests.unit.client_api.users_project import running_in, write
 
 

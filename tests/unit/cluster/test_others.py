@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ray_multicluster_scheduler.scheduler.cluster.external_usage import OthersUse, Sight
 from ray_multicluster_scheduler.scheduler.cluster.ledger import Ledger
-from ray_multicluster_scheduler.scheduler.cluster.others import OthersUse, Sight
 from tests.unit.cluster.test_ledger import free, reserve, seen
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model.resources import shape_of
-from ray_multicluster_scheduler.scheduler.cluster.places import Places
+from ray_multicluster_scheduler.scheduler.cluster.slot_assignments import Places
 from tests.unit.lifecycle.driver import actor, job, task
 
 ONE_CPU = shape_of({"CPU": 1.0})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.common.decision_table import (
+from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
+from ray_multicluster_scheduler.common.tables.decision_table import (
     columns,
     decision_lines,
     decision_text,
     fails_at_once,
     reason_lines,
 )
-from ray_multicluster_scheduler.common.model import CandidateReport, Rejection, SchedulingDecision
 
 FULL = Rejection("NO_CAPACITY", "1 CPU is free on its largest node, 4 are asked for")
 SMALL = Rejection("TOO_BIG", "its largest node has 2 CPUs", permanent=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.common.garbage import collect_seldom
+from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 
 
 @pytest.fixture(autouse=True)

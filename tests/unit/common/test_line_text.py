@@ -8,13 +8,13 @@ import logging
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.explanation_text import explanation_text
-from ray_multicluster_scheduler.cli.output import console, plain_table, say
+from ray_multicluster_scheduler.cli.layout.output import console, plain_table, say
 from ray_multicluster_scheduler.common import logging as ours
+from ray_multicluster_scheduler.common.control_characters import escaped, escaped_lines, is_one_line
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.line_text import escaped, escaped_lines, is_one_line
+from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
-from ray_multicluster_scheduler.common.one_line import check_words
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import explanation_text
 
 FORGED = "x\n2026-01-01T00:00:00.000Z INFO action=revoke\x1b[2J\x00\x9b\u202e"
 

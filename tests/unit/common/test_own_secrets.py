@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription
-from ray_multicluster_scheduler.common.own_secrets import covered, covered_pieces, secrets_of
-from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.common.redaction.item_secrets import covered, covered_pieces, secrets_of
+from ray_multicluster_scheduler.common.redaction.patterns import MASKED
 
 COMMAND = 'sh -c "exit 3" --password=failing-entry-qqq --token=failtok-qqq'
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ray_multicluster_scheduler.common.secret_words import MASKED, line_has_secrets, masked_line, secrets_in_line
+from ray_multicluster_scheduler.common.redaction.patterns import MASKED, line_has_secrets, masked_line, secrets_in_line
 
 
 @pytest.mark.parametrize(

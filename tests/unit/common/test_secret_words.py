@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ray_multicluster_scheduler.common.secret_words import (
+from ray_multicluster_scheduler.common.redaction.patterns import (
     MASKED,
     has_secrets,
     line_has_secrets,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.config.doubts import Doubt, doubts
+from ray_multicluster_scheduler.control_plane.config.config_warnings import Doubt, doubts
 
 
 def found(**entries: dict[str, Any]) -> list[Doubt]:

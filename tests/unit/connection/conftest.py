@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.agent_listener import AgentListener
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentListener
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from tests.support.links import FakeClock, Heard
 from tests.support.scripted_agent import ScriptedAgent
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from ray_multicluster_scheduler.common.frames import Message
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import CANCEL, LEAVING, ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import CANCEL, LEAVING, ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
 
 A1 = ("a1", 2)
@@ -131,8 +131,8 @@ async def test_a_detached_actor_goes_over_to_the_agent_that_attends_to_it(agent:
 
 ACTOR = """
 import sys, time
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import ActorChannel
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import ActorChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line
 host, port, secret, lease_s, detached = sys.argv[1:]
 ActorChannel(Line(host, int(port), secret, float(lease_s)), "a1", 2, detached=detached == "detached").live("n1")
 time.sleep(6 if detached == "detached" else 60)

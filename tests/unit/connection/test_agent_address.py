@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress, agent_address, is_loopback
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import (
+    AgentAddress,
+    agent_address,
+    is_loopback,
+)
 
 LOCAL = "http://127.0.0.1:8265"
 

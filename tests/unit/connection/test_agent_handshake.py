@@ -13,12 +13,12 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection import agent_listener
-from ray_multicluster_scheduler.scheduler.connection.agent_listener import TOKEN_LIFETIME_S, AgentListener
-from ray_multicluster_scheduler.scheduler.connection.gateway import dial as dialling
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join, Rejected, dial
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_listener
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import TOKEN_LIFETIME_S, AgentListener
+from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import dial as dialling
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join, Rejected, dial
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock
 from tests.support.scripted_agent import WHO, ScriptedAgent

@@ -11,8 +11,8 @@ from ray_multicluster_scheduler.common import frames
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock, Heard, call
 from tests.unit.connection.conftest import Plane

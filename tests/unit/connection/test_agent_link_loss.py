@@ -11,9 +11,9 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection import agent_link
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Rejected
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Rejected
+from ray_multicluster_scheduler.scheduler.connection.links import agent_link
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.unit.connection.conftest import Plane

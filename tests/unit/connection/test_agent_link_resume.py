@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent

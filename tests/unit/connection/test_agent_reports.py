@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
-from ray_multicluster_scheduler.scheduler.connection.gateway.observed import Observer
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import (
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import (
     BACKLOG_HIGH,
     KEPT_CHARS,
     Report,
     Reporter,
     fitting,
 )
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.lease import Lease
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.observed import Observer
 
 KEY = ("t1", 1)
 

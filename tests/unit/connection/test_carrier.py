@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.carrier import CLOSED_S, Choices, ways
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S, Choices, ways
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_agent_log
 from tests.support.links import FakeClock
 
 BOTH = {"dashboard": "http://h:8265", "head_address": "h:10001"}

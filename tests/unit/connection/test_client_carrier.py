@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection import client_carrier, connector_process
-from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.client_carrier import ClientCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.ray_client import client_carrier, connector_process
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
 from tests.support.eventually import eventually
 from tests.unit.connection.conftest import Plane
 from tests.unit.connection.test_connector_process import HEAD, READY

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.connection.connector.checks import (
     in_one_line,
     raise_for_status,
 )
-from ray_multicluster_scheduler.scheduler.connection.link_problem import OF_CONNECTORS, from_connector
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import OF_CONNECTORS, from_connector
 
 MISMATCH = """Version mismatch: The cluster was started with:
     Ray: 2.52.0

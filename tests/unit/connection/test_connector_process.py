@@ -16,10 +16,11 @@ import psutil
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.scheduler.connection import connector, connector_process
-from ray_multicluster_scheduler.scheduler.connection.client_packages import ClientPackages
+from ray_multicluster_scheduler.scheduler.connection import connector
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
-from ray_multicluster_scheduler.scheduler.connection.connector_process import Command, ConnectorProcess
+from ray_multicluster_scheduler.scheduler.connection.ray_client import connector_process
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ClientPackages
+from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import Command, ConnectorProcess
 from tests.support.eventually import eventually
 
 FIND = o.Order("a", "agent-1", "h:10001", ("127.0.0.1", 1), 5.0)

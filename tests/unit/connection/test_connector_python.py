@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.connector_python import connector_environment, connector_python
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_python import (
+    connector_environment,
+    connector_python,
+)
 
 
 def config(**keys: Any) -> ClusterConfig:

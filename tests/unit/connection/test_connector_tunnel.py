@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.scheduler.connection.connector import chunks
 from ray_multicluster_scheduler.scheduler.connection.connector.chunks import ChunkSize, Gathering
 from ray_multicluster_scheduler.scheduler.connection.connector.tunnel import Tunnel as Carried
-from ray_multicluster_scheduler.scheduler.connection.gateway.host_tunnel import Offers, Tunnel
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.host_tunnel import Offers, Tunnel
 
 
 class Actor:

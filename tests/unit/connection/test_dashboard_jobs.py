@@ -12,10 +12,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection import job_log_tail
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
-from ray_multicluster_scheduler.scheduler.connection.dashboard_http import Timeouts
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard import job_log_tail
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import Timeouts
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 
 OURS = {"rmcs_control_plane": "cp", "rmcs_task": "t", "rmcs_attempt": "1"}
 TIMEOUTS = Timeouts(connect=20.0, small=60.0, submit_first_try=3.0, submit=30.0)

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, ConfigurationError
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
-from ray_multicluster_scheduler.scheduler.connection.dashboard_http import Timeouts
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import Timeouts
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 

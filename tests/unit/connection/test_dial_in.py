@@ -15,19 +15,19 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from ray_multicluster_scheduler.common.self_signed import self_signed
-from ray_multicluster_scheduler.common.tls_pem import certificate_of, dialling, fingerprint_of, waiting
+from ray_multicluster_scheduler.common.tls.self_signed import self_signed
+from ray_multicluster_scheduler.common.tls.tls_pem import certificate_of, dialling, fingerprint_of, waiting
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.dial_in_carrier import DialInCarrier
-from ray_multicluster_scheduler.scheduler.connection.dialler import Dialler
-from ray_multicluster_scheduler.scheduler.connection.gateway import accept
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.accept import CannotListen, Door
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Connection, Join, dial
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_problem import from_agent_log
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Dialler
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
+from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import listen
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Connection, Join, dial
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.listen import CannotListen, Door
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import from_agent_log
 from tests.support.eventually import eventually as until
 from tests.support.scripted_agent import WHO
 from tests.unit.connection.conftest import Plane
@@ -234,7 +234,7 @@ async def test_a_handshake_that_is_broken_off_closes_its_connection(listening: L
 
 
 async def test_a_port_that_is_taken(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "TAKEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr(listen, "TAKEN_PATIENCE_S", 0.1)
     with pytest.raises(CannotListen, match=f"TAKEN {LOOPBACK}:{listening.number}") as told:
         await Door(certificate_of(PEM)).open(LOOPBACK, listening.number)
     problem = from_agent_log("a", "python", "", "FAILED", f"{m.LISTEN_FAILED} {told.value}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import ClusterLink, MethodCall, NewActor
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import ClusterLink, MethodCall, NewActor
 from tests.support.fake_link import FakeLink, success
 from tests.support.links import Heard, call, idle_snapshot
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ray_multicluster_scheduler.common import pickling
-from ray_multicluster_scheduler.scheduler.connection.call_head import Blobs, argument_bytes, head_of, needs_of
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall, SharedObject
-from ray_multicluster_scheduler.scheduler.connection.gateway.gang_life import GangLife
-from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import BIG_BYTES, CallRecord, Gang, record_from
-from ray_multicluster_scheduler.scheduler.connection.outstanding import Outstanding
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
+    BIG_BYTES,
+    CallRecord,
+    Gang,
+    record_from,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_life import GangLife
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.links.call_head import Blobs, argument_bytes, head_of, needs_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall, SharedObject
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Outstanding
 from tests.support.bare_link import method
 from tests.support.gangs import gang, part
 

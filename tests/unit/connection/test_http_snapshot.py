@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ray_multicluster_scheduler.scheduler.connection.dashboard_client import DashboardClient
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.http_snapshot import Answers, build_snapshot, camel_case
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_client import DashboardClient
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.http_snapshot import Answers, build_snapshot, camel_case
 
 VERSION = {"version": "4", "ray_version": "2.60.0", "session_name": "session_x"}
 

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher
-from ray_multicluster_scheduler.scheduler.connection.carrier import CarrierChoice
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CarrierChoice
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from tests.support.eventually import eventually
 from tests.unit.connection.test_pool_of_carriers import ByClient, both_ways, shut
 from tests.unit.connection.test_ray_client_pool import Fleet

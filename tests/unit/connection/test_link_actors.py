@@ -9,8 +9,8 @@ import pytest
 from ray_multicluster_scheduler.common import frames
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call, MethodCall, NewActor
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, MethodCall, NewActor
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.unit.connection.conftest import Plane

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection import unclaimed
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links import orphaned_results
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent
@@ -160,7 +160,7 @@ async def test_a_link_of_our_own_keeps_no_answers(plane: Plane) -> None:
 async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unclaimed.Unclaimed.__init__, "__defaults__", (2, 100))
+    monkeypatch.setattr(orphaned_results.Unclaimed.__init__, "__defaults__", (2, 100))
     link, agent = await plane.pair(of_before=True)
     agent.finish(C1, C2, C3, method=True)
     await eventually(lambda: acknowledged(agent) == ["call-1"])
@@ -173,7 +173,7 @@ async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
 async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unclaimed.Unclaimed.__init__, "__defaults__", (10, 100))
+    monkeypatch.setattr(orphaned_results.Unclaimed.__init__, "__defaults__", (10, 100))
     link, agent = await plane.pair(of_before=True)
     agent.finish(C1, payload=b"x" * 101, method=True)
     await eventually(lambda: link.idle_s == 0.0)
@@ -239,7 +239,7 @@ async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_p
     link, agent = await plane.pair(of_before=True)
     await agent.cut()
     await plane.heard.until("link_down")
-    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.dial.PROTOCOL_VERSION", 2)
+    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.dial.PROTOCOL_VERSION", 2)
     link.submit([call("t1"), call("call-2", method=MethodCall("a1", 2, "f", 0, life=2))])
     await agent.dial()
     await agent.until(m.RESUME)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES
-from ray_multicluster_scheduler.scheduler.connection import call_sender
-from ray_multicluster_scheduler.scheduler.connection.call_sender import CallSender
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import SharedObject
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links import call_sender
+from ray_multicluster_scheduler.scheduler.connection.links.call_sender import CallSender
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import SharedObject
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.unit.connection.conftest import Plane

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_agent_log, how_it_ended
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_agent_log, how_it_ended
 
 RAYS_OWN = "2026-01-01 10:00:00,000 INFO job_manager.py:560 -- Runtime env is setting up.\n"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall
-from ray_multicluster_scheduler.scheduler.connection.outstanding import Outstanding
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Outstanding
 from tests.support.links import call
 
 T1, T2 = ("t1", 1), ("t2", 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection.packaging import (
+from ray_multicluster_scheduler.scheduler.connection.packages.packaging import (
     Package,
     PackageKind,
     plan_package,

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ray_multicluster_scheduler.common.pickling import dumps
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher, agent_link
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import MethodCall
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links import agent_link
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent

@@ -9,18 +9,18 @@ from typing import Any, cast
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher, dial_in_carrier
-from ray_multicluster_scheduler.scheduler.connection.agent_address import AgentAddress
-from ray_multicluster_scheduler.scheduler.connection.agent_launcher import JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agent_link import AgentLink
-from ray_multicluster_scheduler.scheduler.connection.carrier import CLOSED_S
-from ray_multicluster_scheduler.scheduler.connection.dialler import Admit
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.accept import Door
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Join
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_messages import RESTARTED
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem, from_connector
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher, dial_in_carrier
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.listen import Door
+from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_connector
 from tests.support.eventually import eventually
 from tests.support.links import call
 from tests.support.scripted_agent import ScriptedAgent

@@ -14,14 +14,15 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher, ray_client_pool
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection import ray_client_pool
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import identity_from, make_identity
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import identity_from, make_identity
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock, Heard, call
 from tests.support.scripted_agent import ScriptedAgent

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway import results as results_module
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, Method
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Report, Reporter
-from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls import results as results_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Report, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 ACTOR = ("actor", 1)
 

@@ -10,7 +10,11 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.package_uri import stored_package
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import SURE_S, PackageCache, resolve_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
+    SURE_S,
+    PackageCache,
+    resolve_runtime_env,
+)
 
 
 class Store:

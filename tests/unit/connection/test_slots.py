@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_multicluster_scheduler.common.model.resources import shape_of
-from ray_multicluster_scheduler.scheduler.connection.gateway.slots import EARLY_S, MOST_EARLY, Slots
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slots import EARLY_S, MOST_EARLY, Slots
 
 CPU, GPU = shape_of({"CPU": 1.0}), shape_of({"CPU": 1.0, "GPU": 1.0})
 A, B, C, D, E = (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PATIENCE, WINDOW, Sweep, Told
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.result_polling import PATIENCE, WINDOW, Sweep, Told
 
 
 class Store:

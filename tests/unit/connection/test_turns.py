@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, Method, record_from
-from ray_multicluster_scheduler.scheduler.connection.gateway.turns import Turns
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_call_order import Turns
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, Method, record_from
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
 
 ACTOR = ("a1", 1)
 

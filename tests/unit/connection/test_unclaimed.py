@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.unclaimed import Answer, Unclaimed
+from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import Answer, Unclaimed
 
 HEAD: dict[str, Any] = {"status": "succeeded"}
 

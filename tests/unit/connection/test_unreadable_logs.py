@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
-from ray_multicluster_scheduler.scheduler.connection import agent_launcher
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from tests.support.eventually import eventually
 from tests.unit.connection.test_pool_of_carriers import both_ways, shut
 

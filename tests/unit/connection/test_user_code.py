@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
-from ray_multicluster_scheduler.scheduler.connection.gateway.user_code import load_arguments, load_call
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import load_arguments, load_call
 
 
 def test_arguments_with_objects_in_their_places_and_paths_moved() -> None:

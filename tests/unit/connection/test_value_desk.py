@@ -9,9 +9,9 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.common.frames import Message
-from ray_multicluster_scheduler.scheduler.connection import value_desk
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.value_desk import ValueDesk
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.links import remote_values
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import ValueDesk
 
 K1, K2 = ("t1", 1), ("t2", 3)
 
@@ -70,7 +70,7 @@ async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
 
 async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     desk, now = Desk(), [100.0]
-    monkeypatch.setattr(value_desk.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remote_values.time, "monotonic", lambda: now[0])
     desk.is_there(K1)
     now[0] = 150.0
     desk.is_there(K2)

@@ -6,9 +6,9 @@ import asyncio
 from concurrent.futures import Future
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import BACKLOG_HIGH
-from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import BACKLOG_HIGH
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.values import Values
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 K1, K2, K3 = ("t1", 1), ("t2", 1), ("t3", 1)
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway import channel as channel_module
-from ray_multicluster_scheduler.scheduler.connection.gateway import running as running_module
-from ray_multicluster_scheduler.scheduler.connection.gateway import worker_server
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import (
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import channel as channel_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import running as running_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import worker_server
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
     REPORT_AFTER_S,
     Line,
     NoLease,
     WorkerChannel,
     channel_for,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.running import Running
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.running import Running
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 from tests.support.eventually import eventually
 
 
@@ -382,7 +382,7 @@ def test_one_channel_serves_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WORKER = """
 import sys, time
-from ray_multicluster_scheduler.scheduler.connection.gateway.channel import Line, WorkerChannel
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import Line, WorkerChannel
 host, port, secret, lease_s, seconds = sys.argv[1:]
 channel = WorkerChannel(Line(host, int(port), secret, float(lease_s)))
 running = channel.begin("t1", 2, "n1")

@@ -14,14 +14,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
-from ray_multicluster_scheduler.scheduler.lifecycle.kept_room import KeptRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import KeptRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
 from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
 from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
-from ray_multicluster_scheduler.simulation.faulty.hands import Hands
+from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
 from ray_multicluster_scheduler.simulation.faulty.script import Script
 from tests.unit.guarantees.scripts import deed, item, script, submit
 from tests.unit.lifecycle.gangs import gang

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SLACK
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SLACK
 from tests.unit.lifecycle.test_sending_ahead import SHORT_S, ahead, knowing, work
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.model import Resources
-from ray_multicluster_scheduler.scheduler.lifecycle import forecast, run_times
-from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
+from ray_multicluster_scheduler.scheduler.lifecycle.placement import forecast, run_times
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import (
     Busy,
     Forecast,
     Node,
@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.forecast import (
     left_of,
     span,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import Pace, RunTime, RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import Pace, RunTime, RunTimes
 from tests.unit.lifecycle.driver import actor, job, task
 
 CPU = {"CPU": 1.0}

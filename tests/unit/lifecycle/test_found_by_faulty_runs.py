@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Restored,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTimes
 from tests.unit.lifecycle.driver import Driver, actor, cluster, ready, task
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.common.decision_table import decision_lines, decision_text, fails_at_once
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.tables.decision_table import decision_lines, decision_text, fails_at_once
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 

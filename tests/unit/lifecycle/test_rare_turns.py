@@ -7,7 +7,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch, Publish
-from ray_multicluster_scheduler.scheduler.lifecycle.run_times import RunTimes
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import RunTimes
 from tests.unit.lifecycle.driver import Driver, actor, cluster, job, ready, task
 from tests.unit.lifecycle.test_sending_ahead import ahead, knowing, taken_back, work
 
@@ -87,7 +87,7 @@ def test_the_machine_tells_places_in_the_queue_and_its_filters() -> None:
 
 
 def test_nobody_is_confused_when_more_shapes_wait_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass.KEPT_SHAPES", 2)
+    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass.KEPT_SHAPES", 2)
     driver = ready(4)
     driver.submit(task("runs", cpus=4))
     for number in range(5):

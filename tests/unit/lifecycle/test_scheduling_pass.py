@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue, Dispatch, Persist
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.scheduling_pass import MAX_CHECKS
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import MAX_CHECKS
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.queue.shape import Lane

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.sending_ahead import SendingAhead
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import SendingAhead
 from ray_multicluster_scheduler.scheduler.policy.catalog import PolicyCatalog
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, job, ready, snapshot, task

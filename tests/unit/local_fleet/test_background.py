@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-RUN = "from ray_multicluster_scheduler.cli.fleet import app; app()"
+RUN = "from ray_multicluster_scheduler.cli.commands.fleet import app; app()"
 
 
 class Rmcs:

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler import FleetConfig
-from ray_multicluster_scheduler.common.decision_table import decision_lines
 from ray_multicluster_scheduler.common.model import ClusterMetadata
+from ray_multicluster_scheduler.common.tables.decision_table import decision_lines
 from ray_multicluster_scheduler.control_plane.config import Settings, load_config
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.simulation.model import (
     SimulatedFleet,
     cluster,
 )
-from ray_multicluster_scheduler.simulation.workload import Item
+from ray_multicluster_scheduler.simulation.workloads.workload import Item
 from tests.support.documented import ROOT
 from tests.support.promtool import promtool
 from tests.support.recorded_metrics import RecordedMetrics

@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.common.exception import code_of
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, RetryBackoff, Settings, Threshold, Tls
 from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, ServiceTls, Tracing
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import ProblemCode
-from ray_multicluster_scheduler.scheduler.connection.link_problem import OF_CONNECTORS
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import ProblemCode
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import OF_CONNECTORS
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
 
@@ -37,7 +37,7 @@ def of_links() -> set[str]:
     ]
     found = {code for path in sources for code in re.findall(r'\bcode="([A-Z_]+)"', path.read_text(encoding="utf-8"))}
     found |= set(get_args(ProblemCode)) | set(OF_CONNECTORS)
-    for name in ("connection/gateway/failures.py", "scheduler_core/job_runner.py"):
+    for name in ("connection/gateway/calls/failures.py", "scheduler_core/job_runner.py"):
         text = (PACKAGE / "scheduler" / name).read_text(encoding="utf-8")
         found |= set(re.findall(r'"((?:OUT|NODE|WORKER|OBJECT|PACKAGE|RUNTIME|JOB)_[A-Z_]+)"', text))
     found = {code for code in found if not code.endswith("_FAILURE")}  # Ray's words

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,
@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 from tests.support.eventually import eventually

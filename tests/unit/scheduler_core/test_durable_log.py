@@ -27,8 +27,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
-from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
-from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
 from ray_multicluster_scheduler.simulation.faulty.campaign import play
 from ray_multicluster_scheduler.simulation.faulty.script import make_script
 from tests.support.eventually import eventually

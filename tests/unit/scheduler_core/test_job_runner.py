@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import job_runner

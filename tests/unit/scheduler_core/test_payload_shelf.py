@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ray_multicluster_scheduler.common.digest import digest_of
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 
 def test_equal_blobs_are_kept_once_until_the_last_user_is_done() -> None:

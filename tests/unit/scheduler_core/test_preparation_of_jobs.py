@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
 from tests.unit.lifecycle.driver import job
 

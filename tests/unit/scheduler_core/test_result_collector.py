@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector

@@ -10,10 +10,10 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
-from ray_multicluster_scheduler.control_plane.store.sealer import KEY_FILE, LOST
-from ray_multicluster_scheduler.scheduler.connection.link_memory import NoMemory, RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.tls_identity import make_identity
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, LOST
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
 
 AGENT = RememberedAgent("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
 

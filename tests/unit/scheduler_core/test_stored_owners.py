@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import OwnerRow
-from ray_multicluster_scheduler.scheduler.scheduler_core import stored_rows
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
 
 LIMITS = OwnerLimits(weight=2, max_queued=3, max_running=4, max_gpus=0.5, max_priority=-1)
 

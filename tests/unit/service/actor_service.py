@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import Call
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call
 from tests.support.fake_link import FakeLink
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import task

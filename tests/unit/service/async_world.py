@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import until

@@ -10,14 +10,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
-from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
-from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
-from ray_multicluster_scheduler.control_plane.admin_api.http_server import http_server, listen
+from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
+from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import http_server, listen
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import BLOBS, ServicePlane, a_task
 

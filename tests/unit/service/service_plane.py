@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import fill_in
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until

@@ -14,7 +14,7 @@ import pytest
 
 import ray_multicluster_scheduler as api
 from ray_multicluster_scheduler.app.client_api.async_scheduler import AsyncScheduler
-from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager

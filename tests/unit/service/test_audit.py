@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import _access
 from ray_multicluster_scheduler.control_plane.store import Note, SqliteStore
 from tests.unit.client_api.control_plane import fleet, until

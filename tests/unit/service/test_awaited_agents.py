@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import Join
-from ray_multicluster_scheduler.scheduler.connection.link_memory import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_memory import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

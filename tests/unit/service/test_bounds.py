@@ -17,9 +17,9 @@ import pytest
 import websockets.exceptions
 from websockets.sync.client import connect
 
-from ray_multicluster_scheduler.control_plane.admin_api import http_server
-from ray_multicluster_scheduler.control_plane.admin_api.bounded_http import Bounds
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import MOST_BYTES
+from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
+from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import Bounds
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import MOST_BYTES
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.raw_client import RawClient

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.refusal import Re
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller, Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.sessions import MOST_PER_TOKEN, Passes, name_of
 from ray_multicluster_scheduler.control_plane.admin_api.events import guarded
-from ray_multicluster_scheduler.control_plane.admin_api.only_local import OnlyLocal
+from ray_multicluster_scheduler.control_plane.admin_api.http.origin_check import OnlyLocal
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.event_reader import EventReader
 from tests.unit.service.http_service import HttpService

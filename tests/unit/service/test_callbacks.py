@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
 from tests.unit.client_api.control_plane import until
 
 pytestmark = pytest.mark.usefixtures("leak_check")

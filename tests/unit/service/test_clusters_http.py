@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import (
+    cluster_shown,
+    covered,
+    settings_shown,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, covered, settings_shown
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings, load_config
 from ray_multicluster_scheduler.control_plane.config.settings import ServiceTls
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed

@@ -13,9 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from ray_multicluster_scheduler.app.client_api.events import event_hub
 from ray_multicluster_scheduler.control_plane.admin_api.events import event_socket
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.scheduler_core.events import event_hub
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.event_reader import EventReader
 from tests.unit.service.http_service import HttpService
@@ -117,9 +117,9 @@ def test_numbers_go_on_after_a_restart_and_so_does_a_reader(service: HttpService
 def test_more_than_one_page_of_the_past_is_told_whole(
     service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ray_multicluster_scheduler.app.client_api.embedded import news
+    from ray_multicluster_scheduler.control_plane.runtime import event_publisher
 
-    monkeypatch.setattr(news, "_AT_ONCE", 7)
+    monkeypatch.setattr(event_publisher, "_AT_ONCE", 7)
     for number in range(12):
         service.submit(f"t{number}")
         finish(service, f"t{number}")

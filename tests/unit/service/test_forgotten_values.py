@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN, error_of, value_of
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN, error_of, value_of
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_task, running
 

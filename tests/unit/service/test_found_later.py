@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
 from tests.unit.service.http_service import body
 from tests.unit.service.service_plane import BLOBS, a_task

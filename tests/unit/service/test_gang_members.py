@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.app.client_api.gangs.member import member
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until

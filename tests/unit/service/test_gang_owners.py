@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import task
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.control_plane.admin_api import history_trace as history_trace_module
-from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
+from ray_multicluster_scheduler.control_plane.admin_api.metrics import history_trace as history_trace_module
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.store import Page, Wanted
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.simulation.trace import read_trace, trace_text
+from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, trace_text
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import a_task

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import BLOBS, CPUS, A, F, a_job, a_task, running

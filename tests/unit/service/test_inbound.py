@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
-from ray_multicluster_scheduler.app.client_api.handles.outcome import value_of
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
+from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbound
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
+from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.support.eventually import eventually
 from tests.unit.lifecycle.driver import task

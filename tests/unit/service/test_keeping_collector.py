@@ -14,13 +14,13 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector as module
-from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.keeping_collector import KeepingCollector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_output import StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored import durable_result_collector as module
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, cluster

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError
-from ray_multicluster_scheduler.control_plane.admin_api import stored_kept_values
-from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service import stored_kept_values
+from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.fake_link import FakeLink
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

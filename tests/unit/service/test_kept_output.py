@@ -18,13 +18,13 @@ from ray_multicluster_scheduler.common.exception import (
     TaskSubmissionError,
 )
 from ray_multicluster_scheduler.common.model import FailureClass
-from ray_multicluster_scheduler.control_plane.admin_api import followed_output
-from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.admin_api.events import output_stream
+from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core import keeping_collector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored import durable_result_collector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
 from tests.support.links import FakeClock
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -98,7 +98,7 @@ def test_an_attempt_that_runs_over_a_stop_has_all_of_its_output(plane: ServicePl
 def test_what_runs_is_written_now_and_then_for_the_case_of_a_kill(
     plane: ServicePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping_collector, "_OUTPUT_S", 0.01)
+    monkeypatch.setattr(durable_result_collector, "_OUTPUT_S", 0.01)
     running(plane.taken(a_task("t")))
     for number, text in enumerate(("one\n", "two\n"), start=1):
         prints(plane, "t", text)
@@ -401,7 +401,7 @@ def test_a_cluster_that_is_away_in_the_middle_is_no_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attempt: str, heard: bytes
 ) -> None:
     """All attempts: it is waited for, and nothing is repeated. One: its end, and whoever asks again hears why."""
-    monkeypatch.setattr(followed_output, "READ_AGAIN_S", 0.1)
+    monkeypatch.setattr(output_stream, "READ_AGAIN_S", 0.1)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         dashboard = service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)
@@ -417,7 +417,7 @@ def test_what_cannot_be_read_when_the_job_is_over_is_said_in_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Flickers, "lost", property(lambda _: False, lambda *_: None))
-    monkeypatch.setattr(followed_output, "READ_AGAIN_S", 0.1)
+    monkeypatch.setattr(output_stream, "READ_AGAIN_S", 0.1)
     with HttpService(tmp_path / "state", submission_interval_s=0) as service, ThreadPoolExecutor() as threads:
         service.plane.runtime.clients = Flickers()  # type: ignore[assignment]  # a fake
         a_running_job(service)

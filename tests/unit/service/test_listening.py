@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import listening_as
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder

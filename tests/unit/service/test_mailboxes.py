@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api import mailboxes as module
-from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox, Mailboxes
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.admin_api.events import long_poll as module
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox, Mailboxes
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task
 

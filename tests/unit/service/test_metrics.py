@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.load_now import is_up
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MOST_REASONS, OTHER, MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
-from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import check_moved, note_places
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import check_moved, note_places
+from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
 

@@ -14,12 +14,12 @@ from fastapi import APIRouter
 from schemathesis.specs.openapi import definitions
 
 from ray_multicluster_scheduler.common.model import TaskDescription
-from ray_multicluster_scheduler.control_plane.admin_api import create_app
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.http import app
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import PARTS
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import JSON, PROBLEM_JSON
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID, NIGHTLY
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.parameters import PAYLOAD
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, PROBLEM_JSON
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import a_task
@@ -110,9 +110,9 @@ def test_a_route_without_a_rule_is_not_served(
     assert {route.path_format for route in service.app.documented_routes} == set(document["paths"])
     router = APIRouter()
     router.add_api_route("/forgotten", lambda: None)
-    monkeypatch.setattr(create_app, "ROUTERS", (*create_app.ROUTERS, router))
+    monkeypatch.setattr(app, "ROUTERS", (*app.ROUTERS, router))
     with pytest.raises(RuntimeError, match="nobody said who may use /forgotten"):
-        create_app.create_app(service.plane.runtime, Access(None))
+        app.create_app(service.plane.runtime, Access(None))
 
 
 def test_every_example_is_what_its_schema_says(document: dict[str, Any]) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
-from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
+from ray_multicluster_scheduler.control_plane.admin_api.access.payload_ownership import OwnPayloads
+from ray_multicluster_scheduler.control_plane.admin_api.access.recent_activity import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.admin_api.own_payloads import OwnPayloads
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor

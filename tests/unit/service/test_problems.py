@@ -17,16 +17,16 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 import ray_multicluster_scheduler
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
-from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire, refusal
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, code_of
-from ray_multicluster_scheduler.control_plane.admin_api.problems import document
-from ray_multicluster_scheduler.control_plane.admin_api.routes import asking
-from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
-from ray_multicluster_scheduler.control_plane.admin_api.unexpected import Unexpected
-from ray_multicluster_scheduler.scheduler.connection.dashboard_problem import DashboardProblem
-from ray_multicluster_scheduler.scheduler.connection.link_problem import LinkProblem
+from ray_multicluster_scheduler.control_plane.admin_api.http.error_middleware import Unexpected
+from ray_multicluster_scheduler.control_plane.admin_api.http.problems import document
+from ray_multicluster_scheduler.control_plane.admin_api.routes import request_parsing
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire, refusal
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 
@@ -91,7 +91,7 @@ def test_a_runtime_env_of_a_few_levels_is_taken(service: HttpService) -> None:
 
 
 def test_a_body_that_is_too_large(service: HttpService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking.bytes_of, "__defaults__", (1000,))
+    monkeypatch.setattr(request_parsing.bytes_of, "__defaults__", (1000,))
     for path in ("/api/v1/items", "/api/v1/items/t/cancel"):
         status, said = ask(service, "POST", path, b"[" + b" " * 2000 + b"]")
         assert (status, said["code"], said["error"]) == (413, "TOO_LARGE", "TaskSubmissionError")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.program_leases import ProgramLeases
+from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, an_actor
 from tests.unit.service.http_service import body

@@ -14,7 +14,7 @@ import pytest
 
 from ray_multicluster_scheduler import TaskSubmissionError, UnifiedScheduler
 from ray_multicluster_scheduler.common.package_uri import digest_and_name, is_stored, packages_in
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_task
 

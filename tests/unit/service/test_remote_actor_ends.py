@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.remote import remote_runtime, wire
+from ray_multicluster_scheduler.app.client_api.remote import remote_runtime
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, ready, runtime_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Outbound
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, value_of
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import Change
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import outcome_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
 

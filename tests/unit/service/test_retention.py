@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.outcome import value_of
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ResultLostError, StoreFullError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api import serve as serve_module
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
-from ray_multicluster_scheduler.control_plane.admin_api.retention import Retention
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
+from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
+from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from tests.support.links import FakeClock
 from tests.support.watched_disk import WatchedDisk

@@ -13,7 +13,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import a_job, a_task, running

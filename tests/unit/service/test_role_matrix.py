@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import RULE, Rule
-from ray_multicluster_scheduler.control_plane.admin_api.create_app import create_app
+from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, a_call, an_actor
 from tests.unit.service.http_service import body

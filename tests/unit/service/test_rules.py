@@ -8,9 +8,9 @@ import pytest
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from ray_multicluster_scheduler.control_plane.admin_api import create_app as create_app_module
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs, needs_of_socket, without_rule
+from ray_multicluster_scheduler.control_plane.admin_api.http import app as create_app_module
 from tests.unit.service.service_plane import ServicePlane
 
 

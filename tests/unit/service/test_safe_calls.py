@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedS
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import runtime_of
 from tests.unit.service.http_service import HttpService

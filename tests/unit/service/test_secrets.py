@@ -15,15 +15,15 @@ from pydantic import SecretStr
 
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
-from ray_multicluster_scheduler.common.secret_words import MASKED
+from ray_multicluster_scheduler.common.redaction.patterns import MASKED
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import Note
-from ray_multicluster_scheduler.control_plane.store.sealer import LOST, Sealer, hidden, is_lost
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import LOST, Sealer, hidden, is_lost
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import described, task_of
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import described, task_of
 from tests.unit.client_api.control_plane import until
 from tests.unit.client_api.test_job_logs import Dashboard
 from tests.unit.service.event_reader import EventReader

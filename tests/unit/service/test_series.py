@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.admin_api.load_series import Point, read, table
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import Point, read, table
 from ray_multicluster_scheduler.control_plane.store import Change
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

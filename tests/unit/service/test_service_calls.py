@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import questions
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import GangDescription, MemberDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.admin_api import serve
 from ray_multicluster_scheduler.control_plane.admin_api.routes import actors
+from ray_multicluster_scheduler.control_plane.runtime import local_queries
 from tests.unit.client_api.control_plane import until
 from tests.unit.lifecycle.driver import task
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
@@ -193,7 +193,9 @@ def test_cancel_and_explain_by_id(service: ActorService) -> None:
     service.sent(1)
     assert service.get("/api/v1/calls/c/explain")["code"] == "SENT"
     runtime = service.plane.runtime
-    assert runtime.run(questions.answer(runtime, {"explain": "c"}))["explain"]["code"] == "SENT", "as rmcs explain asks"
+    assert runtime.run(local_queries.answer(runtime, {"explain": "c"}))["explain"]["code"] == "SENT", (
+        "as rmcs explain asks"
+    )
     service.post("/api/v1/calls/c/cancel", {})
     (told,) = service.news()["items"]
     assert told["state"] == "CANCELLED"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.handles.outcome import value_of
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import (
@@ -21,7 +19,13 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import MissingBlobs, ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import (
+    MissingBlobs,
+    ServiceRuntime,
+    Wanted,
+)
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event, PriorityChanged
 from tests.support.watched_disk import WatchedDisk

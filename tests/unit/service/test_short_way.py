@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.remote import wire
+from ray_multicluster_scheduler.control_plane.runtime import wire
 from tests.unit.service.http_service import HttpService, body
 from tests.unit.service.service_plane import BLOBS, a_task
 

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import QueueFullError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.routes.simulation import _asked
-from ray_multicluster_scheduler.control_plane.admin_api.simulated_run import SimulatedRuns, simulated
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulatedRuns, simulated
 from tests.unit.service.http_service import HttpService
 
 SMALL = {"synthetic": "items=20 over=5min run=constant:30 sizes=1", "nodes": {"mac": "2x{CPU:4}"}}

@@ -9,9 +9,9 @@ import pytest
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.store import ItemNow, NewItem, Outcome, StoredItem
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import (
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import (
     completion_of,
     had_value,
     outcome_of,

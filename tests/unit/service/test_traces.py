@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.tracing import traces as
 from ray_multicluster_scheduler.control_plane.admin_api.tracing.traces import Traces
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.store.records import Step
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.otlp_collector import OtlpCollector
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService

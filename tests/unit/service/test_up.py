@@ -18,11 +18,11 @@ import pytest
 import yaml
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.admin_api.http_server import listen
-from ray_multicluster_scheduler.control_plane.admin_api.listening import Listening
-from ray_multicluster_scheduler.control_plane.admin_api.moved_clusters import note_places
+from ray_multicluster_scheduler.control_plane.admin_api.http.http_server import listen
+from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.config import load_config
+from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import note_places
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop, holder, say_how_to_stop
 from tests.unit.client_api.control_plane import fleet, until

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.remote import acceptance, outbound, remote_runtime
+from ray_multicluster_scheduler.app.client_api.remote import acceptance, remote_runtime, submission_sender
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from tests.unit.client_api.actor_plane import Counter
 from tests.unit.client_api.control_plane import until
@@ -23,7 +23,7 @@ def test_who_waits_for_an_actor_during_a_drain_can_read_why(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(outbound, "SAY_AFTER_S", 0.3)
+    monkeypatch.setattr(submission_sender, "SAY_AFTER_S", 0.3)
     service.plane.runtime.refuse("is draining and takes nothing new")
     with ThreadPoolExecutor() as threads:
         made = threads.submit(scheduler.submit_actor, Counter)

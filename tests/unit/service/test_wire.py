@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
 from ray_multicluster_scheduler.common import exception as errors
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ClusterLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task
 

@@ -18,10 +18,10 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
 from ray_multicluster_scheduler.simulation import OthersLoad, Synthetic, Workload
-from ray_multicluster_scheduler.simulation.attempts import Attempt, Work
-from ray_multicluster_scheduler.simulation.clockwork import Clockwork
-from ray_multicluster_scheduler.simulation.hands import stream
-from ray_multicluster_scheduler.simulation.near_side import NearSide
+from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt, Work
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import stream
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import NearSide
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.simulation.scenes import Story, exact, fleet, item
 

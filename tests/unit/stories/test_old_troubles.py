@@ -13,7 +13,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import JobDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation

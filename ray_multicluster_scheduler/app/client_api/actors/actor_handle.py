@@ -11,12 +11,8 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_method import ActorMethod
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import remember, restore
-from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallQueue
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,
     ConfigurationError,
@@ -25,6 +21,10 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallQueue
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 
 T = TypeVar("T")
 

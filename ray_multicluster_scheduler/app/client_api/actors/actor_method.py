@@ -11,8 +11,8 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallQueue
-    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+    from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallQueue
+    from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 class ActorMethod:

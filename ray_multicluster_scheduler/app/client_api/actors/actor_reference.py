@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 
 _known: weakref.WeakValueDictionary[tuple[str, str | None], Any] = weakref.WeakValueDictionary()
@@ -29,13 +29,13 @@ def restore(ray_name: str, cluster: str | None, methods: Mapping[str, int]) -> A
     if known:
         # A name may have been given again after its actor was over.
         return next((handle for handle in known if handle._item.outcome is None), known[0])
-    if not where.inside():
+    if not execution_context.inside():
         raise UnknownItemError(
             f"This is the handle of actor {ray_name!r} of another program.",
             task_id=ray_name,
             cluster=cluster,
             next_step="find a detached actor with get_actor(name); others can be used by their own program only",
         )
-    from ray_multicluster_scheduler.app.client_api.native.actor_proxy import rebuild_actor  # noqa: PLC0415 - inside only
+    from ray_multicluster_scheduler.app.client_api.in_cluster.actor_proxy import rebuild_actor  # noqa: PLC0415 - inside only
 
     return rebuild_actor(ray_name, cluster, methods)

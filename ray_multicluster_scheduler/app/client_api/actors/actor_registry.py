@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 
 class ActorRegistry:

@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 class ActorVerbs(ABC):

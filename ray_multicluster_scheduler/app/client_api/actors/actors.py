@@ -10,10 +10,10 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_registry import ActorRegistry
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, methods_of
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import make_remote_class
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 class Actors(ABC):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, PartHandle
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 class _OfCall(Handle):

@@ -8,11 +8,11 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.modules.user_modules import with_users_modules
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 
 @dataclass(frozen=True, slots=True)

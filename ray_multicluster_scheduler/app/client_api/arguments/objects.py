@@ -6,15 +6,15 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.outcome import payload_of
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+    from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 _numbers = itertools.count(1)
 

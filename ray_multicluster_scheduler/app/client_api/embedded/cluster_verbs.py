@@ -6,10 +6,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.scheduler.lifecycle.events import CordonChanged
 
 _POLL_S = 0.05

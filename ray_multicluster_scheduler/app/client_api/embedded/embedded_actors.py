@@ -9,8 +9,8 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_registry import name
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.embedded import detached_actors
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime import detached_actors
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 
 class EmbeddedActors(Actors):

@@ -16,30 +16,30 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import check_arguments, pickled
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
 from ray_multicluster_scheduler.app.client_api.embedded.cluster_verbs import ClusterVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.event_verbs import EventVerbs
 from ray_multicluster_scheduler.app.client_api.embedded.job_verbs import JobVerbs
-from ray_multicluster_scheduler.app.client_api.embedded.nothing import Nothing, nothing
+from ray_multicluster_scheduler.app.client_api.embedded.placeholder_function import Nothing, nothing
 from ray_multicluster_scheduler.app.client_api.embedded.queue_verbs import QueueVerbs
-from ray_multicluster_scheduler.app.client_api.embedded.runtime import Runtime
-from ray_multicluster_scheduler.app.client_api.embedded.same_item import with_own_id
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission, new_control_plane_id
 from ray_multicluster_scheduler.app.client_api.gangs.gang_verbs import GangVerbs
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.options import JobOptions, TaskOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
-from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.config import load_config as load
+from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.credentials import find_credentials
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import with_own_id
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 
 H = TypeVar("H", bound=Handle)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
-from ray_multicluster_scheduler.app.client_api.events.event_iterator import EventCallback, EventIterator, EventListener
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventCallback, EventIterator, EventListener
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
 Words = str | Iterable[str] | None
 

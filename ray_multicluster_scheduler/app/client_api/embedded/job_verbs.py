@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import wait_for
 
 
 class JobVerbs(ABC):

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, Unpack
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.options import LimitOptions, explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
     OwnerLimitsChanged,

@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.common.model import JobDescription, TaskDescript
 from ray_multicluster_scheduler.common.model.task_description import RESERVED_IDS
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
-from ray_multicluster_scheduler.app.client_api.modules.steady_functions import SteadyFunctions
+from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import SteadyFunctions
 from ray_multicluster_scheduler.app.client_api.options import TaskOptions, common_fields, is_joined, kept_where
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.digest import digest_of

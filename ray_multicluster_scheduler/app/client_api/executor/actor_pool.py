@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.executor import actor_deaths
-from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
 from ray_multicluster_scheduler.app.client_api.executor.handle_watch import item_of, when_over
 from ray_multicluster_scheduler.common.exception import (
     ActorDiedError,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_multicluster_scheduler.app.client_api.executor.chunk_call import Answer, Failure
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, value_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.scheduler.connection.cluster_link import CallResult
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, value_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:

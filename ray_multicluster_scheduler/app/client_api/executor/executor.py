@@ -11,10 +11,10 @@ from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
+from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
 from ray_multicluster_scheduler.app.client_api.executor.chunk_size import BalancedSize, ChunkSizer, FixedSize
 from ray_multicluster_scheduler.app.client_api.executor.chunked_map import RESERVE, ChunkedMap
-from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
 from ray_multicluster_scheduler.app.client_api.executor.executor_calls import CallOptions, ChunkCalls
 from ray_multicluster_scheduler.app.client_api.executor.fleet_future import FleetFuture
 from ray_multicluster_scheduler.app.client_api.executor.map_results import MapResults
@@ -158,7 +158,7 @@ class FleetExecutor(Executor):
                 self._changed.notify_all()
 
     def _scheduler(self) -> UnifiedScheduler:
-        return where.side() if self._given is None else self._given
+        return execution_context.side() if self._given is None else self._given
 
 
 def _sizer(chunksize: int | None) -> ChunkSizer:
@@ -189,6 +189,6 @@ def _check_scheduler(scheduler: object, options: Mapping[str, Any]) -> None:
 
 def _reserve(scheduler: UnifiedScheduler) -> int:
     """Inside of a cluster nobody sees what runs, so enough is sent for all of it."""
-    if not where.inside():
+    if not execution_context.inside():
         return RESERVE
     return max(RESERVE, 2 * int(scheduler.fleet_resources()["total"].get("CPU", 0)))

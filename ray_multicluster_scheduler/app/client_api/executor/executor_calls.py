@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.executor.chunk_call import run_rows
 from ray_multicluster_scheduler.app.client_api.options import ItemOptions, common_fields, names_of, refuse_unknown
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
@@ -35,7 +35,7 @@ class CallOptions:
                 next_step="leave it out here, and give it to submit_task_async",
             )
         parse_resources(self._needs)
-        if where.inside():
+        if execution_context.inside():
             return self.given  # Ray looks at them, call by call
         from ray_multicluster_scheduler.control_plane.config import Settings  # noqa: PLC0415 - heavy, and outside only
 

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTime
 from ray_multicluster_scheduler.common.model import TaskState
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.executor.errands import Errands
+    from ray_multicluster_scheduler.app.client_api.executor.background_worker import Errands
     from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 
 T = TypeVar("T")

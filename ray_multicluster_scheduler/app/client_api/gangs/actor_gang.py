@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.model import ActorDescription, MemberDescription, TaskDescription
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 
 
 class MemberItem(Item):

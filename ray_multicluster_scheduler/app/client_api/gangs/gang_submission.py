@@ -35,7 +35,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ray_multicluster_scheduler.app.client_api.back_threads import BackThreads
+from ray_multicluster_scheduler.app.client_api.blocking_call_threads import BackThreads
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.handles.item import Countdown, Promise
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
+from ray_multicluster_scheduler.control_plane.runtime.item import Countdown, Promise
 
 H = TypeVar("H", bound=Handle)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.handles.item import wait_for
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.control_plane.runtime.item import wait_for
 
 H = TypeVar("H", bound=Handle)
 

@@ -10,9 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.app.client_api.handles.kept_value import is_away
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import (
@@ -24,10 +21,13 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, payload_of, value_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.control_plane import ControlPlane
+    from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
 class Handle:

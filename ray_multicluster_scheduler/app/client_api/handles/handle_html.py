@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
-from ray_multicluster_scheduler.common import html_tables
+from ray_multicluster_scheduler.common.tables import html_tables
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 
 
 def handle_html(kind: str, item_id: str, item: Promise, name: str | None = None) -> str:

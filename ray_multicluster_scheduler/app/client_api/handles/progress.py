@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.handles.item import Promise
+    from ray_multicluster_scheduler.control_plane.runtime.item import Promise
 
 _log = get_logger(__name__)
 DRAW_S = 0.1

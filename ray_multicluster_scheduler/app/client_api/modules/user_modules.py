@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.modules.module_places import own_places, tell_once
 from ray_multicluster_scheduler.app.client_api.modules.source_imports import imports_of
+from ray_multicluster_scheduler.app.client_api.modules.user_module_paths import own_places, tell_once
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 
 _FRESH_S = 0.25

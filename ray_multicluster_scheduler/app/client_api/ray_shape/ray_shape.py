@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import get_logger
@@ -46,13 +46,13 @@ def init(
     Raises ConfigurationError if the configuration is missing or wrong, or if there is a scheduler already (unless
     ``ignore_reinit_error``).
     """
-    if where.inside():
+    if execution_context.inside():
         if runtime_env:
-            where.native().use_runtime_env(runtime_env)
-        return where.native()
+            execution_context.native().use_runtime_env(runtime_env)
+        return execution_context.native()
     if is_initialized():
         if ignore_reinit_error:
-            return where.shared()
+            return execution_context.shared()
         raise ConfigurationError(
             "init was called, but there is a scheduler already.",
             next_step="call it once, or shutdown() before, or pass ignore_reinit_error=True to keep the first",
@@ -60,38 +60,38 @@ def init(
     if of_ray:
         names = ", ".join(sorted(of_ray))
         _log.warning("init: %s: about a single Ray cluster, no effect; clusters.yaml says what ours have", names)
-    fresh = where.embedded()(_path(address))
+    fresh = execution_context.embedded()(_path(address))
     if runtime_env:
         fresh.use_runtime_env(runtime_env)
-    where.exchange_shared(fresh)
+    execution_context.exchange_shared(fresh)
     return fresh
 
 
 def is_initialized() -> bool:
     """Is there a shared scheduler? Verbs make one when they need it."""
-    return where.inside() or where.has_shared()
+    return execution_context.inside() or execution_context.has_shared()
 
 
 def nodes() -> list[dict[str, Any]]:
     """Every node of every cluster that answers now: ``NodeID``, ``Alive``, ``Resources``, and its ``Cluster``."""
-    return where.side().nodes()
+    return execution_context.side().nodes()
 
 
 def cluster_resources() -> dict[str, float]:
     """What all clusters that answer now have together."""
-    return where.side().fleet_resources()["total"]
+    return execution_context.side().fleet_resources()["total"]
 
 
 def available_resources() -> dict[str, float]:
     """What is free of it."""
-    return where.side().fleet_resources()["free"]
+    return execution_context.side().fleet_resources()["free"]
 
 
 def get_runtime_context() -> Any:
     """Ray's own inside of a task, actor or job. Outside one that says: no task, no actor."""
-    if not where.inside():
+    if not execution_context.inside():
         return RuntimeContext()
-    from ray_multicluster_scheduler.app.client_api.native.here import connected_ray  # noqa: PLC0415 - needs Ray
+    from ray_multicluster_scheduler.app.client_api.in_cluster.runtime_context import connected_ray  # noqa: PLC0415 - needs Ray
 
     return connected_ray().get_runtime_context()
 

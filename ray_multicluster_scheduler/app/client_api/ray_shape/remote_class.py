@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import actor_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -41,7 +41,7 @@ class RemoteClass:
 
         Raises ConfigurationError, TaskSubmissionError.
         """
-        return where.side().submit_actor_async(self, args, kwargs)
+        return execution_context.side().submit_actor_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteClass:
         """The same class with other options. Raises ConfigurationError."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ray_multicluster_scheduler.app.client_api import where
+from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_options import task_options
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
@@ -43,7 +43,7 @@ class RemoteFunction:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Run it with these arguments; returns a handle. Raises ConfigurationError, TaskSubmissionError."""
-        return where.side().submit_task_async(self, args, kwargs)
+        return execution_context.side().submit_task_async(self, args, kwargs)
 
     def options(self, **options: Any) -> RemoteFunction:
         """The same function with other options. Raises ConfigurationError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_story import say
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.app.client_api.remote.service_address import (
     checked_address,
     named_service,

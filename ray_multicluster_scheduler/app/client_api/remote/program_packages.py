@@ -12,7 +12,10 @@ from ray_multicluster_scheduler.app.client_api.remote.service_client import Serv
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.package_uri import stored_package
-from ray_multicluster_scheduler.scheduler.connection.runtime_env_upload import PackageCache, resolve_runtime_env
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
+    PackageCache,
+    resolve_runtime_env,
+)
 
 SURE_S = 5.0
 """So long a folder that was packed is not looked at again: many items of one program name the same ones."""

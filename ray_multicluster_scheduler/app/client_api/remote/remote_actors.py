@@ -9,11 +9,11 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.app.client_api.handles.outcome import error_of
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of
 
 
 class RemoteActors(Actors):

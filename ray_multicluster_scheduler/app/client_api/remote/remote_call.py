@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ray_multicluster_scheduler.app.client_api.actors.call_queue import CallPromise, never_sent
-from ray_multicluster_scheduler.app.client_api.arguments.argument_watch import ArgumentFailure, ArgumentWatch, Values
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.app.client_api.remote.late_arguments import bytes_of, names_of
+from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import bytes_of, names_of
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, never_sent
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:

@@ -12,15 +12,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from ray_multicluster_scheduler.app.client_api.actors.call_queue import call_story
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
-from ray_multicluster_scheduler.app.client_api.embedded import open_calls
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
-from ray_multicluster_scheduler.app.client_api.explanation_text import Explanation
-from ray_multicluster_scheduler.app.client_api.handles.item import Outcome
-from ray_multicluster_scheduler.app.client_api.remote import wire
-from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own
-from ray_multicluster_scheduler.app.client_api.remote.refusals import problem_from_wire
+from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import Packed, RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
 from ray_multicluster_scheduler.common.exception import (
@@ -29,6 +22,12 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.runtime import open_calls, wire
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import call_story
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime

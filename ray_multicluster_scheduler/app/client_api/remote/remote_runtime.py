@@ -12,41 +12,41 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.callbacks import Callbacks
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_story
-from ray_multicluster_scheduler.app.client_api.embedded.loop_thread import shut_down
-from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.app.client_api.options import check_priority
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
-from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own, send_when_there
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
-from ray_multicluster_scheduler.app.client_api.remote.inbound import Inbound
-from ray_multicluster_scheduler.app.client_api.remote.late_arguments import check_own, send_when_there
-from ray_multicluster_scheduler.app.client_api.remote.outbound import Outbound, Parcel
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
-from ray_multicluster_scheduler.app.client_api.remote.remote_known import (
+from ray_multicluster_scheduler.app.client_api.remote.remote_queries import (
     RemoteKnown,
     RemoteOutput,
     document_of,
     path_of,
 )
+from ray_multicluster_scheduler.app.client_api.remote.result_poller import Inbound
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Outbound, Parcel
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     UnknownItemError,
 )
+from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.task_description import Kind
-from ray_multicluster_scheduler.common.one_line import check_words
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_shelf import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
@@ -276,7 +276,7 @@ class RemoteRuntime(RemoteKnown):
         unfinished = self.unfinished()
         items = [item for item in unfinished if not item.task.serves]
         if program.stopping():
-            shutdown_story.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
+            shutdown_report.stop(self, [item for item in items if item.id in self._own], _INTERRUPTED)
         elif drain:
             waited = [*items, *self.calls.open()]
             wait_for(waited, len(waited))
@@ -305,8 +305,8 @@ class RemoteRuntime(RemoteKnown):
         _, silent = await asyncio.wait(asked, timeout=min(SAY_AFTER_S, END_PATIENCE_S))
         if silent:
             left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
-            shutdown_story.say(
-                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shutdown_story.some_of(left)} "
+            shutdown_report.say(
+                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shutdown_report.some_of(left)} "
                 "should end; it ends them by itself when it does not hear of this program any more"
             )
             await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - SAY_AFTER_S))

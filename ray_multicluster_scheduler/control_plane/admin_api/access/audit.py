@@ -8,15 +8,15 @@ from typing import Any
 
 from fastapi import Request
 
-from ray_multicluster_scheduler.app.client_api.events.event import ACTION
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.common.secret_words import masked_line
-from ray_multicluster_scheduler.control_plane.admin_api.access.lately import Lately
+from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.control_plane.admin_api.access.recent_activity import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import Note
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import ACTION
 
 _log = get_logger(__name__)
 _LONGEST = 256

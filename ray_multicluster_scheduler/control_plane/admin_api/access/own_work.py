@@ -9,16 +9,16 @@ from typing import Any, TypeAlias
 
 from starlette.requests import HTTPConnection
 
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import unknown_item
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError
-from ray_multicluster_scheduler.common.one_line import check_words
-from ray_multicluster_scheduler.common.secret_words import masked_line
+from ray_multicluster_scheduler.common.identifier_checks import check_words
+from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.service_known import Check
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
+from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
 
 OTHERS = "somebody else's item"
 LimitsOf: TypeAlias = Callable[[str], OwnerLimits]

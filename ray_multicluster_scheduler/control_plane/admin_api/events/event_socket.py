@@ -9,14 +9,14 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ray_multicluster_scheduler.app.client_api.events.event import missed
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
-from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import still_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 30.0
 _MOST = 2**53

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ray_multicluster_scheduler.app.client_api.events.event import missed
-from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import missed
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 HEARTBEAT_S = 15.0
 _AGAIN_MS = 2_000

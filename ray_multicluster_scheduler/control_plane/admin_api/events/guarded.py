@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
-from ray_multicluster_scheduler.app.client_api.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import when_let_out
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of, still_let_in
+from ray_multicluster_scheduler.control_plane.admin_api.access.session_expiry import when_let_out
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access

@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded import explanation
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
 MOST_ITEMS = 1_000
 

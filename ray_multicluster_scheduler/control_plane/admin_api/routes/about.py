@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown, settings_shown
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, only_owner_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import cluster_shown, settings_shown
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(prefix="/api/v1", tags=["about"])
 

@@ -7,17 +7,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.app.client_api.actors.call_item import CallItem
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, open_calls
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_steered
-from ray_multicluster_scheduler.control_plane.admin_api.mailboxes import Mailbox
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailbox
+from ray_multicluster_scheduler.control_plane.admin_api.http import problems
+from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
+from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     blobs_of,
     json_of,
@@ -25,14 +24,15 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     runtime_of,
     texts,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.items import face
-from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import page_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import actors as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_calls import WantedCall
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime import explanation, open_calls
+from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import WantedCall
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
 
 router = APIRouter(prefix="/api/v1", tags=["actors"])
 MOST_CALLS = 10_000

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request, Response
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import bytes_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import bytes_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_blob
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import blobs as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(prefix="/api/v1/blobs", tags=["blobs"])
 

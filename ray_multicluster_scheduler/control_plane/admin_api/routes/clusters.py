@@ -7,14 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.app.client_api.embedded import fleet_control
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
 from ray_multicluster_scheduler.control_plane.admin_api.cluster_details import cluster_details
-from ray_multicluster_scheduler.control_plane.admin_api.fleet_changes import FleetChanges
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
     Answer,
     check_cluster,
     json_of,
@@ -22,11 +20,13 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
     seconds,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import clusters as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, parse_with_lines
+from ray_multicluster_scheduler.control_plane.runtime import fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.health.health_checker import Health
 
 router = APIRouter(prefix="/api/v1/clusters", tags=["clusters"])

@@ -6,17 +6,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.websockets import WebSocket
 
-from ray_multicluster_scheduler.app.client_api.events.event_filter import EventFilter
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
-from ray_multicluster_scheduler.control_plane.admin_api import problems
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, needs_of_socket, only_owner_of
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_socket import MOST_DIGITS, EventSocket
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import HEARTBEAT_S, EventStream
 from ray_multicluster_scheduler.control_plane.admin_api.events.guarded import end_when_revoked, while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.events.snapshot import snapshot as snapshot_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.http import problems
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import events as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 _MOST = 2**53

@@ -11,13 +11,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.app.client_api.embedded import explanation, fleet_control
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now
 from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.common.one_line import check_word
+from ray_multicluster_scheduler.common.identifier_checks import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
+from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import of_owner
 from ray_multicluster_scheduler.control_plane.admin_api.access.own_work import seen_by
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
@@ -25,19 +24,25 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     only_owner_of,
     still_let_in,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, check_cluster, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import no_task, with_id
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    Answer,
+    check_cluster,
+    json_of,
+    runtime_of,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import task_from
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
-from ray_multicluster_scheduler.control_plane.admin_api.without_secrets import of_owner
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
+from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
-from ray_multicluster_scheduler.simulation.trace import trace_text
-from ray_multicluster_scheduler.simulation.workload import Item
+from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
+from ray_multicluster_scheduler.simulation.workloads.workload import Item
 
 _ROWS_AT_ONCE = 50
 router = APIRouter(prefix="/api/v1", tags=["fleet"])

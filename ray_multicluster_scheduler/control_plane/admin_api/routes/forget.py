@@ -6,14 +6,14 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.app.client_api.embedded.job_words import EXPIRED
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
 

@@ -11,18 +11,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from ray_multicluster_scheduler.app.client_api.embedded import job_logs
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now, repeats_of, why_now
-from ray_multicluster_scheduler.app.client_api.handles.item import Item, Promise
-from ray_multicluster_scheduler.app.client_api.handles.outcome import VALUE_FORGOTTEN
-from ray_multicluster_scheduler.app.client_api.remote import wire
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
-from ray_multicluster_scheduler.control_plane.admin_api import followed_output, problems
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_submitted
-from ray_multicluster_scheduler.control_plane.admin_api.access.let_out import while_let_in
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Caller
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     Rule,
@@ -30,16 +23,9 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.rules import (
     check_seen,
     still_let_in,
 )
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import (
-    Answer,
-    blobs_of,
-    json_of,
-    leases_of,
-    mailboxes_of,
-    runtime_of,
-    seconds,
-    texts,
-)
+from ray_multicluster_scheduler.control_plane.admin_api.access.session_expiry import while_let_in
+from ray_multicluster_scheduler.control_plane.admin_api.events import output_stream
+from ray_multicluster_scheduler.control_plane.admin_api.http import problems
 from ray_multicluster_scheduler.control_plane.admin_api.routes.blobs import result_lost
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import (
     check_key,
@@ -49,15 +35,29 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import 
     with_key,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import (
+    Answer,
+    blobs_of,
+    json_of,
+    leases_of,
+    mailboxes_of,
+    runtime_of,
+    seconds,
+    texts,
+)
 from ray_multicluster_scheduler.control_plane.admin_api.routes.steering import there
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import KINDS, check_fields, task_from
 from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYTES, large_value
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime import job_logs, wire
+from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now, repeats_of, why_now
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
+from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.store import StoredItem
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import when_started
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import when_started
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
 MOST_ITEMS = 10_000
@@ -352,19 +352,19 @@ async def logs(
         is_past = record is None or not record.live or (attempt is not None and attempt < record.attempt)
         past = attempt if attempt is not None and is_past else None
         if record is None and past is None and item.attempt and not follow:
-            return PlainTextResponse(await followed_output.of_last_attempt(runtime, item))
+            return PlainTextResponse(await output_stream.of_last_attempt(runtime, item))
         if record is None:  # it ended long ago; its cluster may still have what it printed
             past = past or item.attempt
         if past:
-            read = followed_output.of_past_attempt_if_any if follow else followed_output.of_past_attempt
+            read = output_stream.of_past_attempt_if_any if follow else output_stream.of_past_attempt
             return PlainTextResponse(await read(runtime, item, past))
         if record is None:
             return PlainTextResponse("")
         if follow:
-            await followed_output.check_it_can_be_followed(runtime, item, attempt)
-            return StreamingResponse(followed_output.of_job(runtime, item, still, attempt), media_type="text/plain")
+            await output_stream.check_it_can_be_followed(runtime, item, attempt)
+            return StreamingResponse(output_stream.of_job(runtime, item, still, attempt), media_type="text/plain")
         return PlainTextResponse(await asyncio.to_thread(job_logs.whole, runtime, item_id))
     if follow and not item.done() and attempt in (None, item.attempt):
-        told = followed_output.of_task(runtime, item, still, alone=attempt is not None)
+        told = output_stream.of_task(runtime, item, still, alone=attempt is not None)
         return StreamingResponse(told, media_type="text/plain")
     return PlainTextResponse(await runtime.printed(item, attempt or item.attempt, stream))

@@ -8,9 +8,9 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import LEVELS, level_now, set_level
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import log_level as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(prefix="/api/v1", tags=["about"])
 

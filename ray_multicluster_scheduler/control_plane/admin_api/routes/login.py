@@ -10,9 +10,9 @@ from fastapi.responses import Response
 from ray_multicluster_scheduler.common.exception import NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access import sessions
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, access_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, access_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(prefix="/api/v1", tags=["login"])
 

@@ -7,10 +7,10 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.metrics_text import metrics_text
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.metrics_text import metrics_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE
 
 router = APIRouter(tags=["probes"])

@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import Request
 
-from ray_multicluster_scheduler.app.client_api.embedded.same_item import check_same, other_id
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, other_id
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 _HEADER = b"idempotency-key"
 _LONGEST = 255

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(tags=["probes"])
 

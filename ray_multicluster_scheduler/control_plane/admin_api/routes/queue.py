@@ -7,19 +7,19 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.app.client_api.embedded.explanation import reasons_now
 from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
-from ray_multicluster_scheduler.common.one_line import check_word
-from ray_multicluster_scheduler.control_plane.admin_api import waiting
+from ray_multicluster_scheduler.common.identifier_checks import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_seen
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.metrics import queue_counts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.paging import cursor_of, number_of, rows_at_most
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
 
@@ -36,11 +36,13 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
         check_seen(request, owner, f"what {owner} waits for")
     elif not caller.sees_all:
         owner = caller.user
-    query = Query(waiting.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True)
+    query = Query(
+        queue_counts.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True
+    )
     page = await asyncio.to_thread(runtime.store.items, query)
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    rows = waiting.waiting_rows(page.items, runtime, reasons_now(runtime))
-    return Answer({**waiting.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
+    rows = queue_counts.waiting_rows(page.items, runtime, reasons_now(runtime))
+    return Answer({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
 
 @router.get("/owners", **described(Rule.SEE, docs.OWNERS))
@@ -98,4 +100,4 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
 
 async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, Any]]:
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    return waiting.owner_rows(counts, runtime, also)
+    return queue_counts.owner_rows(counts, runtime, also)

@@ -8,20 +8,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ResultLostError, SchedulerError
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.new_items import check_key, key_of, new_id
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import ID_WORDS, is_id
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime, Wanted
-from ray_multicluster_scheduler.control_plane.admin_api.stored_arguments import MissingBlobs
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import task_of
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime, Wanted
+from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
 

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.load_series import KEPT_HOURS, LoadSeries, table
+from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import KEPT_HOURS, LoadSeries, table
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import JSON, described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 

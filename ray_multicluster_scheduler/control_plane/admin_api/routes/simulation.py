@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import Answer, json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import Answer, json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import simulation as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.admin_api.simulated_run import MOST_ITEMS, SimulatedRuns
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import MOST_ITEMS, SimulatedRuns
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.simulation import Synthetic
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])

@@ -6,16 +6,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ray_multicluster_scheduler.app.client_api.handles.item import Item
 from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import json_of, runtime_of
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
+from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 router = APIRouter(prefix="/api/v1/items/{item_id}", tags=["items"])

@@ -10,10 +10,10 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook, roles_of
-from ray_multicluster_scheduler.control_plane.admin_api.routes.asking import access_of, json_of, texts
+from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import access_of, json_of, texts
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import tokens as docs
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import described
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 
 router = APIRouter(prefix="/api/v1/tokens", tags=["tokens"])
 

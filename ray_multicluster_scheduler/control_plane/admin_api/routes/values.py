@@ -7,8 +7,8 @@ import asyncio
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from ray_multicluster_scheduler.control_plane.admin_api.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_outcome import completion_of
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import completion_of
 
 BYTES = "application/octet-stream"
 

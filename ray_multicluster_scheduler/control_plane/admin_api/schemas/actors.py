@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import BYTES, Described, one
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import BYTES, Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     by_name,
     flag,

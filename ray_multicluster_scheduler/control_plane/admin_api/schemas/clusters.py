@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, Said, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.fleet import MAC
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import ID
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Described, Said, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import (
     ANYTHING,
     Schema,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.common.logging import LEVELS
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import text, thing
 
 _LEVEL = thing(level=text("The least that is written.", enum=list(LEVELS)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import ANYTHING, by_name, text, thing, whole
 
 SIMULATE = Described(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.control_plane.admin_api.schemas.described import Described, one
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Described, one
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.shapes import flag, many, number, or_null, text, thing
 
 _ROLES = many(text("viewer, submitter, operator or admin"))

@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.tracing.item_spans impor
 from ray_multicluster_scheduler.control_plane.config.settings import Tracing
 from ray_multicluster_scheduler.control_plane.store import Store, Told
 from ray_multicluster_scheduler.control_plane.store.records import Step
-from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import Tell
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored_rows import item_row
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import Tell
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.admin_api.tracing.otlp import Collector

@@ -69,7 +69,7 @@ class Gateway:
 
     def make(self) -> None:
         """The actor is made; whether it starts, its first call tells."""
-        from ray_multicluster_scheduler.scheduler.connection.gateway.host import GatewayHost  # noqa: PLC0415 - not for find
+        from ray_multicluster_scheduler.scheduler.connection.gateway.link.host import GatewayHost  # noqa: PLC0415 - not for find
 
         actor = ray.remote(num_cpus=0, resources=ON_THE_HEAD, max_restarts=0, max_task_retries=0)(GatewayHost)
         self._actor = actor.options(

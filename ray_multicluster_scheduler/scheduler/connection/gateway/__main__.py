@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """By which Ray tells the program of a job what environment its workers have."""
@@ -30,19 +30,20 @@ def main() -> NoReturn:
     except ImportError as error:
         _end(3, f"{m.NO_RAY} {sys.executable} cannot import ray: {error}")
     from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE  # noqa: PLC0415 - old Pythons
-    from ray_multicluster_scheduler.scheduler.connection.gateway import accept, agent, dial  # noqa: PLC0415 - needs ray
+    from ray_multicluster_scheduler.scheduler.connection.gateway import agent  # noqa: PLC0415 - needs ray
+    from ray_multicluster_scheduler.scheduler.connection.gateway.link import dial, listen  # noqa: PLC0415 - need ray
 
     ray.init(address="auto", namespace=ACTOR_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     join = dial.Join.from_dict(json.loads(text))
 
     async def serve() -> None:
-        await agent.Agent(await accept.ready_to_be_dialled(join, ray.util.get_node_ip_address())).run()
+        await agent.Agent(await listen.ready_to_be_dialled(join, ray.util.get_node_ip_address())).run()
 
     try:
         asyncio.run(serve())
     except agent.Closed as reason:
         _end(0, f"rmcs agent: closed by the control plane: {reason}")
-    except accept.CannotListen as error:
+    except listen.CannotListen as error:
         _end(7, f"{m.LISTEN_FAILED} {error}")
     except dial.CannotDial as error:
         _end(4, f"{m.DIAL_FAILED} {error}")

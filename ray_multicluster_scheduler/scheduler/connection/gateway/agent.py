@@ -15,24 +15,24 @@ from typing import Any
 import ray
 
 from ray_multicluster_scheduler.common.frames import FrameError, FrameWriter, Message
-from ray_multicluster_scheduler.scheduler.connection.gateway import messages as m
-from ray_multicluster_scheduler.scheduler.connection.gateway.actor_channel import LEAVING
-from ray_multicluster_scheduler.scheduler.connection.gateway.actors import Actors
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls import Calls
-from ray_multicluster_scheduler.scheduler.connection.gateway.dial import CannotDial, Connection, Join, dial
-from ray_multicluster_scheduler.scheduler.connection.gateway.gangs import Gangs
-from ray_multicluster_scheduler.scheduler.connection.gateway.hands import Hands
-from ray_multicluster_scheduler.scheduler.connection.gateway.kept import KeptByDigest
-from ray_multicluster_scheduler.scheduler.connection.gateway.lease import Lease
-from ray_multicluster_scheduler.scheduler.connection.gateway.probe import Probe, object_store_bytes
-from ray_multicluster_scheduler.scheduler.connection.gateway.records import CallRecord, record_from
-from ray_multicluster_scheduler.scheduler.connection.gateway.reports import Key, Reporter
-from ray_multicluster_scheduler.scheduler.connection.gateway.results import Results
-from ray_multicluster_scheduler.scheduler.connection.gateway.sweep import PAUSE_S
-from ray_multicluster_scheduler.scheduler.connection.gateway.values import Values
-from ray_multicluster_scheduler.scheduler.connection.gateway.who import who_we_are
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker_server import WorkerServer
-from ray_multicluster_scheduler.scheduler.connection.gateway.writing import write_at_once
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actor_channel import LEAVING
+from ray_multicluster_scheduler.scheduler.connection.gateway.actors.actors import Actors
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord, record_from
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import Calls
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gangs import Gangs
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_executor import Hands
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reports import Key, Reporter
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.result_polling import PAUSE_S
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.results import Results
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.values import Values
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.agent_identity import who_we_are
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Connection, Join, dial
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.lease import Lease
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.probe import Probe, object_store_bytes
+from ray_multicluster_scheduler.scheduler.connection.gateway.link.socket_write import write_at_once
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker_server import WorkerServer
 
 _MANY_CALLS, _GATHER_S = 16, 0.003
 _KEPT_FUNCTIONS, _KEPT_FUNCTION_BYTES = 1000, 256 * 1024 * 1024

@@ -1,0 +1,81 @@
+"""Which side is this code on? Outside, the verbs use the program's shared scheduler; inside a cluster, Ray itself.
+
+Light on purpose: a function that captured a verb loads this module in a worker, which has the standard library and
+Ray, and nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import TYPE_CHECKING, cast
+
+from ray_multicluster_scheduler.common.current_item import cluster_here
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
+
+_shared: UnifiedScheduler | None = None
+_lock = threading.Lock()
+
+
+def inside() -> bool:
+    """Does this code run in a job, task or actor of ours, on some cluster?"""
+    return cluster_here() is not None
+
+
+def side() -> UnifiedScheduler:
+    """Whose methods the verbs are: the shared scheduler's, or inside a cluster the native one's.
+
+    Raises ConfigurationError when a shared one has to be made and there is no configuration.
+    """
+    return shared() if cluster_here() is None else native()
+
+
+@functools.cache
+def native() -> UnifiedScheduler:
+    """The one that calls Ray where we are. It has the verbs of a UnifiedScheduler; a test compares the two."""
+    from ray_multicluster_scheduler.app.client_api.in_cluster.scheduler import NativeScheduler  # noqa: PLC0415 - inside only
+
+    return cast("UnifiedScheduler", NativeScheduler())
+
+
+def shared() -> UnifiedScheduler:
+    """The program's own, made from the usual places if there is none. Raises ConfigurationError."""
+    global _shared  # noqa: PLW0603 - the module-level verbs need one shared object
+    with _lock:
+        if _shared is None:
+            _shared = embedded()()
+        return _shared
+
+
+def has_shared() -> bool:
+    """Is there one already?"""
+    return _shared is not None
+
+
+def exchange_shared(fresh: UnifiedScheduler | None) -> UnifiedScheduler | None:
+    """Put another one, or none, in its place; returns the one before."""
+    global _shared
+    with _lock:
+        before, _shared = _shared, fresh
+        return before
+
+
+def embedded() -> type[UnifiedScheduler]:
+    """The class that brings a control plane along; loading it takes what a cluster need not have."""
+    from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler  # noqa: PLC0415 - heavy
+
+    return UnifiedScheduler
+
+
+def _in_the_child_of_a_fork() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+    if _shared is not None:
+        _shared._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_the_child_of_a_fork)

@@ -1,0 +1,249 @@
+"""Actors inside a cluster: Ray's own, with the face of our handles."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import FunctionType
+from typing import Any, Generic, Self, TypeVar, overload
+
+from ray_multicluster_scheduler.app.client_api.in_cluster import actor_init_errors, runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.errors import translate
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeCallHandle, NativeTaskHandle, child_story
+from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.exception import (
+    ActorDiedError,
+    ConfigurationError,
+    RemoteTraceback,
+    TaskSubmissionError,
+    TaskTimeoutError,
+)
+from ray_multicluster_scheduler.common.model.states import TaskState
+from ray_multicluster_scheduler.common.several_returns import check_num_returns
+
+T = TypeVar("T")
+_END_S = 5.0  # how long a kill is given to show; an actor on a node that does not answer may take longer
+
+
+class _Fact(Generic[T]):
+    """A read-only attribute that gives way to a method of the user's class with the same name."""
+
+    def __init__(self, read: Callable[[NativeActorHandle], T]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    @overload
+    def __get__(self, handle: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, handle: NativeActorHandle, owner: type) -> T: ...
+    def __get__(self, handle: NativeActorHandle | None, owner: type) -> Self | T:
+        return self if handle is None else self._read(handle)
+
+
+class NativeMethod:
+    """A method of an actor: ``actor.method.remote(x)``."""
+
+    __slots__ = ("_actor", "_name", "_options", "_own")
+
+    def __init__(
+        self, actor: NativeActorHandle, name: str, options: Mapping[str, Any], own: Callable[..., Any] | None = None
+    ) -> None:
+        """``own`` is what the handle itself has under this name: it is still there to be called without ``.remote``."""
+        self._actor, self._name, self._options, self._own = actor, name, options, own
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it; returns a handle, several for ``num_returns`` above 1, None for 0."""
+        return self._actor._rmcs_call(self._name, args, kwargs, self._options)
+
+    def options(self, *, num_returns: int | None = None, **unknown: Any) -> NativeMethod:
+        """The same method with another number of values. Raises ConfigurationError."""
+        if unknown:
+            raise ConfigurationError(
+                f"A call of a method has no option {next(iter(unknown))!r}.", next_step="known options: num_returns"
+            )
+        if num_returns is None:
+            return self
+        check_num_returns(num_returns)
+        return NativeMethod(self._actor, self._name, {"num_returns": num_returns}, self._own)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._own is not None:
+            return self._own(*args, **kwargs)
+        raise TypeError(f"{self!r} is a method of an actor, which runs elsewhere: call it with .remote(…)")
+
+    def __repr__(self) -> str:
+        return f"<NativeMethod {self._name} of {self._actor!r}>"
+
+
+class NativeActorHandle:
+    """An actor on the cluster where this code runs. Can be sent to other tasks and actors there; awaitable.
+
+    ``methods`` maps the names of its methods to how many values each returns; empty means that they are not known. A
+    method of the user's class hides an attribute of this class with the same name.
+    """
+
+    _rmcs_actor_handle = True
+
+    def __init__(self, actor: Any, name: str, parent: CurrentItem, methods: Mapping[str, int]) -> None:
+        self._actor, self._name, self._parent, self._methods = actor, name, parent, dict(methods)
+        for method in methods:
+            self.__dict__[method] = self.method(method)
+
+    @_Fact
+    def id(self) -> str:
+        """Ray's id of the actor."""
+        return str(self._actor._actor_id.hex())
+
+    @_Fact
+    def name(self) -> str:
+        """The name that it was given, or its class's."""
+        return self._name
+
+    @_Fact
+    def accepted(self) -> bool:
+        """Ray took it when it was made."""
+        return True
+
+    @_Fact
+    def cluster(self) -> str:
+        """The one that this code runs on."""
+        return self._parent.cluster
+
+    @_Fact
+    def attempt(self) -> int:
+        """1: what Ray restarts, it restarts by itself."""
+        return 1
+
+    @_Fact
+    def state(self) -> TaskState:
+        """RUNNING if it answers at once; DISPATCHING while it starts or is busy; FAILED when it is over."""
+        try:
+            NativeActorHandle.ready(self, 0.5)
+        except TaskTimeoutError:
+            return TaskState.DISPATCHING
+        except Exception:  # noqa: BLE001 - why it is over is told by whoever calls it
+            return TaskState.FAILED
+        return TaskState.RUNNING
+
+    def kill(self, *, no_restart: bool = True) -> None:
+        """End it at once, with what it is doing. What is called after this gets ActorDiedError, unless it restarts."""
+        ray = runtime_context.connected_ray()
+        ray.kill(self._actor, no_restart=no_restart)
+        if no_restart:
+            self._wait_for_its_end(ray)
+
+    def ready(self, timeout: float | None = None) -> Self:
+        """Wait until it takes calls. Raises what its constructor raised, TaskTimeoutError, ActorDiedError."""
+        ray = runtime_context.connected_ray()
+        try:
+            ray.get(self._actor.__ray_ready__.remote(), timeout=timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise TaskTimeoutError(
+                f"{self!r} is not ready after {timeout:g} s.",
+                task_id=self._id(),
+                cluster=self._parent.cluster,
+                next_step="see whether the cluster has room for what it asks for, or wait longer (ready_timeout)",
+            ) from None
+        except ray.exceptions.RayError as error:
+            ours = self._translated(error)
+            raise ours from ours.__cause__
+        return self
+
+    def method(self, name: str) -> NativeMethod:
+        """A method by its name, whatever the name is. Raises AttributeError for one that its class does not have."""
+        if self._methods and name not in self._methods and not name.startswith("__"):
+            raise AttributeError(f"actor {self._name!r} has no method {name!r}; it has {', '.join(self._methods)}")
+        returns = self._methods.get(name, 1)
+        own = vars(NativeActorHandle).get(name)
+        bound = own.__get__(self) if isinstance(own, FunctionType) else None
+        return NativeMethod(self, name, {} if returns == 1 else {"num_returns": returns}, bound)
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """Where its output is, of whatever stream: Ray keeps it, since it is an actor of Ray."""
+        return (
+            f"(Ray keeps the output of {self._name} on cluster {self._parent.cluster!r}: see actor {self._id()} in the "
+            f"cluster's dashboard, or `ray logs actor --id {self._id()}` there)"
+        )
+
+    def follow_logs(self) -> Iterator[str]:
+        """The same: Ray keeps its output."""
+        return iter([NativeActorHandle.logs(self)])
+
+    def explain(self) -> dict[str, Any]:
+        """Whose child it is, where, and in what state."""
+        state = NativeActorHandle.state.__get__(self, NativeActorHandle)
+        return child_story(self._id(), "actor", self._name, state, self._parent)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return asyncio.to_thread(NativeActorHandle.ready, self).__await__()
+
+    def __getattr__(self, name: str) -> NativeMethod:
+        # Comes only for what is not there. Python and notebooks look for names of their own at everything.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return NativeActorHandle.method(self, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id()} {self._name} on {self._parent.cluster!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NativeActorHandle) and other._id() == self._id()
+
+    def __hash__(self) -> int:
+        return hash(self._id())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not runtime_context.on_rays_way():
+            raise TaskSubmissionError(
+                f"{self!r} cannot leave cluster {self._parent.cluster!r}, where it was made.",
+                task_id=self._id(),
+                cluster=self._parent.cluster,
+                next_step="make the actor outside and pass it in, or return what its methods return",
+            )
+        return type(self), (self._actor, self._name, self._parent, self._methods)
+
+    def _id(self) -> str:
+        return str(self._actor._actor_id.hex())
+
+    def _wait_for_its_end(self, ray: Any) -> None:
+        # Ray's kill only asks for the end: of calls made right after it, one in three was still answered.
+        end = time.monotonic() + _END_S
+        try:
+            while time.monotonic() < end:
+                ray.get(self._actor.__ray_ready__.remote(), timeout=_END_S)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            return
+
+    def _rmcs_call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Any:
+        bound = getattr(self._actor, method)
+        if options:
+            bound = bound.options(**options)
+        given = {key: as_argument(value) for key, value in kwargs.items()}
+        refs = bound.remote(*map(as_argument, args), **given)
+        return handles_of(refs, f"{self._name}.{method}", runtime_context.item(), NativeCallHandle)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        """Why it is not ready: the constructor's own exception, or what Ray says."""
+        name, own_id, cluster = self._name, self._id(), self._parent.cluster
+        ours = translate(error, name, own_id, cluster)
+        raised = actor_init_errors.read(own_id) if isinstance(ours, ActorDiedError) else None
+        if raised is None:
+            return ours
+        raised.add_note(f"raised by the constructor of {name} ({own_id}) on cluster {cluster!r}")
+        raised.__cause__ = RemoteTraceback(str(error))
+        return raised
+
+
+def as_argument(value: Any) -> Any:
+    """Handles stand for their values, which Ray fills in."""
+    return value.ref if isinstance(value, NativeTaskHandle) else value
+
+
+def handles_of(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHandle]) -> Any:
+    """What Ray gave for a call, as handles: one, a list of several, or None where nothing is returned."""
+    if refs is None:
+        return None
+    if isinstance(refs, list):
+        return [kind(ref, name, parent) for ref in refs]
+    return kind(refs, name, parent)

@@ -1,0 +1,91 @@
+"""What can be told of the cluster that this code runs on, in the words that the fleet is told in outside."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.decision import CandidateReport, Rejection, SchedulingDecision
+from ray_multicluster_scheduler.common.model.resources import describe, fits
+
+
+def row(cluster: str) -> dict[str, Any]:
+    """The one row of the list of clusters; None where something is not known from inside."""
+    ray = runtime_context.connected_ray()
+    return {
+        "name": cluster,
+        "state": "UP",
+        "sentence": "",
+        "cordoned": None,
+        "items": None,
+        "carrier": "native",
+        "tasks_by": None,
+        "other_control_planes": None,
+        "tags": None,
+        "prefer": None,
+        "weight": None,
+        "dashboard": None,
+        "head_address": None,
+        "nodes": len(_alive(ray)),
+        "total": _plain(ray.cluster_resources()),
+        "free": _plain(ray.available_resources()),
+        "ray_version": ray.__version__,
+        "python_version": platform.python_version(),
+        "os": platform.system().lower(),
+        "arch": platform.machine(),
+    }
+
+
+def nodes(cluster: str) -> list[dict[str, Any]]:
+    """Every living node, in Ray's words, with its cluster."""
+    return [{**node, "Cluster": cluster} for node in _alive(runtime_context.connected_ray())]
+
+
+def check_name(name: str, cluster: str) -> None:
+    """Raises ConfigurationError for another cluster: nothing is known of it here."""
+    if name != cluster:
+        raise ConfigurationError(
+            f"Cluster {name!r} is not known here: this code runs inside of cluster {cluster!r}.",
+            cluster=cluster,
+            next_step="ask about other clusters from outside",
+        )
+
+
+def plan(needs: Mapping[str, float], cluster: str) -> SchedulingDecision:
+    """Is there room for this on one of the nodes now?"""
+    ray = runtime_context.connected_ray()
+    nodes = _alive(ray)
+    free = _free_by_node()
+    rejection = None
+    if not any(fits(needs, _plain(node["Resources"])) for node in nodes):
+        rejection = Rejection("TOO_BIG", f"no node of {cluster} has {describe(needs)} in all", permanent=False)
+    elif not any(fits(needs, free.get(node["NodeID"], {})) for node in nodes):
+        rejection = Rejection("NO_CAPACITY", f"no node of {cluster} has {describe(needs)} free now")
+    return SchedulingDecision(
+        task_id="plan",
+        at=time.time(),
+        cluster=None if rejection else cluster,
+        code=rejection.code if rejection else "PLACED",
+        sentence=rejection.sentence if rejection else f"it stays on {cluster}, inside of which this code runs",
+        candidates=(CandidateReport(cluster, (rejection,) if rejection else ()),),
+        unblocked_by="a node of that size becomes free or is added" if rejection else None,
+    )
+
+
+def _alive(ray: Any) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node.get("Alive")]
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    from ray._private.state import available_resources_per_node  # noqa: PLC0415 - inside a cluster only
+
+    return {str(node): _plain(amounts) for node, amounts in available_resources_per_node().items()}
+
+
+def _plain(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Without the marks that Ray puts among resources, such as a node's address."""
+    return {name: float(amount) for name, amount in amounts.items() if not name.startswith("node:")}

@@ -1,0 +1,246 @@
+"""Handles of what was submitted inside a cluster: Ray's references with the face of our handles."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from typing import Any, Self
+
+from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.errors import translate
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import HandleWithoutQueue
+from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.exception import (
+    ConfigurationError,
+    TaskCancelledError,
+    TaskSubmissionError,
+    TaskTimeoutError,
+    WorkerCrashedError,
+)
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model.states import TaskState
+
+_log = get_logger(__name__)
+FORCE_AFTER_S = 5.0
+
+
+class NativeTaskHandle(HandleWithoutQueue):
+    """A Ray task on the cluster where this code runs. Awaitable.
+
+    As an argument it stands for its value. It can be sent to other tasks and actors of this cluster.
+    """
+
+    __slots__ = ("__weakref__", "_cancelled", "name", "parent", "ref")
+
+    _has_a_worker = True
+    """For itself, so that it can be ended with it."""
+
+    def __init__(self, ref: Any, name: str, parent: CurrentItem) -> None:
+        self.ref = ref
+        self.name = name
+        self.parent = parent
+        self._cancelled = False
+
+    @property
+    def id(self) -> str:
+        """Ray's id of the task."""
+        return str(self.ref.task_id().hex())
+
+    @property
+    def accepted(self) -> bool:
+        """Ray took it when it was made."""
+        return True
+
+    @property
+    def state(self) -> TaskState:
+        """DISPATCHING until it is over: Ray has it, and does not say whether it runs already."""
+        if not self.done():
+            return TaskState.DISPATCHING
+        error = self.exception()
+        if error is None:
+            return TaskState.SUCCEEDED
+        return TaskState.CANCELLED if isinstance(error, TaskCancelledError) else TaskState.FAILED
+
+    @property
+    def cluster(self) -> str:
+        """The one that this code runs on."""
+        return self.parent.cluster
+
+    @property
+    def attempt(self) -> int:
+        """1: what Ray repeats, it repeats by itself."""
+        return 1
+
+    def done(self) -> bool:
+        """Is it over, one way or another?"""
+        over, _ = runtime_context.connected_ray().wait([self.ref], timeout=0, fetch_local=False)
+        return bool(over)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end and return the value. Raises the user's exception, or a SchedulerError;
+        TaskTimeoutError when it is not over after ``timeout`` seconds (it goes on)."""
+        ray = runtime_context.connected_ray()
+        try:
+            return ray.get(self.ref, timeout=timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise self.still_going(timeout) from None
+        except ray.exceptions.RayError as error:
+            ours = self._translated(error)
+            raise ours from ours.__cause__
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return what :meth:`result` would raise. Raises TaskTimeoutError."""
+        ray = runtime_context.connected_ray()
+        try:
+            ray.get(self.ref, timeout=timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise self.still_going(timeout) from None
+        except ray.exceptions.RayError as error:
+            return self._translated(error)
+        return None
+
+    def cancel(self, *, force: bool = False) -> None:
+        """Ask for its end; what is over stays as it is. A task that does not heed the interrupt loses its worker
+        after 5 s, with ``force`` at once."""
+        self._cancelled = True
+        try:
+            runtime_context.connected_ray().cancel(self.ref, force=force, recursive=True)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self.name} ({self.id}) cannot be cancelled: {error}.",
+                task_id=self.id,
+                next_step="kill the actor instead, or leave out force",
+            ) from error
+        if not force and self._has_a_worker:
+            timer = threading.Timer(FORCE_AFTER_S, self._force)
+            timer.daemon = True
+            timer.start()
+
+    def _force(self) -> None:
+        if not self.done():
+            runtime_context.connected_ray().cancel(self.ref, force=True, recursive=True)
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call ``callback(handle)`` when it is over, on a thread of its own; at once if it is over."""
+
+        def tell() -> None:
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - nobody waits for this thread: its error goes to the log
+                _log.exception("a callback of %s raised", self.id)
+
+        def over(_: Future[Any]) -> None:
+            # Not on Ray's own thread, where a callback that waits for another handle would wait for ever.
+            threading.Thread(target=tell, name="rmcs-callback", daemon=True).start()
+
+        self.ref.future().add_done_callback(over)
+
+    def explain(self) -> dict[str, Any]:
+        """Whose child it is, where, and in what state."""
+        return child_story(self.id, "task", self.name, self.state, self.parent)
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """Where its output is, of whatever stream: Ray keeps it, since it is a task of Ray."""
+        return (
+            f"(the output of {self.name} is kept by Ray on cluster {self.cluster!r}: see task {self.id} in the "
+            f"cluster's dashboard, or `ray logs task --id {self.id}` there)"
+        )
+
+    def follow_logs(self) -> Iterator[str]:
+        """The same: Ray keeps its output."""
+        return iter([self.logs()])
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        ray = runtime_context.connected_ray()
+        try:
+            return (yield from asyncio.wrap_future(self.ref.future()).__await__())
+        except ray.exceptions.RayError as error:
+            ours = self._translated(error)
+            raise ours from ours.__cause__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NativeTaskHandle) and other.ref == self.ref
+
+    def __hash__(self) -> int:
+        return hash(self.ref)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.name} on {self.cluster!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not runtime_context.on_rays_way():
+            raise TaskSubmissionError(
+                f"The handle of {self.name} ({self.id}) cannot leave cluster {self.cluster!r}, where it was made.",
+                task_id=self.id,
+                cluster=self.cluster,
+                next_step="return its value: get(handle)",
+            )
+        return type(self), (self.ref, self.name, self.parent)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        ours = translate(error, self.name, self.id, self.cluster)
+        if not self._cancelled or not isinstance(ours, WorkerCrashedError):
+            return ours
+        # This is how a forced end looks to Ray.
+        sentence = f"{self.name} ({self.id}) on cluster {self.cluster!r} was cancelled; its worker was ended."
+        return TaskCancelledError(sentence, task_id=self.id, cluster=self.cluster)
+
+    def still_going(self, timeout: float | None) -> TaskTimeoutError:
+        """What is raised when it is not over in time."""
+        return TaskTimeoutError(
+            f"{self.name} ({self.id}) on cluster {self.cluster!r} is not over after {timeout:g} s.",
+            task_id=self.id,
+            cluster=self.cluster,
+            next_step="wait longer, or cancel it",
+        )
+
+
+class NativeCallHandle(NativeTaskHandle):
+    """A call of an actor's method. One that has begun goes on: the actor's process is not for it alone."""
+
+    __slots__ = ()
+
+    _has_a_worker = False
+
+
+class NativeObjectHandle(NativeTaskHandle):
+    """A value in the object store of the cluster where this code runs, or a plain reference of Ray's."""
+
+    __slots__ = ()
+
+    _has_a_worker = False
+
+    @property
+    def id(self) -> str:
+        """Ray's id of the object."""
+        return str(self.ref.hex())
+
+    def cancel(self, *, force: bool = False) -> None:
+        """It is there already: nothing happens."""
+
+    def logs(self, *, stream: str | None = None) -> str:
+        """An object prints nothing."""
+        return ""
+
+
+def child_story(child: str, kind: str, name: str, state: TaskState, parent: CurrentItem) -> dict[str, Any]:
+    """`explain` of what was submitted inside a cluster."""
+    return {
+        "id": child,
+        "kind": kind,
+        "name": name,
+        "state": str(state),
+        "cluster": parent.cluster,
+        "attempt": 1,
+        "code": "CHILD",
+        "sentence": (
+            f"it was submitted inside of cluster {parent.cluster!r} by {parent.id} (attempt {parent.attempt}) and "
+            "belongs to Ray there: no placement, no queue and no retries of ours"
+        ),
+        "parent": parent.id,
+        "unblocked_by": None,
+        "decision": None,
+        "history": [],
+    }

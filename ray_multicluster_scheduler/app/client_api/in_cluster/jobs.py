@@ -1,0 +1,210 @@
+"""Jobs from inside a cluster: posted to that cluster's own dashboard, through Ray's own client for it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.options import check_place, refuse
+from ray_multicluster_scheduler.common.current_item import CurrentItem
+from ray_multicluster_scheduler.common.exception import (
+    ClusterConnectionError,
+    ConfigurationError,
+    TaskSubmissionError,
+    UnknownItemError,
+)
+from ray_multicluster_scheduler.common.model.resources import parse_resources
+from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+
+PARENT = "rmcs_parent"
+"""In a job's metadata: the item whose child it is."""
+POLL_S = 0.5
+
+_KNOWN = frozenset({"submission_id", "idempotency_key", "metadata", "resource_requirements", "entrypoint_resources"})
+_NO_RETRIES = "Ray does not repeat jobs; wait for it and submit it again"
+_NOT_HERE = {
+    "require_tags": "the tags of clusters are not known there; submit from outside to choose a cluster",
+    "queue_timeout": "Ray starts it itself; look at get_job_status and use stop_job",
+    "run_timeout": "use wait_for_all_jobs(…, timeout=…) and stop_job",
+    "retries": _NO_RETRIES,
+    "crash_retries": _NO_RETRIES,
+    "lost_retries": _NO_RETRIES,
+    "retry_lost": _NO_RETRIES,
+    "retry_on": _NO_RETRIES,
+    "no_retry_on": _NO_RETRIES,
+    "after": "wait for them with wait_for_all_jobs, and then submit it",
+    "start_after": "Ray starts it as soon as it can; wait, and then submit it",
+}
+
+
+class NativeJobs:
+    """Jobs that are children of the item that this code runs for."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    def submit(self, entrypoint: str, options: Mapping[str, Any]) -> str:
+        """Post a job; returns Ray's id of it. The same ``submission_id`` or ``idempotency_key`` is the same job."""
+        parent = runtime_context.item()
+        refuse(options, _KNOWN, parent.cluster, _NOT_HERE)
+        check_place(options, parent.cluster)
+        if not isinstance(entrypoint, str) or not entrypoint.strip():
+            raise ConfigurationError(
+                f"The entrypoint is {entrypoint!r}.", next_step='give a shell command, for example "python train.py"'
+            )
+        parse_resources(options.get("resource_requirements"))  # a footprint is for placement, which is over
+        job_id = options.get("submission_id") or _new_id(parent, options.get("idempotency_key"))
+        with _told(parent.cluster, job_id):
+            try:
+                return str(
+                    self._jobs().submit_job(
+                        entrypoint=entrypoint,
+                        submission_id=job_id,
+                        runtime_env=_environment(options.get("runtime_env") or {}, job_id, parent),
+                        metadata={**(options.get("metadata") or {}), PARENT: parent.id},
+                        **_entrypoint_resources(options.get("entrypoint_resources")),
+                    )
+                )
+            except RuntimeError as error:
+                if "already exists" in str(error) and self._is_ours(job_id, parent):
+                    return job_id
+                raise
+
+    def info(self, job_id: str) -> dict[str, Any]:
+        """What is known of a job. Raises UnknownItemError for one that is not of this item."""
+        parent = runtime_context.item()
+        with _told(parent.cluster, job_id):
+            details = self._jobs().get_job_info(job_id)
+        if (details.metadata or {}).get(PARENT) != parent.id:
+            raise _unknown(job_id, parent.cluster)
+        return _row(details, parent)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The jobs of this item, oldest first."""
+        parent = runtime_context.item()
+        with _told(parent.cluster, "the list of jobs"):
+            jobs = self._jobs().list_jobs()
+        ours = [job for job in jobs if (job.metadata or {}).get(PARENT) == parent.id]
+        return [_row(job, parent) for job in sorted(ours, key=lambda job: job.start_time or 0)]
+
+    def logs(self, job_id: str) -> str:
+        """Its output so far."""
+        self.info(job_id)
+        with _told(runtime_context.item().cluster, job_id):
+            return str(self._jobs().get_job_logs(job_id))
+
+    def follow(self, job_id: str) -> Iterator[str]:
+        """Its output as it comes, until it is over."""
+        seen = 0
+        while True:
+            over = self.info(job_id)["status"] in ENDED  # first, or what it prints in between would be missed
+            text = self.logs(job_id)
+            if len(text) > seen:
+                yield text[seen:]
+                seen = len(text)
+            if over:
+                return
+            time.sleep(POLL_S)
+
+    def stop(self, job_id: str) -> None:
+        """Ask for its end."""
+        self.info(job_id)
+        with _told(runtime_context.item().cluster, job_id):
+            self._jobs().stop_job(job_id)
+
+    def _is_ours(self, job_id: str, parent: CurrentItem) -> bool:
+        return (self._jobs().get_job_info(job_id).metadata or {}).get(PARENT) == parent.id
+
+    def _jobs(self) -> Any:
+        """Ray's client; it finds the dashboard and the token of this cluster by itself."""
+        if self._client is None:
+            ray = runtime_context.connected_ray()
+            from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - inside a cluster only
+
+            self._client = JobSubmissionClient(ray.get_runtime_context().gcs_address)
+        return self._client
+
+
+def _new_id(parent: CurrentItem, key: str | None) -> str:
+    """With a key always the same; without one, as Ray would make it: the job is to be told it."""
+    if key is None:
+        return f"raysubmit_{secrets.token_hex(8)}"
+    return f"rmcs-{hashlib.sha256(f'{parent.id}/{key}'.encode()).hexdigest()[:16]}"
+
+
+def _environment(given: Mapping[str, Any], job_id: str, parent: CurrentItem) -> dict[str, Any]:
+    """The caller's, with our package, and with the marks by which the job knows that it runs inside."""
+    env = dict(given)
+    env["py_modules"] = list(dict.fromkeys([runtime_context.own_package(), *map(str, env.get("py_modules") or ())]))
+    marks = {
+        "RMCS_CLUSTER": parent.cluster,
+        "RMCS_TASK_ID": job_id,
+        "RMCS_ATTEMPT": "1",
+        "RMCS_FENCE": str(parent.fence),
+    }
+    env["env_vars"] = {**(env.get("env_vars") or {}), **marks}
+    return env
+
+
+def _entrypoint_resources(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    amounts = parse_resources(given, what="entrypoint_resources")
+    names = {"CPU": "entrypoint_num_cpus", "GPU": "entrypoint_num_gpus", "memory": "entrypoint_memory"}
+    chosen: dict[str, Any] = {names[name]: amount for name, amount in amounts.items() if name in names}
+    custom = {name: amount for name, amount in amounts.items() if name not in names}
+    return {**chosen, "entrypoint_resources": custom} if custom else chosen
+
+
+def _row(details: Any, parent: CurrentItem) -> dict[str, Any]:
+    return {
+        "job_id": details.submission_id,
+        "status": str(getattr(details.status, "value", details.status)),
+        "entrypoint": details.entrypoint,
+        "metadata": {key: value for key, value in (details.metadata or {}).items() if key != PARENT},
+        "cluster": parent.cluster,
+        "attempt": 1,
+        "ray_submission_id": details.submission_id,
+        "message": details.message or "",
+        "submitted_at": None,
+        "started_at": _seconds(details.start_time),
+        "finished_at": _seconds(details.end_time),
+        "parent": parent.id,
+    }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _unknown(job_id: str, cluster: str) -> UnknownItemError:
+    return UnknownItemError(
+        f"There is no job {job_id!r} that was submitted from here.",
+        task_id=job_id,
+        cluster=cluster,
+        next_step="use the id that submit_job returned; a job from outside is asked about outside",
+    )
+
+
+@contextmanager
+def _told(cluster: str, what: str) -> Iterator[None]:
+    """Errors of Ray's client as ours. Raises UnknownItemError, TaskSubmissionError, ClusterConnectionError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "status code 404" in str(error):
+            raise _unknown(what, cluster) from error
+        raise TaskSubmissionError(
+            f"The dashboard of cluster {cluster!r} refused {what}: {error}",
+            cluster=cluster,
+            next_step="correct what it complains about and submit it again",
+        ) from error
+    except (OSError, ImportError) as error:  # requests' own errors are OSErrors
+        raise ClusterConnectionError(
+            f"The dashboard of cluster {cluster!r} cannot be used from inside: {type(error).__name__}: {error}.",
+            cluster=cluster,
+            next_step="see that the dashboard runs, and that ray[default] is installed there",
+        ) from error

@@ -1,0 +1,338 @@
+"""NativeScheduler: the verbs inside a job, task or actor, as plain Ray calls on the cluster where it runs."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
+from ray_multicluster_scheduler.app.client_api.in_cluster import (
+    actor_proxy,
+    actors,
+    child_wrapper,
+    cluster,
+    collecting,
+    options,
+    runtime_context,
+)
+from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.job_handle import NativeJobHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobs
+from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
+    DETACHED_NAMESPACE,
+    Remotes,
+    own_namespace,
+    refused,
+)
+from ray_multicluster_scheduler.app.client_api.in_cluster.unsupported import SchedulerWithoutQueue
+from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
+    check_namespace,
+    check_recursive,
+    check_what_to_cancel,
+)
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
+from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+
+_log = get_logger(__name__)
+READY_TIMEOUT_S = 300.0
+
+
+class NativeScheduler(SchedulerWithoutQueue):
+    """What UnifiedScheduler is outside. It makes no control plane, no agent and no limits: Ray schedules here.
+
+    A configuration is taken, so that a program runs unchanged, and not used: the cluster is the one that we are in.
+    """
+
+    def __init__(self, config: object = None, *, clusters: object = None) -> None:
+        item = runtime_context.item()
+        _log.info("inside of cluster %s, as a part of %s: the verbs are plain Ray calls here", item.cluster, item.id)
+        self._jobs = NativeJobs()
+        self._remotes = Remotes()
+        self._children: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    # Verbs ----------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **more: Any,
+    ) -> Any:
+        """Run ``fn`` as a task of this cluster and return its value; raises what it raised, or a SchedulerError."""
+        handles = self.submit_task_async(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **more)
+        return None if handles is None else collecting.get(handles)
+
+    def submit_task_async(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        *,
+        num_returns: int | None = None,
+        **more: Any,
+    ) -> Any:
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of as many, with 0 None."""
+        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+            raise ConfigurationError(
+                f"args is {type(args).__name__}, not a tuple or list.", next_step="write args=(x,) for one argument"
+            )
+        item = runtime_context.item()
+        if num_returns is not None:
+            more["num_returns"] = num_returns
+        remote = self._remotes.of_function(fn, resource_requirements, more, item.cluster)
+        given = [actors.as_argument(value) for value in args]
+        named = {key: actors.as_argument(value) for key, value in (kwargs or {}).items()}
+        whose = (child_wrapper.whose(item),) if remote.adopted else ()
+        try:
+            refs = remote.target.remote(*whose, *given, **named)
+        except Exception as error:
+            raise refused(remote.name, item.cluster, error) from error
+        return self._known(actors.handles_of(refs, remote.name, item, NativeTaskHandle))
+
+    def submit_gang(self, members: object, *, strategy: str = "PACK", tags: object = None, **more: Any) -> NoReturn:
+        """Not there inside of a cluster."""
+        raise ConfigurationError(
+            "submit_gang is not there inside of a cluster: where Ray schedules, a gang is a placement group of Ray's.",
+            next_step="use ray.util.placement_group here, or submit the gang from the program outside",
+        )
+
+    submit_gang_async = submit_gang
+
+    def submit_actor(
+        self,
+        cls: type,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **more: Any,
+    ) -> NativeActorHandle:
+        """Make an actor on this cluster and wait until it is ready. Raises what its constructor raised.
+
+        ``ready_timeout`` counts from now: Ray does not tell how long it waits for a place here.
+        """
+        actor = self.submit_actor_async(cls, args, kwargs, resource_requirements, tags, **more)
+        try:
+            return NativeActorHandle.ready(actor, more.get("ready_timeout", READY_TIMEOUT_S))
+        except TaskTimeoutError:
+            NativeActorHandle.kill(actor)  # or it would be ready some day, and nobody would know it
+            raise
+
+    def submit_actor_async(
+        self,
+        cls: type,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        resource_requirements: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        **more: Any,
+    ) -> NativeActorHandle:
+        """The same without waiting. Unless detached it ends with its last handle, as in Ray."""
+        item = runtime_context.item()
+        remote = self._remotes.of_class(cls, resource_requirements, more, item.cluster)
+        given = [actors.as_argument(value) for value in args]
+        named = {key: actors.as_argument(value) for key, value in (kwargs or {}).items()}
+        whose = (child_wrapper.whose(item),) if remote.adopted else ()
+        try:
+            actor = remote.target.remote(*whose, *given, **named)
+        except Exception as error:
+            raise refused(remote.name, item.cluster, error) from error
+        made = NativeActorHandle(actor, remote.name, item, remote.methods)
+        self._children[made._id()] = made
+        return made
+
+    def get_actor(self, name: str, namespace: str | None = None) -> NativeActorHandle:
+        """An actor of this cluster by its name: one of this item, a detached one from inside, or a detached one from
+        outside. Raises UnknownItemError."""
+        check_namespace(namespace)
+        ray, item = runtime_context.connected_ray(), runtime_context.item()
+        for place in (own_namespace(), DETACHED_NAMESPACE):
+            try:
+                return NativeActorHandle(ray.get_actor(name, place), name, item, {})
+            except ValueError:
+                continue
+        return actor_proxy.find(name)
+
+    def kill(self, actor: Any, *, no_restart: bool = True) -> None:
+        """End an actor at once."""
+        if not isinstance(actor, NativeActorHandle):
+            raise ConfigurationError(f"{actor!r} is not an actor.", next_step="pass what submit_actor returned")
+        actor.kill(no_restart=no_restart)
+
+    def list_actors(self) -> list[dict[str, Any]]:
+        """The actors that this process made here and still holds."""
+        held = [one for one in list(self._children.values()) if isinstance(one, NativeActorHandle)]
+        return [NativeActorHandle.explain(one) for one in held]
+
+    def put(self, value: Any) -> NativeObjectHandle:
+        """Keep a value in the object store of this cluster; give the handle to those that need it."""
+        return NativeObjectHandle(
+            runtime_context.connected_ray().put(value), f"a {type(value).__name__}", runtime_context.item()
+        )
+
+    def get(self, handles: Any, timeout: float | None = None, *, progress: bool | None = None) -> Any:
+        """The value of one handle, or the values of many in their order. Raises the first error, TaskTimeoutError.
+        Nobody here would see a bar."""
+        return collecting.get(handles, timeout)
+
+    def wait(
+        self,
+        handles: Sequence[Any],
+        num_returns: int = 1,
+        timeout: float | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> tuple[list[Any], list[Any]]:
+        """Wait until ``num_returns`` of them are over, or the time is; returns (over, not over), in their order."""
+        return collecting.wait(handles, num_returns, timeout)
+
+    def cancel(self, item: Any, *, force: bool = False, recursive: bool = True) -> None:
+        """End a child by its handle or id, with its own children. Raises UnknownItemError."""
+        check_recursive(recursive)
+        check_what_to_cancel(item)
+        target = self.handle(item) if isinstance(item, str) else item
+        if isinstance(target, NativeActorHandle):
+            target.kill()
+        else:
+            target.cancel(force=force)
+
+    def explain(self, item_id: Any) -> dict[str, Any]:
+        """Whose child it is. Raises UnknownItemError for what was not submitted by this process."""
+        child = self.handle(item_id) if isinstance(item_id, str) else item_id
+        if isinstance(child, NativeActorHandle):
+            return NativeActorHandle.explain(child)
+        if isinstance(child, (NativeTaskHandle, NativeJobHandle)):
+            return child.explain()
+        raise ConfigurationError(
+            f"explain was given {item_id!r}, which is no item.",
+            next_step="give a handle that a verb returned, or its id",
+        )
+
+    def plan(
+        self, resource_requirements: Mapping[str, Any] | None = None, *, kind: str = "task", **more: Any
+    ) -> SchedulingDecision:
+        """Is there room here for a task, an actor or the footprint of a job like this?"""
+        item = runtime_context.item()
+        options.check_place(more, item.cluster)
+        if kind == "task":
+            options.task_options(resource_requirements, more, item.cluster)
+        elif kind == "actor":
+            options.actor_options(resource_requirements, more, item.cluster)
+        elif kind != "job":
+            raise ConfigurationError(f"kind is {kind!r}.", next_step='give "task", "actor" or "job"')
+        needs = options.asked_for(resource_requirements) if kind == "job" else options.task_needs(resource_requirements)
+        return cluster.plan(needs, item.cluster)
+
+    # Jobs -----------------------------------------------------------------------------------------------
+
+    def submit_job(self, entrypoint: str, **more: Any) -> str:
+        """Post a job to the dashboard of this cluster; returns Ray's id of it."""
+        return self._jobs.submit(entrypoint, more)
+
+    def submit_job_async(self, entrypoint: str, **more: Any) -> NativeJobHandle:
+        """The same, as a handle."""
+        return NativeJobHandle(self._jobs.submit(entrypoint, more), self._jobs, runtime_context.item())
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        """What is known of a job that was submitted from here. Raises UnknownItemError."""
+        return self._jobs.info(job_id)
+
+    def list_jobs(self, status: str | None = None) -> list[dict[str, Any]]:
+        """The jobs that were submitted from here, oldest first; of one status if asked."""
+        return [row for row in self._jobs.rows() if status in (None, row["status"])]
+
+    def job_logs(self, job_id: str) -> str:
+        """Output of a job."""
+        return self._jobs.logs(job_id)
+
+    def follow_job_logs(self, job_id: str) -> Iterator[str]:
+        """A job's output as it comes, until the job is over."""
+        return self._jobs.follow(job_id)
+
+    def wait_for_a_job(self, job_ids: Sequence[str], timeout: float) -> None:
+        """Wait until one of these is over, or the time is."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not any(self._jobs.info(one)["status"] in ENDED for one in job_ids):
+            time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
+
+    # This cluster ---------------------------------------------------------------------------------------
+
+    def list_clusters(self, *, refresh: bool = False) -> list[dict[str, Any]]:
+        """The one that we are in, asked now."""
+        return [cluster.row(runtime_context.item().cluster)]
+
+    def cluster_info(self, name: str) -> dict[str, Any]:
+        """The one that we are in. Raises ConfigurationError for another name."""
+        own = runtime_context.item().cluster
+        cluster.check_name(name, own)
+        return cluster.row(own)
+
+    def fleet_resources(self) -> dict[str, dict[str, float]]:
+        """Total and free of the cluster that we are in."""
+        row = cluster.row(runtime_context.item().cluster)
+        return {"total": row["total"], "free": row["free"]}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node of the cluster that we are in, in Ray's words."""
+        return cluster.nodes(runtime_context.item().cluster)
+
+    def use_runtime_env(self, runtime_env: Mapping[str, Any]) -> None:
+        """For every task and actor that is submitted from now on, below each one's own."""
+        self._remotes = Remotes(runtime_env)
+
+    # The program ----------------------------------------------------------------------------------------
+
+    def unfinished(self) -> list[NativeJobHandle]:
+        """The jobs that were submitted from here and are not over; tasks and actors end with this program anyway."""
+        item = runtime_context.item()
+        rows = [row for row in self._jobs.rows() if row["status"] not in ENDED]
+        return [NativeJobHandle(row["job_id"], self._jobs, item) for row in rows]
+
+    def shutdown(self, *, drain: bool = False) -> None:
+        """Stop the jobs that were submitted from here, or with ``drain`` wait for them. Ray itself stays connected."""
+        for job in self.unfinished():
+            if drain:
+                say(f"waiting for {job.id} to end")
+                job.exception()
+            else:
+                job.cancel()
+                say(f"{job.id} on {job.cluster}: asked to stop")
+
+    def handle(self, item_id: str) -> Any:
+        """The handle of a child of this process. Raises UnknownItemError."""
+        known = self._children.get(item_id)
+        if known is not None:
+            return known
+        if any(row["job_id"] == item_id for row in self._jobs.rows()):
+            return NativeJobHandle(item_id, self._jobs, runtime_context.item())
+        raise UnknownItemError(
+            f"No child {item_id!r} is known in this process, inside of cluster {runtime_context.item().cluster!r}.",
+            task_id=item_id,
+            cluster=runtime_context.item().cluster,
+            next_step="keep its handle and ask that; an item from outside is explained outside",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing ends with the block: what was submitted is Ray's."""
+
+    # Inside ---------------------------------------------------------------------------------------------
+
+    def _known(self, handles: Any) -> Any:
+        for one in handles if isinstance(handles, list) else () if handles is None else (handles,):
+            self._children[one.id] = one
+        return handles

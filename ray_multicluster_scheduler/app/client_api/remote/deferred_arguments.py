@@ -1,0 +1,115 @@
+"""Arguments of what is submitted to a service: values of other items are the service's own, answers to calls of actors
+are only here, and may be late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Parcel
+from ray_multicluster_scheduler.common.digest import digest_of
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
+from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
+from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+
+
+def check_own(arguments: Arguments | None, runtime: RemoteRuntime, what: str) -> None:
+    """Raises TaskSubmissionError for values and actors that another scheduler has."""
+    if arguments is None:
+        return
+    others = [one.id for one in arguments.sources if not isinstance(one, ObjectHandle) and one._runtime is not runtime]
+    others += [actor._item.id for actor in arguments.actors if actor._rmcs_runtime is not runtime]
+    if others:
+        raise TaskSubmissionError(
+            f"{what} was given {others[0]}, which another scheduler has.",
+            task_id=what,
+            next_step="wait for its result and pass that",
+        )
+
+
+def send_when_there(runtime: RemoteRuntime, parcel: Parcel, arguments: Arguments | None) -> None:
+    """Hand it to the service once all answers to calls among its arguments are there, and the service knows of those
+    that it names and that had to wait here themselves."""
+    sources = () if arguments is None else arguments.sources
+    actors = () if arguments is None else arguments.actors
+    calls = [one for one in sources if isinstance(one._item, CallPromise)]
+    item = parcel.item
+
+    def send(_: object = None) -> None:
+        parcel.document["objects"] = [*names_of(sources), *(f"{ACTOR}{actor._item.id}" for actor in actors)]
+        parcel.blobs.update(bytes_of(sources))
+        if not late or runtime.leaves(item):
+            runtime.send(parcel)
+
+    def fail(failure: ArgumentFailure) -> None:
+        if runtime.leaves(item):
+            message = f"{item.task.kind} {item.id} did not run: {failure.sentence}"
+            done = Complete(item.id, TaskState.FAILED, 0, None, failure.error, message)
+            origin = failure.origin
+            outcome = Outcome(done, None if origin is None else origin.result, origin)
+            runtime.over_before_it_left(item, outcome)
+
+    def known() -> None:
+        """Those that are over by now were never sent, and tell why."""
+        over = [one for one in sources if isinstance(one._item, Item) and one.done() and one._item in waits]
+        ended = tuple(one for one in actors if one._item.outcome is not None and one._item in waits)
+        ArgumentWatch(Arguments(b"", sources=(*calls, *over), actors=ended), send, fail).begin()
+
+    named = [one._item for one in (*sources, *actors) if isinstance(one._item, Item)]
+    waits = [one for one in (*named, *runtime.late_ones(item.task.after)) if runtime.is_late(one)]
+    late = bool(calls or waits)
+    if late:
+        runtime.stays(item)
+        _when_accepted(waits, known)
+    else:
+        send()
+
+
+def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
+    """Call it once the service knows of all of these, or they are over without that."""
+    if not items:
+        then()
+        return
+    first, others = items[0], items[1:]
+    once = threading.Lock()
+
+    def tell(item: Item) -> None:
+        if item.accepted and once.acquire(blocking=False):
+            item.unwatch_steps(tell)
+            _when_accepted(others, then)
+
+    first.watch_steps(tell)
+    tell(first)
+
+
+def names_of(sources: Sequence[Handle]) -> list[str]:
+    """What the service calls these values. Calls among them have succeeded."""
+    return [_value(source)[0] for source in sources]
+
+
+def bytes_of(sources: Sequence[Handle]) -> dict[str, bytes]:
+    """Those of them that it has to be given, by their names."""
+    return {name: data for name, data in map(_value, sources) if data is not None}
+
+
+def _value(source: Handle) -> tuple[str, bytes | None]:
+    item, outcome = source._item, source._item.outcome
+    if isinstance(item, Item):
+        return f"{RESULT}{item.id}", None
+    assert outcome is not None
+    if isinstance(source, ObjectHandle):
+        return source._blob(outcome)
+    data = payload_of(outcome)  # the answer to a call: nobody else keeps it
+    return digest_of(data), data

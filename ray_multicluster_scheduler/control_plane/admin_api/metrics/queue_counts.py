@@ -1,0 +1,97 @@
+"""What waits and what runs, counted by queue, cluster and owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+
+WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
+_RAN = (TaskState.RUNNING, TaskState.LOST)
+ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
+
+
+def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
+    """On the loop: how many wait, and how many are past that, as of the last commit; only those of this owner, if one
+    is given. Lanes are those of the brain at this moment, of everybody."""
+    seen = [one for one in counts if owner in (None, one.owner)]
+    waiting = [one for one in seen if one.state in WAITING]
+    by_state, by_kind, by_owner = _sums(waiting, "state"), _sums(waiting, "kind"), _sums(waiting, "owner")
+    lanes = runtime.machine.queue_depths() if owner is None else {}
+    return {
+        "depth": sum(one.items for one in waiting),
+        "states": by_state,
+        "kinds": by_kind,
+        "owners": by_owner,
+        "on_clusters": _sums((one for one in seen if one.state in ON_A_CLUSTER), "state"),
+        "lanes": [{"queue": lane.queue, "cluster": lane.cluster, "waiting": count} for lane, count in lanes.items()],
+    }
+
+
+def waiting_rows(page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: ReasonsNow) -> list[dict[str, Any]]:
+    """On the loop: those that wait, how long, at which position, and why. A page tells what was written; some of those
+    may have begun since."""
+    page = [one for one in page if (record := runtime.record(one.new.id)) is None or record.state in WAITING]
+    positions = runtime.machine.queue_positions((one.new.id for one in page), runtime.clock.now())
+    return [_waiting_row(one, runtime, reasons, positions.get(one.new.id)) for one in page]
+
+
+def _waiting_row(
+    stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow, position: int | None
+) -> dict[str, Any]:
+    new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
+    code, sentence = ("", "") if record is None else reasons.of(record)
+    return {
+        "id": new.id,
+        "kind": new.kind,
+        "name": new.name,
+        "owner": new.owner,
+        "priority": now.priority,
+        "state": str(now.state if record is None else record.state),
+        "submitted_at": new.submitted_at,
+        "waiting_since": new.submitted_at if record is None else _waiting_since(record),
+        "position": position,
+        "code": code,
+        "sentence": sentence,
+        "held": record is not None and record.held is not None,
+    }
+
+
+def _waiting_since(record: TaskRecord) -> float:
+    """Since it was submitted, or since the last attempt that ran was over."""
+    steps = record.history if record.attempt else []
+    last = next((at for at in reversed(range(len(steps))) if steps[at].state in _RAN), None)
+    return record.task.submitted_at if last is None else steps[last + 1].at
+
+
+def owner_rows(
+    counts: Iterable[Unfinished], runtime: ServiceRuntime, also: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """On the loop: everybody who has something here, or of whom something was said, by name; and these."""
+    counts, said = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
+    waiting = _sums((one for one in counts if one.state in WAITING), "owner")
+    running = _sums((one for one in counts if one.state in ON_A_CLUSTER), "owner")
+    return {
+        name: {
+            "owner": name,
+            "waiting": waiting.get(name, 0),
+            "running": running.get(name, 0),
+            "limits": runtime.machine.limits_of(name).model_dump(mode="json"),
+            "changed": name in said and said[name].limits is not None,
+            "paused": said[name].paused if name in said else None,
+        }
+        for name in sorted({*waiting, *running, *runtime.machine.limits(), *said, *also})
+    }
+
+
+def _sums(counts: Iterable[Unfinished], key: str) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for one in counts:
+        sums[str(getattr(one, key))] += one.items
+    return dict(sums)

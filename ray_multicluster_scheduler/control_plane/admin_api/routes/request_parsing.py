@@ -1,0 +1,145 @@
+"""What every handler needs: the control plane, and a body that is what it should be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
+from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailboxes
+from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
+from ray_multicluster_scheduler.control_plane.admin_api.routes.whole_text import HALVES, half_text
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
+from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+
+MOST_BYTES = 64 * 2**20
+
+
+class TooLarge(TaskSubmissionError):
+    """A body has more bytes than are read."""
+
+
+class NoSuchCluster(ConfigurationError):
+    """A path names a cluster that is not there."""
+
+
+class Answer(JSONResponse):
+    """Also of words that are no text, as file systems have them."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def runtime_of(request: Request) -> ServiceRuntime:
+    runtime: ServiceRuntime = request.app.state.runtime
+    return runtime
+
+
+def mailboxes_of(request: Request) -> Mailboxes:
+    mailboxes: Mailboxes = request.app.state.mailboxes
+    return mailboxes
+
+
+def leases_of(request: Request) -> ProgramLeases:
+    leases: ProgramLeases = request.app.state.leases
+    return leases
+
+
+def access_of(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access
+
+
+def check_cluster(request: Request, name: str) -> None:
+    """Raises NoSuchCluster for a name in a path that no cluster has."""
+    try:
+        runtime_of(request).check_cluster(name)
+    except ConfigurationError as error:
+        raise NoSuchCluster(error.message, cluster=error.cluster, next_step=error.next_step) from error
+
+
+async def bytes_of(request: Request, most: int = MOST_BYTES) -> bytes:
+    """Raises TooLarge for a body that is, before all of it was read; for one that says so, before any of it was."""
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and int(said[:30]) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(
+        f"What was sent is larger than {most:,} bytes.",
+        next_step="send less at once; large payloads go one by one to /api/v1/blobs",
+    )
+
+
+async def json_of(request: Request, each: str = "") -> dict[str, Any]:
+    """Raises ConfigurationError for what is not a JSON object, or has text in it that cannot be written as UTF-8.
+
+    Entries of the list ``each`` are judged by themselves: in the place of such a one stands its error."""
+    body = await bytes_of(request)
+    try:
+        said = json.loads(body.decode("utf-8", "surrogatepass") or "{}")
+    except RecursionError as error:
+        raise ConfigurationError("The body is nested too deeply.", next_step="send it flatter") from error
+    except ValueError as error:
+        raise ConfigurationError(f"The body is no JSON: {error}.", next_step="send a JSON object") from error
+    if not isinstance(said, dict):
+        raise ConfigurationError(f"The body is a {type(said).__name__}.", next_step="send a JSON object")
+    if any(half in body for half in HALVES):
+        entries = said.get(each)
+        apart = isinstance(entries, list)
+        problem = _half({name: value for name, value in said.items() if name != each} if apart else said)
+        if problem is not None:
+            raise problem
+        if isinstance(entries, list):
+            said[each] = [_half(entry) or entry for entry in entries]
+    return said
+
+
+def _half(said: object) -> ConfigurationError | None:
+    where = half_text(said)
+    if where is None:
+        return None
+    return ConfigurationError(
+        f"{where} has half of a character (a lone surrogate) in it, which cannot be written as UTF-8.",
+        next_step="send whole characters",
+    )
+
+
+def blobs_of(said: dict[str, Any]) -> dict[str, bytes]:
+    """The payloads that travel along, by their digests. Raises ConfigurationError."""
+    try:
+        return wire.bytes_from_wire(said.get("blobs") or {})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"blobs cannot be read: {error}.", next_step="send base64 by digest") from error
+
+
+def texts(said: dict[str, Any], key: str, most: int | None = None) -> list[str]:
+    """A list of texts, at most so many. Raises ConfigurationError."""
+    value = said.get(key, [])
+    if most is not None and isinstance(value, list) and len(value) > most:
+        raise ConfigurationError(f"{key} has {len(value):,} entries.", next_step=f"give at most {most:,} at once")
+    if not isinstance(value, list) or not all(is_text(one) for one in value):
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step=f"give {key} as a list of texts")
+    return value
+
+
+def seconds(said: dict[str, Any], key: str, default: float, most: float) -> float:
+    """A time. Raises ConfigurationError."""
+    value = said.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ConfigurationError(f"{key} is {str(value)[:100]!r}.", next_step="give seconds, 0 or more")
+    return float(min(value, most))

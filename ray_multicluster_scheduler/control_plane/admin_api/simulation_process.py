@@ -1,0 +1,98 @@
+"""A simulation in a process of its own: asked on stdin, answered on stdout, and ended when it takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError, QueueFullError, SchedulerError
+from ray_multicluster_scheduler.control_plane.config.loader import config_from
+from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+
+MOST_ITEMS = 5_000
+LONGEST_S = 30.0
+_MOST_BYTES = 4 * 2**30
+_NICE = 10
+
+
+class SimulatedRuns:
+    """One at a time, on the loop of the service, which does not wait for it."""
+
+    def __init__(self) -> None:
+        self._busy = False
+
+    async def run(self, asked: dict[str, Any], limit_s: float = LONGEST_S) -> dict[str, Any]:
+        """``asked`` is what :func:`simulated` takes. Raises ConfigurationError, QueueFullError while another one runs,
+        and SchedulerError for one that takes too long or ends without an answer."""
+        if self._busy:
+            raise QueueFullError("Another simulation runs.", next_step="ask again when it is over")
+        self._busy = True
+        try:
+            return await _in_a_process(asked, limit_s)
+        finally:
+            self._busy = False
+
+
+async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            told, _ = await process.communicate(json.dumps(asked).encode())
+    except TimeoutError:
+        raise SchedulerError(
+            f"The simulation did not end within {limit_s:g} s.", next_step="simulate less, or with `rmcs simulate`"
+        ) from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    try:
+        answer: dict[str, Any] = json.loads(told)
+    except ValueError:
+        raise SchedulerError(
+            f"The simulation ended without an answer ({process.returncode}).",
+            next_step="simulate less, or with `rmcs simulate`, which says why",
+        ) from None
+    if "problem" in answer:
+        raise problem_from_wire(answer["problem"])
+    return answer
+
+
+def simulated(asked: dict[str, Any]) -> dict[str, Any]:
+    """In that process: ``config`` as in a clusters.yaml, ``nodes`` by cluster, ``synthetic`` and ``seed``. Raises
+    ConfigurationError."""
+    from ray_multicluster_scheduler.simulation import Synthetic, load_fleet, simulate  # noqa: PLC0415 - only there
+
+    fleet = load_fleet(config_from(asked["config"], "what was sent", Path.cwd(), {}), None, asked["nodes"])
+    workload = Synthetic.parse(asked["synthetic"]).generate(asked["seed"], fleet)
+    if len(workload) > MOST_ITEMS:
+        raise ConfigurationError(
+            f"The workload has {len(workload):,} items.",
+            next_step=f"simulate {MOST_ITEMS:,} at the most here, and more with `rmcs simulate`",
+        )
+    return simulate(fleet, workload, seed=asked["seed"]).to_dict()
+
+
+def _main() -> None:
+    os.nice(_NICE)
+    with suppress(ValueError, OSError):  # not everywhere
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    try:
+        answer = simulated(json.load(sys.stdin))
+    except SchedulerError as error:
+        answer = {"problem": wire.problem_to_wire(error)}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

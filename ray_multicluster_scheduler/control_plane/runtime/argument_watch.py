@@ -1,0 +1,181 @@
+"""Waits until every value that stands among the arguments exists, and every actor there is ready."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.kept_value import Bring, is_away
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """``objects[i]``, a name and the pickled value, is what ``ObjectArgument(i)`` stands for.
+
+    ``pinned`` is the only cluster where it can run: that of the actors among the arguments.
+    """
+
+    objects: tuple[tuple[str, bytes], ...]
+    pinned: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentFailure:
+    """One of them will never have a value. ``error`` as in Complete; ``origin`` is how that one ended."""
+
+    sentence: str
+    error: str | None
+    origin: Outcome | None = None
+
+
+class ArgumentWatch:
+    """Calls ``ready`` or ``failed``, once, on whatever thread that happens."""
+
+    def __init__(
+        self,
+        arguments: Arguments,
+        ready: Callable[[Values], object],
+        failed: Callable[[ArgumentFailure], object],
+        bring: Bring | None = None,
+    ) -> None:
+        """``bring`` is for values that were left in their clusters. Without, they are as good as here: somebody else
+        brings them, by their names."""
+        self._arguments = arguments
+        self._ready, self._failed, self._bring = ready, failed, bring
+        self._lock = threading.Lock()
+        self._over = False
+        self._left = len(arguments.sources) + 1  # one for begin() itself
+        self._places: dict[str, str | None] = {}
+        """Where each actor is that takes calls, or did before its cluster got out of reach."""
+        self.waits_for = _waits_for(arguments)
+
+    def begin(self) -> None:
+        """Look, and wait for what is missing; calls back at once if nothing is."""
+        for source in self._arguments.sources:
+            source._item.watch(self._source_over)
+        for actor in self._arguments.actors:
+            actor._item.watch_steps(self._actor_moved)
+            self._actor_moved(actor._item)
+        self._one_less()
+        if self._over:  # it may have been stopped before all of these were watched
+            self._let_go()
+
+    def stop(self) -> None:
+        """Nobody waits for it any more."""
+        if self._finish():
+            self._let_go()
+
+    def _source_over(self, promise: Promise) -> None:
+        outcome = promise.outcome
+        if outcome is not None and outcome.succeeded and is_away(outcome) and self._bring is not None:
+            self._bring(promise, lambda problem: self._came(promise, problem))
+        elif outcome is not None and outcome.succeeded:
+            self._one_less()
+        elif outcome is not None:
+            origin = outcome.origin or outcome
+            ended = "was cancelled" if outcome.completion.state is TaskState.CANCELLED else "failed"
+            why = f": {outcome.completion.message}" if outcome.completion.message else ""
+            self._fail(ArgumentFailure(f"its argument {promise.id} {ended}{why}", origin.completion.error, origin))
+
+    def _came(self, promise: Promise, problem: SchedulerError | None) -> None:
+        if problem is None:
+            self._one_less()
+        else:
+            sentence = f"its argument, the value of {promise.id}, cannot be had: {problem.message}"
+            self._fail(ArgumentFailure(sentence, type(problem).__name__))
+
+    def _actor_moved(self, actor: Item) -> None:
+        if actor.outcome is not None:
+            why = actor.outcome.completion.message or f"it ended as {actor.state}"
+            sentence = f"its argument, the actor {actor.task.name} ({actor.id}), has ended: {why}"
+            self._fail(ArgumentFailure(sentence, "ActorDiedError"))
+            return
+        with self._lock:
+            # Looked at here: of two threads that tell of it, the later one then tells the newest.
+            state, cluster = actor.state, actor.cluster
+            if state is TaskState.RUNNING:
+                self._places[actor.id] = cluster
+            elif state is not TaskState.LOST:  # it is being made again, who knows where
+                self._places.pop(actor.id, None)
+        if state is TaskState.RUNNING:
+            self._look()
+
+    def _one_less(self) -> None:
+        with self._lock:
+            self._left -= 1
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._left > 0 or len(self._places) < len(self._arguments.actors):
+                return
+            clusters = {cluster: actor for actor, cluster in self._places.items()}
+        if len(clusters) > 1:
+            where = ", ".join(f"{actor} on {cluster}" for cluster, actor in sorted(clusters.items(), key=str))
+            sentence = f"its arguments are actors on different clusters ({where}), and it can run on one only"
+            self._fail(ArgumentFailure(sentence, "TaskSubmissionError"))
+        elif self._finish():
+            self._let_go()
+            try:
+                values = Values(values_of(self._arguments), next(iter(clusters), None))
+            except SchedulerError as error:  # it had a value, which is forgotten
+                self._failed(ArgumentFailure(error.message, type(error).__name__))
+                return
+            self._ready(values)
+
+    def _fail(self, failure: ArgumentFailure) -> None:
+        if self._finish():
+            self._let_go()
+            self._failed(failure)
+
+    def _finish(self) -> bool:
+        with self._lock:
+            first, self._over = not self._over, True
+            return first
+
+    def _let_go(self) -> None:
+        self.waits_for = ""
+        for source in self._arguments.sources:
+            if not source.done():
+                source._item.unwatch(self._source_over)
+        for actor in self._arguments.actors:
+            actor._item.unwatch_steps(self._actor_moved)
+
+
+def values_of(arguments: Arguments) -> tuple[tuple[str, bytes], ...]:
+    """The values of its sources, all of which succeeded; nothing of one that somebody else brings."""
+    outcomes = [(source, source._item.outcome) for source in arguments.sources]
+    return tuple(
+        (source.id, b"") if is_away(outcome) else source._blob(outcome)
+        for source, outcome in outcomes
+        if outcome is not None
+    )
+
+
+def all_there(arguments: Arguments) -> bool:
+    """Can it go as it is?"""
+    return not arguments.actors and all(
+        (outcome := source._item.outcome) is not None and outcome.succeeded and not is_away(outcome)
+        for source in arguments.sources
+    )
+
+
+def _waits_for(arguments: Arguments, most: int = 3) -> str:
+    names = [source.id for source in arguments.sources if not source.done()]
+    names += [f"actor {actor._item.id}" for actor in arguments.actors]
+    away = [source.id for source in arguments.sources if is_away(source._item.outcome)]
+    if not names and away:
+        return f"fetches the value of {_list(away, most)} from its cluster"
+    if not names:
+        return "looks at its arguments"
+    return f"waits for its argument{'s' if len(names) > 1 else ''} {_list(names, most)}"
+
+
+def _list(names: Sequence[str], most: int) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,386 @@
+"""`explain` and the look of the fleet, as plain data that can be printed, stored or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_multicluster_scheduler.common.current_item import member_id
+from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.redaction.patterns import MASKED, masked, masked_line
+from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
+from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.control_plane.runtime.wait_explanation import waiting_story
+from ray_multicluster_scheduler.scheduler.cluster.environment import markers
+from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+
+ABANDONED = "ABANDONED"
+ANSWERING = frozenset({"UP", DASHBOARD_SILENT, LINK_FAILED})
+"""States of clusters that say what they have, although it may be that not everything can be sent there."""
+_MOST_DIGITS = 9
+_MARKERS = markers("", "", 0, 0)
+
+
+def explain_item(runtime: Runtime, task_id: str) -> Explanation:
+    """Everything known of one item; of a gang's member, that of the gang. Raises UnknownItemError."""
+    if runtime.settled(task_id) is None:
+        runtime.settled(task_id.rpartition(".")[0])
+    return runtime.ask(lambda: story(runtime, task_id))
+
+
+def story(runtime: Runtime, task_id: str) -> Explanation:
+    """The same, on the loop."""
+    gang_id = gang_of(runtime, task_id)
+    if gang_id is not None:
+        gang = story(runtime, gang_id)
+        names = [one["name"] for one in gang.get("gang", {}).get("members") or ()]
+        return Explanation(**gang, member=member_face(task_id, names))
+    record = find_record(runtime, task_id)
+    if record is None:
+        state, code, sentence = _unrecorded(runtime, task_id)
+        return Explanation(id=task_id, state=state, code=code, sentence=sentence)
+    history = runtime.manager.log.history(task_id)
+    prepared = runtime.dispatcher.prepared.get(task_id)
+    abandoned = _abandoned(runtime, record)
+    now = runtime.clock.now()
+    code, sentence = why_now(runtime, record, ReasonsNow(runtime.machine, now))
+    return Explanation(
+        **_of_actor(record),
+        **_of_gang(record),
+        id=task_id,
+        kind=record.task.kind,
+        name=record.task.name,
+        owner=record.task.owner,
+        priority=record.wanted.priority,
+        **repeats_of(record.task),
+        state=str(abandoned.state if abandoned else record.state),
+        cluster=record.cluster,
+        attempt=record.attempt,
+        code=ABANDONED if abandoned else code,
+        sentence=abandoned.message if abandoned else sentence,
+        **_of_waiting(runtime, record, now),
+        attempts=[row.to_dict() for row in attempts_of(history, record.fences)],
+        runtime_env=_without_secrets(prepared.runtime_env) if prepared else None,
+        converted_paths=[list(pair) for pair in prepared.converted] if prepared else [],
+        history=[step.to_dict() for step in history],
+    )
+
+
+def repeats_of(task: TaskDescription) -> dict[str, Any]:
+    """The item that it is a retry of, if it is one."""
+    return {} if task.repeats is None else {"repeats": task.repeats}
+
+
+def member_face(task_id: str, names: Sequence[str]) -> dict[str, Any]:
+    """Which of a gang's members this is; ``names`` are theirs, as far as they are known."""
+    at = int(task_id.rpartition(".")[2])
+    return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
+
+
+def readings(task_id: str) -> list[tuple[str, int | None]]:
+    """What it may be: an item of this id, or else a member of a gang, by its number."""
+    gang_id, _, at = task_id.rpartition(".")
+    if not gang_id or not at.isdecimal() or len(at) > _MOST_DIGITS:
+        return [(task_id, None)]
+    return [(task_id, None), (gang_id, int(at))]
+
+
+def is_member(task: TaskDescription, task_id: str) -> bool:
+    """Is this how a member of this gang is called?"""
+    at = task_id.rpartition(".")[2]
+    members = () if task.gang is None else task.gang.members
+    known = at.isdecimal() and len(at) <= _MOST_DIGITS and int(at) < len(members)
+    return known and task_id == member_id(task.id, int(at))
+
+
+def whole_id(runtime: Runtime, task_id: str) -> str:
+    """The item that is meant: of a gang's member it is the gang. From any thread."""
+    if runtime.item(task_id) is not None:
+        return task_id
+    runtime.settled(task_id.rpartition(".")[0])
+    return runtime.ask(lambda: gang_of(runtime, task_id)) or task_id
+
+
+def gang_of(runtime: Runtime, task_id: str) -> str | None:
+    """On the loop: the id of the gang, if this is how one of its members is called."""
+    gang_id, _, at = task_id.rpartition(".")
+    if not at.isdecimal() or runtime.item(task_id) is not None or runtime.record(task_id) is not None:
+        return None
+    known = runtime.item(gang_id) or runtime.record(gang_id)
+    if known is None:
+        forgotten = gang_id.startswith("gang-") and gang_id in runtime.expired
+        return gang_id if forgotten else None
+    return gang_id if is_member(known.task, task_id) else None
+
+
+def reasons_now(runtime: Runtime) -> ReasonsNow:
+    """On the loop: for one answer."""
+    return ReasonsNow(runtime.machine, runtime.clock.now())
+
+
+def why_now(runtime: Runtime, record: TaskRecord, reasons: ReasonsNow) -> tuple[str, str]:
+    """Code and sentence of its state, with what is to be known of the cluster that it is on."""
+    code, sentence = reasons.of(record)
+    return code, sentence + _but(runtime, record)
+
+
+def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, Any]:
+    """Its decision, made anew if it waits, and what else there is to be said then."""
+    machine, task_id = runtime.machine, record.task.id
+    decision, place = machine.why(task_id, now) or _placed(record), machine.queue_place(task_id, now)
+    forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
+    at = None if place is None else (place.position, place.ahead)
+    return {
+        **waiting_story(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
+        "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
+    }
+
+
+def _placed(record: TaskRecord) -> SchedulingDecision | None:
+    return None if record.decision is None else record.decision.in_full()
+
+
+def _of_actor(record: TaskRecord) -> dict[str, Any]:
+    """What is special about an actor."""
+    actor = record.task.actor
+    if actor is None:
+        return {}
+    holds = record.task.requirements if record.state is TaskState.RUNNING else {}
+    return {
+        "actor": {
+            "name": actor.public_name,
+            "lifetime": actor.lifetime,
+            "max_restarts": actor.max_restarts,
+            "needs_to_start": dict(actor.placement),
+            "holds": dict(holds),
+        }
+    }
+
+
+def _of_gang(record: TaskRecord) -> dict[str, Any]:
+    """What is special about a gang."""
+    gang = record.task.gang
+    if gang is None:
+        return {}
+    members = [{"name": member.name, "requirements": dict(member.requirements)} for member in gang.members]
+    return {"gang": {"of": gang.of, "strategy": gang.strategy, "members": members}}
+
+
+def _but(runtime: Runtime, record: TaskRecord) -> str:
+    """What it waits for on its cluster, or what is wrong with that, if anything is."""
+    if record.cluster is None or not record.live:
+        return ""
+    starting = None if record.task.kind == "job" or record.accepted else runtime.links.starting_since(record.cluster)
+    if starting is not None:
+        return f"; {_being_started(record.cluster, runtime.clock.now() - starting)}"
+    awaited_s = None if record.task.kind == "job" else runtime.links.awaited_s(record.cluster)
+    if awaited_s is not None:
+        return f", but {_awaited(awaited_s)}"
+    trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
+    if trouble is None:
+        return ""
+    known = f", but of {record.cluster} this is known: {trouble.sentence}"
+    if trouble.code != CLUSTER_SUSPECT or record.task.kind == "job":  # nothing is given up for these
+        return known
+    return f"{known} (it is given up after {runtime.config.settings.lost_after_s:g} s)"
+
+
+def _being_started(cluster: str, seconds: float) -> str:
+    return f"the agent on {cluster} is being started, for {max(0.0, seconds):.0f} s now; tasks and actors wait for it"
+
+
+def _awaited(seconds: float) -> str:
+    return f"the agent there, of before this restart, has not come back yet: it is waited for {seconds:.0f} s longer"
+
+
+def _unrecorded(runtime: Runtime, task_id: str) -> tuple[str, str, str]:
+    """State, code and sentence of an item that the machine has no record of, any more or ever."""
+    item = runtime.item(task_id)
+    if item is None or item.outcome is None:
+        return EXPIRED, EXPIRED, "it ended long ago and was forgotten"
+    return str(item.state), ABANDONED, item.outcome.completion.message
+
+
+def _abandoned(runtime: Runtime, record: TaskRecord) -> Complete | None:
+    """The answer that its owner got, where the control plane ended before the item did."""
+    item = runtime.item(record.task.id)
+    outcome = None if item is None else item.outcome
+    # A detached actor is left alone, and only then its link is closed: its owner's answer is the true one.
+    return outcome.completion if outcome is not None and outcome.completion.state is not record.state else None
+
+
+def _without_secrets(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Environment variables are where people keep tokens: their names are shown, of values only our markers'."""
+    shown: dict[str, Any] = masked(runtime_env)
+    if shown.get("env_vars"):
+        shown["env_vars"] = {name: value if name in _MARKERS else MASKED for name, value in shown["env_vars"].items()}
+    return shown
+
+
+def find_record(runtime: Runtime, task_id: str) -> TaskRecord | None:
+    """The record; None if it was forgotten, or abandoned before there was one. Raises UnknownItemError for an id
+    that was never issued."""
+    record = runtime.record(task_id)
+    if record is None and runtime.item(task_id) is None and task_id not in runtime.expired:
+        raise unknown_item(task_id)
+    return record
+
+
+def unknown_item(task_id: str) -> UnknownItemError:
+    """Nobody here has heard of it."""
+    return UnknownItemError(
+        f"There is no item {task_id!r} here.",
+        task_id=task_id,
+        next_step="use an id that a submit call returned: of this program, before its scheduler is shut down, or of "
+        "any program that uses the same service",
+    )
+
+
+def job_info(runtime: Runtime, job_id: str) -> dict[str, Any]:
+    """A job's face. Raises UnknownItemError."""
+    runtime.settled(job_id)
+    return runtime.ask(lambda: job_row(runtime, job_id))
+
+
+def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every job that was not forgotten, oldest first."""
+
+    def rows() -> list[dict[str, Any]]:
+        reasons = reasons_now(runtime)
+        return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
+
+    return runtime.ask(rows)
+
+
+def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) -> dict[str, Any]:
+    record = find_record(runtime, job_id)
+    if record is None:
+        state, _, sentence = _unrecorded(runtime, job_id)
+        return {
+            "job_id": job_id,
+            "status": EXPIRED if state == EXPIRED else JOB_STATUS[TaskState(state)],
+            "message": sentence,
+        }
+    if record.task.job is None:
+        raise UnknownItemError(f"{job_id!r} is a {record.task.kind}, not a job.", task_id=job_id)
+    abandoned = _abandoned(runtime, record)
+    return {
+        "job_id": job_id,
+        "status": JOB_STATUS[abandoned.state if abandoned else record.state],
+        "entrypoint": masked_line(record.task.job.entrypoint),
+        "metadata": masked(record.task.job.metadata),
+        "cluster": record.cluster,
+        "attempt": record.attempt,
+        "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
+        "message": abandoned.message if abandoned else why_now(runtime, record, reasons or reasons_now(runtime))[1],
+        "submitted_at": record.task.submitted_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+    }
+
+
+def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """Every actor that was not forgotten, oldest first."""
+
+    def row(record: TaskRecord, reasons: ReasonsNow) -> dict[str, Any]:
+        abandoned = _abandoned(runtime, record)
+        return {
+            "id": record.task.id,
+            "name": record.task.actor.public_name if record.task.actor else None,
+            "class": record.task.name,
+            "state": str(abandoned.state if abandoned else record.state),
+            "cluster": record.cluster,
+            "attempt": record.attempt,
+            "lifetime": record.task.actor.lifetime if record.task.actor else None,
+            "message": abandoned.message if abandoned else why_now(runtime, record, reasons)[1],
+        }
+
+    def rows(record: TaskRecord, reasons: ReasonsNow) -> list[dict[str, Any]]:
+        one, gang = row(record, reasons), record.task.gang
+        members = () if gang is None else gang.members
+        of_gang = [{**one, "id": member_id(record.task.id, at), "class": name.name} for at, name in enumerate(members)]
+        return of_gang or [one]
+
+    def all_rows() -> list[dict[str, Any]]:
+        reasons = reasons_now(runtime)
+        return [one for record in runtime.machine.records() if record.task.serves for one in rows(record, reasons)]
+
+    return runtime.ask(all_rows)
+
+
+def cluster_rows(runtime: Runtime) -> list[dict[str, Any]]:
+    """One row per cluster, None where something is not known."""
+    return runtime.ask(lambda: [_cluster_row(runtime, one.name) for one in runtime.machine.registry.list()])
+
+
+def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
+    metadata, now = runtime.machine.registry.get(name), runtime.clock.now()
+    view = runtime.machine.view(name, now)
+    snapshot = runtime.machine.registry.latest_snapshot(name)
+    link = runtime.links.existing(name)
+    info = link.info if link is not None and link.connected else None
+    choice = runtime.links.carrier(name)
+    link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
+    trouble = view.trouble or view.job_trouble or view.link_trouble
+    awaited_s = runtime.links.awaited_s(name)
+    stale = trouble is not None and trouble.being_asked
+    said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
+    if stale and not runtime.machine.registry.state(name).refreshing:  # nothing waits: nobody has a reason to ask it
+        said = [
+            said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
+        ]
+    said.append("" if awaited_s is None else _awaited(awaited_s))
+    starting = runtime.links.starting_since(name)
+    said.append("" if starting is None else _being_started(name, now - starting))
+    return {
+        "name": name,
+        "state": "UP" if trouble is None else trouble.code,
+        "sentence": "; ".join(filter(None, said)),
+        "stale": stale,
+        "agent_awaited_until": None if awaited_s is None else now + awaited_s,
+        "cordoned": view.cordoned,
+        "paused": view.paused,
+        "items": view.in_flight + view.ahead,
+        "carrier": link_name if link is not None else ("http" if metadata.dashboard else None),
+        "tasks_by": None if choice is None else f"{choice.carrier}: {choice.why}",
+        "other_control_planes": list(runtime.links.other_control_planes(name)),
+        "tags": list(metadata.tags),
+        "prefer": metadata.prefer,
+        "weight": metadata.weight,
+        "dashboard": metadata.dashboard,
+        "head_address": metadata.head_address,
+        "current": runtime.machine.registry.state(name).is_current(now),
+        "snapshot_at": view.snapshot_at,
+        "nodes": len(snapshot.nodes) if snapshot else None,
+        "total": snapshot.total() if snapshot else None,
+        "free": snapshot.free() if snapshot else None,
+        "ray_version": snapshot.ray_version if snapshot else None,
+        "python_version": info.python_version if info else (snapshot.python_version if snapshot else None),
+        "os": info.os if info else (snapshot.os if snapshot else None),
+        "arch": info.arch if info else (snapshot.arch if snapshot else None),
+    }
+
+
+def _half(code: str) -> str:
+    """What goes on all the same where only one of the two ways to a cluster is closed."""
+    return {DASHBOARD_SILENT: "; tasks and actors go on over its link", LINK_FAILED: " Jobs go there."}.get(code, "")
+
+
+def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any]]:
+    """The nodes of these clusters as they were last seen, with Ray's names for what is known of them."""
+    rows: list[dict[str, Any]] = []
+    for name in clusters:
+        snapshot = runtime.machine.registry.latest_snapshot(name)
+        rows += [
+            {"NodeID": node.node_id, "Alive": True, "Resources": dict(node.total), "Cluster": name}
+            for node in (snapshot.nodes if snapshot else ())
+        ]
+    return rows

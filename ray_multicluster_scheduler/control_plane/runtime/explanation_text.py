@@ -1,0 +1,134 @@
+"""An explanation for people. It is data first: this only prints what the data says, also when it came as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from ray_multicluster_scheduler.common.control_characters import escaped, escaped_lines
+from ray_multicluster_scheduler.common.tables.decision_table import (
+    DrawTable,
+    columns,
+    decision_lines,
+    decision_text,
+    lines_text,
+)
+from ray_multicluster_scheduler.control_plane.runtime.explanation_html import explanation_html
+
+_ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
+_UNKNOWN = "–"
+MARGIN = "  "
+"""Before every line of a section."""
+
+
+class Explanation(dict[str, Any]):
+    """What `explain` returns: a dict that prints itself as text for people."""
+
+    def __str__(self) -> str:
+        return explanation_text(self)
+
+    def _repr_html_(self) -> str:
+        return explanation_html(self)
+
+
+def explanation_text(story: Mapping[str, Any], draw: DrawTable = columns) -> str:
+    """Sections of text; what there is nothing to say about is left out. Its tables are drawn for a margin of MARGIN."""
+    story = _shown(story)
+    tables = (_decision(story, draw), _attempts(story, draw))
+    parts = [_head(story), _queue(story), *tables, _environment(story), _history(story)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _shown(value: Any, key: object = None) -> Any:
+    """Every text in it on one line. What a cluster said may have several: those that follow are indented."""
+    if isinstance(value, str):
+        return escaped_lines(value).replace("\n", "\n    ") if key == "sentence" else escaped(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(one, name) for name, one in value.items()}
+    return [_shown(one, key) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _head(story: Mapping[str, Any]) -> str:
+    name = f" ({story['kind']} {story['name']})" if story.get("name") else ""
+    where = f" on {story['cluster']}" if story.get("cluster") else ""
+    lines = [f"{story['id']}{name} is {story['state']}{where}", f"  {story['code']}: {story['sentence']}"]
+    member = story.get("member")
+    if member:
+        what = f", {member['name']}" if member["name"] else ""
+        lines.append(f"  {member['id']} is its member {member['index']}{what}; all of them have one fate")
+    if story.get("repeats"):
+        lines.append(f"  repeats: {story['repeats']}")
+    if story.get("repeated_by"):
+        lines.append(f"  repeated by: {', '.join(story['repeated_by'])}")
+    if story.get("unblocked_by"):
+        lines.append(f"  goes on when: {story['unblocked_by']}")
+    estimate = story.get("estimate")
+    if estimate:
+        lines.append(f"  may start: {estimate['text']}")
+    return "\n".join(lines)
+
+
+def _queue(story: Mapping[str, Any]) -> str:
+    queue = story.get("queue")
+    if not queue:
+        return ""
+    lines = [f"Position {queue['position']} in the queue" + (", behind" if queue["ahead"] else "")]
+    lines += [f"  {one['id']}: {one['why']}" for one in queue["ahead"]]
+    more = queue["position"] - 1 - len(queue["ahead"])
+    if queue["ahead"] and more > 0:
+        lines.append(f"  and {more} more")
+    return "\n".join(lines)
+
+
+def _decision(story: Mapping[str, Any], draw: DrawTable) -> str:
+    decision = story.get("decision")
+    if not decision:
+        return ""
+    at, names = _moment(decision["at"]), decision.get("filters") or ()
+    looked = f"\nFilters that each was put to: {', '.join(names)}" if names else ""
+    if decision["cluster"] is not None:
+        return f"Decided at {at}\n{_indented(decision_text({**decision, 'unblocked_by': None}, draw) + looked)}"
+    lines = decision_lines(decision)  # why it waits was said above
+    return f"Clusters, as of {at}\n{_indented(lines_text(lines, draw) + looked)}" if lines else ""
+
+
+def _attempts(story: Mapping[str, Any], draw: DrawTable) -> str:
+    rows = [
+        (
+            one["attempt"],
+            one["cluster"] or _UNKNOWN,
+            _UNKNOWN if one["fence"] is None else one["fence"],
+            *(_moment(one[key]) for key in ("sent_at", "started_at", "ended_at")),
+            one["ended_as"] or "live",
+            one["sentence"].partition("\n")[0],
+        )
+        for one in story.get("attempts") or ()
+    ]
+    return f"Attempts\n{_indented(draw(_ATTEMPTS, rows))}" if rows else ""
+
+
+def _environment(story: Mapping[str, Any]) -> str:
+    lines = [f"{key}: {value}" for key, value in (story.get("runtime_env") or {}).items()]
+    lines += [f"path {before} became {after}" for before, after in story.get("converted_paths") or ()]
+    return _section("Environment", lines)
+
+
+def _history(story: Mapping[str, Any]) -> str:
+    steps = story.get("history") or ()
+    first = [f"{_moment(step['at'])}  {step['state']}  {step['code']}" for step in steps]
+    return _section("History", first)
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    text = "\n".join(lines)
+    return f"{title}\n{_indented(text)}" if text else ""
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"{MARGIN}{line}" for line in text.splitlines())
+
+
+def _moment(at: float | None) -> str:
+    """As the reader's clock shows it."""
+    return _UNKNOWN if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,87 @@
+"""What an operator does to clusters of a running control plane; on its loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
+from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.scheduler.health.health_checker import Health
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ClusterChecked, ClusterDeclaredDead, CordonChanged
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+
+LOOK_PATIENCE_S = 3.0
+"""So long a cluster has to answer before it is believed to be dead."""
+
+
+async def declare_dead(runtime: Runtime, cluster: str, reason: str, *, force: bool) -> list[str]:
+    """Settle all that was there; returns the ids of those items. Unless forced, the cluster is asked first.
+
+    Raises ConfigurationError for a name that nobody has, SchedulerError for a cluster that is alive.
+    """
+    runtime.machine.registry.get(cluster)
+    if not force:
+        sign = await _sign_of_life(runtime, cluster)
+        if sign is not None:
+            raise SchedulerError(
+                f"Cluster {cluster!r} was not declared dead: {sign}.",
+                cluster=cluster,
+                next_step="leave it alone, or drain it; if you know better, use --force (force=True in a program): "
+                "what runs there is cancelled, and what is repeated elsewhere may run twice for a moment",
+            )
+    items = items_on(runtime, cluster)
+    runtime.tell(ClusterDeclaredDead(cluster, reason))
+    why = f": {reason}" if reason else ""
+    await runtime.links.close_link(cluster, f"an operator declared it dead{why}")  # calls of its actors end, too
+    return items
+
+
+def cordon(runtime: Runtime, cluster: str, *, cordoned: bool) -> list[str]:
+    """Close it for new work, or open it again; returns the ids of what is there. Raises ConfigurationError."""
+    items = items_on(runtime, cluster)
+    runtime.tell(CordonChanged(cluster, cordoned))
+    return items
+
+
+def is_cordoned(runtime: Runtime, cluster: str) -> bool:
+    """Is it closed for new work? Raises ConfigurationError."""
+    return runtime.machine.registry.state(cluster).cordoned
+
+
+def is_drained(runtime: Runtime, cluster: str) -> bool | None:
+    """Is nothing of ours there any more? None if it is open for new work. Raises ConfigurationError."""
+    return not items_on(runtime, cluster) if is_cordoned(runtime, cluster) else None
+
+
+def items_on(runtime: Runtime, cluster: str) -> list[str]:
+    """Ids of the items that have a place there, or were sent ahead. Raises ConfigurationError."""
+    places = runtime.machine.registry.state(cluster).places
+    return [*places.held, *places.ahead]
+
+
+async def check_now(runtime: Runtime, cluster: str) -> Health:
+    """Ask it, whatever its breaker says, which an answer closes: half open by hand."""
+    health = await runtime.health.check(cluster)
+    if health.snapshot is not None:
+        runtime.manager.post(ClusterChecked(cluster))
+    return health
+
+
+def breaker_is_closed(runtime: Runtime, cluster: str) -> bool:
+    """On the loop: does work go there, for all that failed before?"""
+    return runtime.machine.registry.state(cluster).breaker.state(runtime.clock.now()) is BreakerState.CLOSED
+
+
+async def _sign_of_life(runtime: Runtime, cluster: str) -> str | None:
+    known = runtime.machine.registry.state(cluster).sign_of_life(runtime.clock.now())
+    if known is not None:
+        return known
+    try:
+        async with asyncio.timeout(LOOK_PATIENCE_S):
+            health = await runtime.health.check(cluster)
+    except TimeoutError:
+        return None
+    return None if health.snapshot is None else "it answered just now"

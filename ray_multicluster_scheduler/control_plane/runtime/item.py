@@ -1,0 +1,272 @@
+"""What a handle waits for: something that ends once, and one submitted item as its program sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended: the brain's word, and for a task the answer of its last attempt.
+
+    ``origin`` is how one of its arguments ended, where that is the reason why it never ran.
+    """
+
+    completion: Complete
+    result: CallResult | None
+    origin: Outcome | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.completion.state is TaskState.SUCCEEDED
+
+
+class Promise:
+    """Ended once, by one thread; looked at and waited for by any. Nothing is made before somebody waits.
+
+    Whoever watches is told on the thread that ended it, outside of any lock, and must not block or raise. What
+    happens because of that is told afterwards, not inside: a chain of any length needs no deeper stack.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_watchers", "id", "outcome")
+
+    def __init__(self, promise_id: str) -> None:
+        self.id = promise_id
+        self.outcome: Outcome | None = None
+        self._lock = threading.Lock()
+        self._watchers: list[Callable[[Any], object]] | None = None
+
+    @property
+    def state(self) -> TaskState:
+        return TaskState.PENDING if self.outcome is None else self.outcome.completion.state
+
+    @property
+    def cluster(self) -> str | None:
+        """Where it is or last was."""
+        return None if self.outcome is None else self.outcome.completion.cluster
+
+    @property
+    def attempt(self) -> int:
+        return 0 if self.outcome is None else self.outcome.completion.attempt
+
+    @property
+    def accepted(self) -> bool:
+        """Does the control plane know of it?"""
+        return self.outcome is not None
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def ended(self, outcome: Outcome) -> bool:
+        """It is over. False if it was before: only the first end counts."""
+        with self._lock:
+            if self.outcome is not None:
+                return False
+            self.outcome = outcome
+            watchers, self._watchers = self._watchers, None
+        if watchers:
+            _tell(self, watchers)
+        return True
+
+    def watch(self, tell: Callable[[Any], object]) -> None:
+        """Call ``tell(self)`` once when it is over, at once if it is; until :meth:`unwatch`."""
+        with self._lock:
+            if self.outcome is None:
+                if self._watchers is None:
+                    self._watchers = []
+                self._watchers.append(tell)
+                return
+        _tell(self, (tell,))
+
+    def unwatch(self, tell: Callable[[Any], object]) -> None:
+        """Nobody waits there any more."""
+        with self._lock:
+            self._watchers = _without(self._watchers, tell)
+
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """How it ended; None if it is not over in time."""
+        if self.outcome is None:
+            wait_for((self,), 1, timeout)
+        return self.outcome
+
+
+class Item(Promise):
+    """A task, an actor or a job on its way through the control plane. Written on the loop, read from any thread."""
+
+    __slots__ = ("_step_watchers", "task", "transition")
+
+    def __init__(self, task: TaskDescription) -> None:
+        super().__init__(task.id)
+        self.task = task
+        self.transition: Transition | None = None
+        self._step_watchers: list[Callable[[Any], object]] | None = None
+
+    @property
+    def state(self) -> TaskState:
+        if self.outcome is not None:
+            return self.outcome.completion.state
+        return TaskState.PENDING if self.transition is None else self.transition.state
+
+    @property
+    def cluster(self) -> str | None:
+        if self.outcome is not None:
+            return self.outcome.completion.cluster
+        return None if self.transition is None else self.transition.cluster
+
+    @property
+    def attempt(self) -> int:
+        return 0 if self.transition is None else self.transition.attempt
+
+    @property
+    def accepted(self) -> bool:
+        return self.transition is not None or self.outcome is not None
+
+    @property
+    def whole(self) -> str:
+        """The id that the brain knows it by: its own, or that of the gang it is a member of."""
+        return self.id
+
+    def moved(self, transition: Transition) -> None:
+        """It took a step."""
+        self.transition = transition
+        self._tell_step()
+
+    def ended(self, outcome: Outcome) -> bool:
+        first = super().ended(outcome)
+        self._tell_step()
+        return first
+
+    def watch_steps(self, tell: Callable[[Any], object]) -> None:
+        """Call ``tell(self)`` after every step and at the end, until :meth:`unwatch_steps`; not for what was before."""
+        with self._lock:
+            if self._step_watchers is None:
+                self._step_watchers = []
+            self._step_watchers.append(tell)
+
+    def unwatch_steps(self, tell: Callable[[Any], object]) -> None:
+        with self._lock:
+            self._step_watchers = _without(self._step_watchers, tell)
+
+    def wait_accepted(self, timeout: float) -> bool:
+        """Wait until the control plane knows of it."""
+        return self.wait_until(lambda: self.accepted, timeout)
+
+    def wait_for_change(self, seen: Transition | None) -> None:
+        """Wait until it took a step after ``seen``, the last one that the caller knows, or is over."""
+        self.wait_until(lambda: self.transition is not seen or self.outcome is not None, None)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until something about it holds, which is looked at after each step. False: not in time."""
+        if condition():
+            return True
+        changed = threading.Condition()
+
+        def tell(_: Item) -> None:
+            with changed:
+                changed.notify_all()
+
+        self.watch_steps(tell)
+        try:
+            with changed:
+                return changed.wait_for(condition, timeout)
+        finally:
+            self.unwatch_steps(tell)
+
+    def _tell_step(self) -> None:
+        if self._step_watchers:
+            with self._lock:
+                watchers = list(self._step_watchers or ())
+            _tell(self, watchers)
+
+
+def wait_for(
+    promises: Iterable[Promise], enough: int, timeout: float | None = None, *, or_failure: bool = False
+) -> bool:
+    """Wait until ``enough`` of them (at most all) are over, or with ``or_failure`` until one of them failed. False: not
+    in time. However many they are, the caller sleeps once."""
+    missing = []
+    for promise in promises:
+        outcome = promise.outcome
+        if outcome is None:
+            missing.append(promise)
+            continue
+        enough -= 1
+        if or_failure and not outcome.succeeded:
+            enough = 0
+    enough = min(enough, len(missing))
+    if enough <= 0:
+        return True
+    gate = _Gate()
+    countdown = Countdown(enough, or_failure, gate.open)
+    try:
+        for promise in missing:
+            promise.watch(countdown)
+        return gate.wait(timeout)
+    finally:
+        for promise in missing:
+            if promise.outcome is None:
+                promise.unwatch(countdown)
+
+
+class Countdown:
+    """Watches promises from whatever threads, and calls ``then`` once: when so many have ended, or with ``or_failure``
+    when one of them failed. ``enough`` is at least 1."""
+
+    def __init__(self, enough: int, or_failure: bool, then: Callable[[], object]) -> None:
+        self._left, self._or_failure, self._then = enough, or_failure, then
+        self._lock = threading.Lock()
+
+    def __call__(self, promise: Promise) -> None:
+        with self._lock:
+            if self._left <= 0:
+                return
+            failed = self._or_failure and promise.outcome is not None and not promise.outcome.succeeded
+            self._left = 0 if failed else self._left - 1
+            if self._left > 0:
+                return
+        self._then()
+
+
+class _Gate:
+    """Opened once, for the one thread that waits. Profiles know by the name of its method who waits."""
+
+    __slots__ = ("_lock", "open")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.open = self._lock.release
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+def _without(
+    watchers: list[Callable[[Any], object]] | None, tell: Callable[[Any], object]
+) -> list[Callable[[Any], object]] | None:
+    return [one for one in watchers if one != tell] if watchers else watchers
+
+
+_telling = threading.local()
+
+
+def _tell(promise: Promise, watchers: Iterable[Callable[[Any], object]]) -> None:
+    queue: deque[tuple[Callable[[Any], object], Promise]] | None = getattr(_telling, "queue", None)
+    if queue is not None:  # we are inside of another tell on this thread: it goes on with these afterwards
+        queue.extend((tell, promise) for tell in watchers)
+        return
+    queue = _telling.queue = deque((tell, promise) for tell in watchers)
+    try:
+        while queue:
+            tell, told = queue.popleft()
+            tell(told)
+    finally:
+        _telling.queue = None

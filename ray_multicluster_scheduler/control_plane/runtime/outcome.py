@@ -1,0 +1,111 @@
+"""From how an item ended to what its caller gets: the value, or the right exception."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.model import FailureClass, TaskState
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+
+_NONE = pickle.dumps(None)
+Fetch: TypeAlias = Callable[[Outcome], bytes]
+VALUE_FORGOTTEN = "VALUE_FORGOTTEN"
+"""The code of a result whose value was kept for a while, and is not any more."""
+
+
+def value_of(outcome: Outcome, fetch: Fetch | None = None) -> Any:
+    """The task's value; ``fetch`` brings one that was left in its cluster. Raises what :func:`error_of` says, and
+    ResultLostError."""
+    error = error_of(outcome)
+    if error is not None:
+        raise error
+    payload = payload_of(outcome, fetch)
+    try:
+        return pickling.loads(payload)
+    except Exception as problem:
+        raise errors.ResultLostError(
+            f"The result of {outcome.completion.task_id} came back from cluster {outcome.completion.cluster!r}, but "
+            f"cannot be unpickled here: {type(problem).__name__}: {problem}.",
+            task_id=outcome.completion.task_id,
+            cluster=outcome.completion.cluster,
+            next_step="return plain data, or install here what the result's classes need",
+        ) from problem
+
+
+def payload_of(outcome: Outcome, fetch: Fetch | None = None) -> bytes:
+    """The pickled value of one that succeeded. Raises ResultLostError."""
+    result = outcome.result
+    if result is not None and result.kept is not None:
+        if fetch is None:
+            raise TypeError(f"the value of {result.task_id} is in its cluster, and nobody fetches it")
+        return fetch(outcome)
+    if result is not None and result.code == VALUE_FORGOTTEN:
+        raise errors.ResultLostError(
+            f"The value of {result.task_id} was forgotten: it ended too long ago.",
+            task_id=result.task_id,
+            cluster=outcome.completion.cluster,
+            next_step="fetch values sooner, or let the service keep them longer (keep_payloads_s)",
+        )
+    return _NONE if result is None or result.payload is None else result.payload
+
+
+def error_of(outcome: Outcome) -> BaseException | None:
+    """What the caller is to be given instead of a value, or None if it succeeded."""
+    done = outcome.completion
+    if done.state is TaskState.SUCCEEDED:
+        return None
+    if outcome.origin is not None:
+        first = error_of(outcome.origin)
+        if first is not None:
+            first.add_note(f"{done.task_id} was to have the value as an argument, so it did not run")
+        return first
+    if done.error is None and outcome.result is not None:
+        return _user_error(done, outcome.result)
+    kind = getattr(errors, done.error or "", None) or (
+        errors.TaskCancelledError if done.state is TaskState.CANCELLED else errors.RemoteError
+    )
+    error: errors.SchedulerError = kind(
+        done.message or f"{done.task_id} ended as {done.state}.",
+        task_id=done.task_id,
+        cluster=done.cluster,
+        next_step=done.next_step or None,
+    )
+    result = outcome.result
+    if result is not None and result.task_id != done.task_id and result.failure is FailureClass.USER:
+        # A call that never left, because its actor's constructor failed: here is how.
+        error.__cause__ = _user_error(replace(done, task_id=result.task_id, attempt=result.attempt), result)
+    elif result is not None and result.traceback:
+        error.__cause__ = errors.RemoteTraceback(result.traceback)
+    return error
+
+
+def _user_error(done: Complete, result: CallResult) -> BaseException:
+    """The user's own exception, as it was raised; or its text, where it cannot be rebuilt here."""
+    member = "" if result.member is None else f"member {result.member} of "
+    note = f"raised in {member}{done.task_id} (attempt {done.attempt}) on cluster {done.cluster!r}"
+    error: BaseException | None = None
+    problem = ""
+    if result.payload is not None:
+        try:
+            loaded = pickling.loads(result.payload)
+            error = loaded if isinstance(loaded, Exception) else None
+        except Exception as failed:  # noqa: BLE001 - its text goes into the error below
+            problem = f" The exception itself cannot be unpickled here: {type(failed).__name__}: {failed}."
+    if error is None:
+        error = errors.RemoteError(
+            f"{result.message} ({note}).{problem}",
+            task_id=done.task_id,
+            cluster=done.cluster,
+            next_step="see the remote traceback above",
+        )
+    else:
+        error.add_note(note)
+    error.__cause__ = errors.RemoteTraceback(result.traceback)
+    return error

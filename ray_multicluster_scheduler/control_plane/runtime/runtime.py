@@ -1,0 +1,395 @@
+"""An embedded control plane: the brain, its hands and its loop, on one thread of the user's process."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
+from ray_multicluster_scheduler.common.clock import SystemClock
+from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, taken_by
+from ray_multicluster_scheduler.control_plane.runtime.incomplete_items import IncompleteItems
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.local_query_server import QuestionSocket
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
+from ray_multicluster_scheduler.control_plane.runtime.persistence import Keeping, NothingKept
+from ray_multicluster_scheduler.control_plane.runtime.queries import Known
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_acceptable
+from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
+from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
+from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
+from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
+from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, CancelRequested, Event, Submitted
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
+from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
+from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
+from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import Covers
+from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
+
+KEPT_FINISHED = 10_000
+KEPT_EXPIRED = 100_000
+ACCEPT_TIMEOUT_S = 30.0
+
+
+class Runtime(Known):
+    """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
+
+    It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
+    """
+
+    output: OutputStore
+    _new_machine: Callable[..., SchedulerMachine] = SchedulerMachine
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        control_plane: str,
+        *,
+        kept_finished: int = KEPT_FINISHED,
+        keeping: Keeping | None = None,
+    ) -> None:
+        self.config, self.settings, self.control_plane = config, config.settings, control_plane
+        self._keeping: Keeping = keeping or NothingKept()
+        self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, self._keeping.output
+        self._kept_finished, self.closed = kept_finished, False
+        self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
+        self._live: dict[str, Item] = {}
+        self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
+        self._kept: dict[str, Item] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        self._contents: dict[str, str] = {}
+        self.refusal: str | None = None
+        self._finished: deque[str] = deque()
+        self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
+        self._callbacks, self._closing = Callbacks(), threading.Lock()
+        super().__init__()
+        try:
+            self.run(self._build())
+        except BaseException:
+            self._end()
+            raise
+
+    # From any thread ------------------------------------------------------------------------------------
+
+    def submit(self, task: TaskDescription, arguments: Arguments | None = None) -> Item:
+        """Hand an item to the brain; returns at once. A repeated id or key is the first item again, and so is one with
+        the content of an item that is neither over nor asked to end.
+
+        It is not queued before all its ``arguments`` have values. Raises SchedulerError after the end,
+        ConfigurationError for an id or key that means something else.
+        """
+        taken = False
+        watch = None
+        try:
+            check_acceptable(self, task)
+            with self._lock:
+                if self.refusal is not None:
+                    raise shut_down(self.refusal)
+                item = self._first(task)
+                if item is None:
+                    item = self._live[task.id] = Item(task)
+                    if task.idempotency_key is not None:
+                        self._keys[task.owner, task.idempotency_key] = task.id
+                    if task.content_key is not None:
+                        self._contents[task.content_key] = task.id
+                    if arguments is not None and not arguments.plain:
+                        watch = self.incomplete.expect(task.id, arguments)
+                    waits_for = watch.waits_for if watch else ""
+                    self.manager.post(Submitted(task, waits_for, self.incomplete.bytes_beside(task.id)))
+                    taken = True
+            if watch is not None:
+                watch.begin()
+            return item
+        finally:
+            if not taken:
+                self._release(task)
+
+    def _release(self, task: TaskDescription) -> None:
+        for digest in task.payloads:
+            self.shelf.release(digest)
+
+    def let_catch_up(self) -> None:
+        """For whoever submits many; holding no lock that something on the loop may want."""
+        if not self.on_its_loop:
+            self.manager.let_catch_up()
+
+    def item(self, task_id: str) -> Item | None:
+        """The item, while it is in progress, can be asked for again, or somebody holds its handle."""
+        return self._live.get(task_id) or self._ended.get(task_id)
+
+    def settled(self, task_id: str) -> Item | None:
+        """The same, once the brain knows of it, too."""
+        item = self.item(task_id)
+        begun = item is None or item.done() or item.attempt > 0
+        if item is not None and not begun and item.wait_accepted(ACCEPT_TIMEOUT_S) and not self.on_its_loop:
+            self.ask(lambda: None)  # the turn that accepted it may also refuse it: let it end
+        return item
+
+    def record(self, task_id: str) -> TaskRecord | None:
+        """What the machine knows of it, to be read only; None if it was forgotten or is unknown."""
+        try:
+            return self.machine.record(task_id)
+        except KeyError:
+            return None
+
+    def unfinished(self) -> list[Item]:
+        """What is not over, oldest first."""
+        with self._lock:
+            return list(self._live.values())
+
+    def cancel(self, task_id: str, reason: str, *, force: bool) -> None:
+        """Ask for its end; nothing happens to what is over. Raises SchedulerError after the end, and in the child of a
+        fork."""
+        item = self._live.get(task_id)
+        if item is None or item.task.content_key is None:
+            self.tell(CancelRequested(task_id, reason, force))
+            return
+        with self._lock:  # the brain must hear of this before it hears of one that is not joined to it any more
+            self._join_no_more(item.task)
+            self.tell(CancelRequested(task_id, reason, force))
+
+    def tell(self, event: Event) -> None:
+        """Hand an event of the user's to the brain. Raises SchedulerError after the end, and in the child of a fork."""
+        self.check_process()
+        with self.gate:
+            self.check_open()
+            self.manager.post(event)
+        self.news.heard(event)
+
+    def when_done(self, item: Promise, work: Callable[[], object]) -> None:
+        """Run user code once the item is over, off the loop."""
+        item.watch(lambda _: self._callbacks.run(work))
+
+    # The end ------------------------------------------------------------------------------------------------
+
+    def shutdown(self, *, drain: bool) -> None:
+        if drain:
+            shutdown_report.drain(self)
+        self.refuse()
+        shutdown_report.cancel_all(self)
+        self.close()
+
+    def refuse(self, why: str = "was shut down") -> None:
+        """From now on nothing new is taken."""
+        with self._lock:
+            self.refusal = self.refusal or why
+
+    def close(self) -> None:
+        """End agents, connections and the thread. What is unfinished is answered. Idempotent."""
+        with self._closing:
+            if self.loop_over:
+                return
+            self.closed = True
+            self.refuse()
+            self.give_up()
+            try:
+                self.run(self._close())
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        self.end_loop()
+        self._callbacks.close()
+
+    def _first(self, task: TaskDescription) -> Item | None:
+        """Under the lock: the item that was submitted before with the same key or id, if any."""
+        by_key = self._keys.get((task.owner, task.idempotency_key)) if task.idempotency_key is not None else None
+        known = self.item(by_key or task.id)
+        if known is not None:
+            check_same(task, known.task)
+            return known
+        there = self.record(task.id)
+        if there is not None:
+            raise taken_by(task, there.task)
+        return self.item(self._contents.get(task.content_key or "", ""))
+
+    def _join_no_more(self, task: TaskDescription) -> None:
+        """Under the lock: the next one with the same content runs by itself."""
+        if task.content_key is not None and self._contents.get(task.content_key) == task.id:
+            del self._contents[task.content_key]
+
+    # On the loop ----------------------------------------------------------------------------------------
+
+    def _post(self, event: Event) -> None:
+        """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
+        if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
+            self.packages.report_missing(event.sentence)
+        event = self.covers.event(event)
+        self.manager.post(event)
+        self.news.heard(event)
+
+    async def _build(self) -> None:
+        """The one place where the parts of an embedded control plane are put together."""
+        settings, clusters = self.config.settings, {one.name: one for one in self.config.clusters}
+        self.machine = self._new_machine(
+            settings,
+            [cluster.metadata() for cluster in self.config.clusters],
+            policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
+        )
+        log = self._keeping.log(
+            self.machine,
+            lambda deed: self.soon(self.manager.guarded, deed),
+            lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
+        )
+        self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
+        self.packages = PackageCache(stored=self._keeping.blob)
+        self.incomplete = IncompleteItems(self.shelf, self._post, self.soon, self.bring_kept)
+        self.collector = self._keeping.collector(self._post, self.manager.when_durable)
+        self.covers = self.collector.covers = Covers(self.record)
+        self.clients = JobClientPool(clusters)
+        self.links = RayClientPool(
+            clusters,
+            settings,
+            self.clients,
+            self.collector,
+            self.clock,
+            self.control_plane,
+            self.packages,
+            self._keeping.memory,
+            self._keeping.life,
+        )
+        self.preparation = Preparation(self.links.packages, self.packages, str(Path.home()))
+        self.preparation.update(clusters)
+        monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
+        self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
+        ready, life = self.preparation, self._keeping.life
+        self.jobs = JobRunner(self._describe, self._post, self.clients, ready, self.clock, self.control_plane)
+        self.dispatcher = Dispatcher(
+            self._describe,
+            self._post,
+            self.shelf,
+            self.links,
+            self.jobs,
+            monitor,
+            self.preparation,
+            platform.python_version(),
+            settings.lost_after_s,
+        )
+        self.method_calls = MethodCalls(
+            self.control_plane, self.links.existing, ready.homes, ready.home_of, self._defect, life, self.bring_kept
+        )
+        self.collector.route_methods(self.method_calls.answered)
+        self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
+        self.manager.use(self.dispatcher, self._defect)
+        self.news = self._keeping.news(self)
+        self.questions = QuestionSocket(self._answer_question)
+        await self.questions.open()
+
+    async def _close(self) -> None:
+        self.manager.stop_timers()
+        self.news.close()
+        self._leave_detached()
+        await self.questions.close()
+        try:
+            await self.connections.close()
+            await self.dispatcher.close()
+            await self.jobs.close()
+            await self.links.close()
+            await self.clients.close()
+            await asyncio.to_thread(self.packages.close)
+            await asyncio.sleep(0)  # let the last answers of the links reach the machine
+        finally:
+            self._end_abandoned("TaskCancelledError", "the scheduler was shut down before it was over")
+
+    async def _answer_question(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        from ray_multicluster_scheduler.control_plane.runtime import local_queries  # noqa: PLC0415 - it imports this
+
+        return await local_queries.answer(self, question)
+
+    def _describe(self, task_id: str) -> TaskDescription:
+        return self.machine.record(task_id).task
+
+    # Audience of the lifecycle manager --------------------------------------------------------------------
+
+    def transition(self, transition: Transition) -> None:
+        item = self._live.get(transition.task_id)
+        if item is not None:
+            before = item.attempt
+            item.moved(transition)
+            if item.attempt != before:
+                self.output.wake()
+
+    def completed(self, completion: Complete) -> None:
+        """The item is over: its payload goes, its answer stays with whoever holds the handle."""
+        item = self._live.get(completion.task_id)
+        if item is None:
+            return
+        self._answer(item, completion)
+        self._finished.append(item.id)
+        while len(self._finished) > self._kept_finished:
+            self._forget(self._finished.popleft())
+
+    def _answer(self, item: Item, completion: Complete) -> None:
+        result = self.collector.result(item.id)
+        self.collector.forget(item.id)
+        self.output.close(item.id, completion.attempt)
+        with self._lock:
+            if not self._keeping.lasting and (item.task.kind == "job" or item.task.idempotency_key is not None):
+                self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
+            self._ended[item.id] = item
+            del self._live[item.id]
+            self._join_no_more(item.task)
+        origin = self.incomplete.over(item.id)
+        if origin is not None and completion.state is TaskState.FAILED:
+            item.ended(Outcome(completion, origin.result, origin))
+        else:
+            item.ended(self.kept_values.settled(item, Outcome(completion, result)))
+        self.output.wake()
+        self._release(item.task)
+
+    def _forget(self, task_id: str) -> None:
+        """Retention is over: id and key are free again, here and in the machine."""
+        task = self._describe(task_id)
+        with self._lock:
+            self.machine.forget(task_id)
+            self._kept.pop(task_id, None)
+            self._ended.pop(task_id, None)
+            self._keys.pop((task.owner, task.idempotency_key or ""), None)
+        self.manager.log.forget(task_id)
+        self.dispatcher.forget(task_id)
+        self.collector.forget(task_id)
+        self.output.forget(task_id)
+        self.expired.append(task_id)
+
+    def _defect(self, error: BaseException) -> None:
+        self.refuse(f"has a defect and stopped: {error!r}")
+        self._end_abandoned("SchedulerError", f"the scheduler has a defect and stopped: {error!r}")
+
+    def _leave_detached(self) -> None:
+        """Detached actors live on without us."""
+        for item in self.unfinished():
+            actor = item.task.actor
+            if actor is not None and actor.detached and (actor.adopt or item.state is TaskState.RUNNING):
+                message = (
+                    f"actor {item.id} is detached and lives on on {item.cluster}, while its scheduler was shut down; "
+                    f"get_actor({actor.public_name!r}) finds it again"
+                )
+                state, kind = TaskState.CANCELLED, "TaskCancelledError"
+                self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, message))
+
+    def _end_abandoned(self, kind: str, why: str) -> None:
+        """Nothing is driven any more: answer what is unfinished. The machine is not asked, its word is not to come."""
+        state = TaskState.CANCELLED if kind == "TaskCancelledError" else TaskState.FAILED
+        self.method_calls.end(self.refusal or "was shut down", kind, why)
+        for item in self.unfinished():
+            said = f"{item.id} did not end by itself: {why}."
+            self._answer(item, Complete(item.id, state, item.attempt, item.cluster, kind, said))

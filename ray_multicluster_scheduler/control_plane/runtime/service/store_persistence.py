@@ -1,0 +1,65 @@
+"""StoreKeeping: a control plane whose work outlives its process keeps everything in one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import News
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import LinkMemory
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import StoredShelf
+
+
+class StoreKeeping:
+    """See :class:`Keeping`."""
+
+    durable_log: DurableLog
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.objects = StoredShelf(store)
+        self.shelf: PayloadShelf = self.objects
+        self.printed = StoredOutput(store)
+        self.output: OutputStore = self.printed
+        self.agents = StoredMemory(store)
+        self.memory: LinkMemory = self.agents
+        self.life, self.lasting = store.epoch, True
+
+    def blob(self, digest: str) -> bytes | None:
+        return self._store.blob(digest)
+
+    def log(
+        self,
+        machine: SchedulerMachine,
+        soon: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+    ) -> DurableLog:
+        self.durable_log = DurableLog(self._store, machine, soon, fail)
+        return self.durable_log
+
+    def news(self, runtime: Runtime) -> News:
+        return News(runtime, self.durable_log, self._store.last_told, self._store.told_after, slow=True)
+
+    def collector(
+        self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
+    ) -> KeepingCollector:
+        self._collector = KeepingCollector(post, self.printed, self._store, self.durable_log, when_durable)
+        return self._collector
+
+    def write_output(self) -> None:
+        """On the loop: what was printed is on its way to the disk."""
+        self._collector.write_output()
+        self.durable_log.flush()
+
+    def acknowledge_no_more(self) -> None:
+        """On the loop: no program hears of answers from us any more; see the collector."""
+        self._collector.acknowledge_no_more()

@@ -1,0 +1,160 @@
+"""StoredArguments: the values and actors among an item's arguments, by the names that its program gave them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import MemberItem
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
+from ray_multicluster_scheduler.common.current_item import member_id
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError, UnknownItemError
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+
+
+class MissingBlobs(TaskSubmissionError):
+    """The submission names payloads that are not here."""
+
+    def __init__(self, missing: Sequence[str], task_id: str) -> None:
+        super().__init__(
+            f"Payloads of {task_id} are not here: {', '.join(missing)}.",
+            task_id=task_id,
+            next_step="send them, then submit it again",
+        )
+        self.missing = list(missing)
+
+
+class StoredArguments:
+    """On the loop of the service."""
+
+    def __init__(self, runtime: ServiceRuntime) -> None:
+        self._runtime = runtime
+        self._members: dict[str, Item] = {}
+        self._needs: dict[str, tuple[str, ...]] = {}
+
+    async def arguments(
+        self,
+        names: Sequence[str],
+        blobs: Mapping[str, bytes],
+        task_id: str,
+        check: Check | None = None,
+        user: str | None = None,
+    ) -> Arguments:
+        """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
+        was forgotten, and as ``check`` does for one whose owner it does not like. ``user`` is whose payloads may be
+        named; None: everybody's."""
+        sources: list[Handle] = []
+        actors: list[_Actor] = []
+        for name in names:
+            if name.startswith(ACTOR):
+                actors.append(_Actor(await self.actor(name.removeprefix(ACTOR), check)))
+            elif name.startswith(RESULT):
+                sources.append(await self._result(name.removeprefix(RESULT), task_id, check))
+            else:
+                sources.append(_Put(name, await self.blob(name, blobs, task_id, user), self._runtime))
+        return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
+
+    def keep_for(self, item: Item, names: Sequence[str]) -> None:
+        """Until it is over it may be sent (again), and needs the values of others among these."""
+        results = tuple(name.removeprefix(RESULT) for name in names if name.startswith(RESULT))
+        if results:
+            self._needs[item.id] = results
+            item.watch(lambda one: self._needs.pop(one.id, None))
+
+    def needed(self) -> set[str]:
+        """From any thread: the items whose values are needed by others."""
+        return {name for names in list(self._needs.values()) for name in names}
+
+    async def actor(self, actor_id: str, check: Check | None = None) -> Item:
+        """Also a member of a gang. Raises UnknownItemError, and as ``check`` does."""
+        named = await self._runtime.named(actor_id)
+        if named is not None and check is not None:
+            check(named.owner, actor_id)
+        item = None if named is None else await self._runtime.look(named.id)
+        if named is not None and named.at is not None and item is not None and item.task.serves:
+            return self._member(item, named.at)
+        if item is None or item.task.actor is None:
+            raise UnknownItemError(
+                f"{actor_id!r} is no actor that is known here.",
+                task_id=actor_id,
+                next_step="make it first, through the same service",
+            )
+        return item
+
+    def _member(self, gang: Item, at: int) -> Item:
+        """The same for everybody: it watches the gang until that is over."""
+        name, described = member_id(gang.id, at), gang.task.gang
+        known = self._members.get(name)
+        if known is not None or described is None:
+            return known or gang
+        member = MemberItem(gang, at, described.members[at])
+        if member.outcome is None:
+            self._members[name] = member
+            member.watch(lambda one: self._members.pop(one.id, None))
+        return member
+
+    async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str, user: str | None = None) -> bytes:
+        """Raises MissingBlobs for one that is not here, or that this user may not name."""
+        data = blobs.get(digest)
+        if data is None and await self._runtime.payloads.is_his(user, digest):
+            data = await asyncio.to_thread(self._runtime.store.blob, digest)
+        if data is None:
+            raise MissingBlobs([digest], task_id)
+        return data
+
+    async def _result(self, item_id: str, task_id: str, check: Check | None) -> Handle:
+        item = self._runtime.item(item_id)
+        if item is not None and check is not None:
+            check(item.task.owner, item_id)
+        if item is None:
+            stored = await asyncio.to_thread(self._runtime.store.item, item_id)
+            if stored is None:
+                raise TaskSubmissionError(
+                    f"{task_id} was given the value of {item_id}, which is not known here.",
+                    task_id=task_id,
+                    next_step="submit that one first, to the same service",
+                )
+            if check is not None:
+                check(stored.new.owner, item_id)
+            item = await asyncio.to_thread(self._runtime.history.item, stored)
+        if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
+            payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
+        return JobHandle(item, self._runtime) if item.task.kind == "job" else TaskHandle(item, self._runtime)
+
+
+class _Actor:
+    """Stands for an actor among arguments: whoever uses it must run where it is."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+
+
+class _Put(Handle):
+    """A value that a program has put."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, digest: str, data: bytes, runtime: Runtime) -> None:
+        promise = Promise(digest)
+        done = Complete(digest, TaskState.SUCCEEDED, 0, None, message="it was put")
+        promise.ended(Outcome(done, CallResult(digest, 0, "succeeded", data)))
+        super().__init__(promise, runtime)
+        self._digest = digest
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        return self._digest, (outcome.result.payload or b"") if outcome.result else b""

@@ -1,0 +1,101 @@
+"""StoredHistory: items that are over, from what was written of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.redaction.patterns import masked, masked_line
+from ray_multicluster_scheduler.control_plane.runtime.explanation import member_face, repeats_of
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.job_status import JOB_STATUS
+from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
+from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
+from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
+from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import (
+    completion_of,
+    had_value,
+    result_of,
+)
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row, task_of
+
+
+class StoredHistory:
+    """Reads, so it may take a while: not on the loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def item(self, stored: StoredItem) -> Item:
+        """One that is over, from what was written; not on the loop, it may have a large value."""
+        task, _ = task_of(stored)
+        item = Item(task)
+        steps = self._store.steps(task.id)
+        if steps:
+            item.transition = item_row(stored, steps, None).history[-1]
+        completion = completion_of(stored)
+        if completion is None:  # it goes on, and somebody forgot it here: that must not be
+            raise SchedulerError(f"{task.id} is not over, and yet unknown to the brain.", task_id=task.id)
+        Promise.ended(item, Outcome(completion, self._result(stored, completion)))
+        return item
+
+    def _result(self, stored: StoredItem, completion: Complete) -> CallResult | None:
+        outcome = self._store.outcome(stored.new.id)
+        if outcome is None or outcome.attempt != completion.attempt:
+            return None
+        payload = None if outcome.digest is None else self._store.blob(outcome.digest)
+        result = result_of(outcome, payload)
+        return replace(result, code=VALUE_FORGOTTEN) if payload is None and had_value(outcome) else result
+
+    def story(self, stored: StoredItem) -> dict[str, Any]:
+        """How it came to its end."""
+        steps, decisions = self._store.steps(stored.new.id), self._store.decisions(stored.new.id)
+        row = item_row(stored, steps, decisions[-1] if decisions else None)
+        last, completion = row.history[-1], completion_of(stored)
+        fences = dict(enumerate((*row.earlier_fences, row.fence or 0), start=1))
+        return {
+            "id": stored.new.id,
+            "kind": stored.new.kind,
+            "name": stored.new.name,
+            "owner": stored.new.owner,
+            "priority": row.priority,
+            **repeats_of(row.task),
+            "state": str(row.state),
+            "cluster": row.cluster,
+            "attempt": row.attempt,
+            "code": last.code,
+            "sentence": (completion.message if completion else "") or last.sentence,
+            "attempts": [one.to_dict() for one in attempts_of(row.history, fences)],
+            "decision": None if row.decision is None else row.decision.in_full().to_dict(),
+            "history": [step.to_dict() for step in row.history],
+        }
+
+    def story_of_member(self, gang: StoredItem, member: str) -> dict[str, Any]:
+        """That of its gang, and which of its members this is."""
+        described = task_of(gang)[0].gang
+        names = [] if described is None else [one.name for one in described.members]
+        return {**self.story(gang), "member": member_face(member, names)}
+
+    def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
+        """A job's face. Raises UnknownItemError for what is none."""
+        task, _ = task_of(stored)
+        if task.job is None:
+            raise UnknownItemError(f"{task.id!r} is a {task.kind}, not a job.", task_id=task.id)
+        row = item_row(stored, self._store.steps(task.id), None)
+        return {
+            "job_id": task.id,
+            "status": JOB_STATUS[row.state],
+            "entrypoint": masked_line(task.job.entrypoint),
+            "metadata": masked(task.job.metadata),
+            "cluster": row.cluster,
+            "attempt": row.attempt,
+            "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,
+            "message": row.history[-1].sentence,
+            "submitted_at": task.submitted_at,
+            "started_at": row.started_at,
+            "finished_at": row.finished_at,
+        }

@@ -1,0 +1,57 @@
+"""StoredKeptValues: a value that was left in its cluster and is needed by others becomes one of the store's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ray_multicluster_scheduler.common.exception import StoreFullError
+from ray_multicluster_scheduler.common.logging import about_item, get_logger
+from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
+from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
+from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
+
+_log = get_logger(__name__)
+_AGAIN_S = 1.0
+
+
+class StoredKeptValues(KeptValues):
+    """Those that nobody needed are let go by retention."""
+
+    _lasting = True
+
+    def __init__(self, runtime: ServiceRuntime, log: DurableLog) -> None:
+        super().__init__(runtime)
+        self._service, self._log = runtime, log
+
+    async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
+        stored = await asyncio.to_thread(self._service.store.item, outcome.completion.task_id)
+        if stored is None or not stored.now.state.terminal:
+            return None
+        now = (await asyncio.to_thread(self._service.history.item, stored)).outcome
+        return None if is_away(now) else now
+
+    async def _keep(self, outcome: Outcome) -> None:
+        """However long it takes: its cluster has it until then."""
+        assert outcome.result is not None
+        said = False
+        while True:
+            try:
+                await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", owed=True)
+                break
+            except StoreFullError as error:
+                if not said:
+                    task_id, attempt = outcome.result.task_id, outcome.result.attempt
+                    extra = about_item(task_id, attempt, None, error.code)
+                    _log.warning("the value of %s cannot be written yet: %s", task_id, error, extra=extra)
+                said = True
+                await asyncio.sleep(_AGAIN_S)
+        self._log.ended(outcome_of(outcome.result))
+        written = asyncio.Event()
+        self._service.manager.when_durable(written.set)
+        await written.wait()

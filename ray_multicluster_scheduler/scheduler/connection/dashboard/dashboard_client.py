@@ -1,0 +1,291 @@
+"""DashboardClient: jobs, packages and snapshots of one cluster over plain HTTP.
+
+Every failure is a :class:`DashboardProblem` (a ClusterConnectionError), or a TaskSubmissionError when it is
+about the job itself. No call blocks for ten seconds, but for uploads and whole logs, which grow with their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ray_multicluster_scheduler.common.exception import TaskSubmissionError
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_http import (
+    Answer,
+    DashboardHttp,
+    Timeouts,
+    Token,
+)
+from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
+from ray_multicluster_scheduler.scheduler.connection.dashboard.http_actors import actors_route, has_living_actor
+from ray_multicluster_scheduler.scheduler.connection.dashboard.http_snapshot import (
+    NODES_ROUTE,
+    STATUS_ROUTE,
+    SUMMARY_ROUTE,
+    VERSION_ROUTE,
+    Answers,
+    build_snapshot,
+)
+from ray_multicluster_scheduler.scheduler.connection.dashboard.job_log_tail import follow_log
+from ray_multicluster_scheduler.scheduler.connection.dashboard.job_submission import JobRequest, JobSubmission
+
+MAX_LOG_BYTES = 1024 * 1024 * 1024
+
+_NOT_FOUND, _TOO_LARGE = 404, 413
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_PACKAGE_URI = re.compile(r"gcs://([A-Za-z0-9_.+-]+\.(?:zip|whl))")
+
+
+class DashboardClient:
+    """Talks to one dashboard, exactly at the URL given. Created and used on one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        token: Token = lambda: None,
+        ca: str | None = None,
+        verify: bool = True,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        """``token`` is asked at every request and its answer not kept; ``ca`` is a file of trusted certificates."""
+        self._http = DashboardHttp(name, url, token=token, ca=ca, verify=verify, timeouts=timeouts)
+
+    @property
+    def name(self) -> str:
+        return self._http.name
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._http.close()
+
+    async def version(self) -> dict[str, Any]:
+        """``ray_version``, ``session_name`` and what else the dashboard says of itself."""
+        answer = await self._http.get_json(VERSION_ROUTE)
+        if not isinstance(answer, dict) or "ray_version" not in answer:
+            raise self._http.problem("NOT_A_DASHBOARD", "answers in JSON, but not as a Ray dashboard does")
+        return answer
+
+    async def clock(self) -> float | None:
+        """What time it is there, to the second; None if it does not say. Raises DashboardProblem."""
+        said = (await self._http.request("GET", VERSION_ROUTE)).date
+        return None if said is None else parsedate_to_datetime(said).timestamp()
+
+    async def snapshot(self, now: float) -> ResourceSnapshot:
+        """Total and free per node, as of ``now`` at the latest. Raises DashboardProblem."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                version = group.create_task(self.version())
+                nodes = group.create_task(self._http.get_json(NODES_ROUTE))
+                status = group.create_task(self._http.get_json(STATUS_ROUTE))
+                summary = group.create_task(self._physical_use())
+        except* DashboardProblem as problems:
+            raise _first(problems) from None
+        answers = Answers(version.result(), nodes.result(), status.result(), summary.result())
+        try:
+            snapshot = build_snapshot(self.name, now, answers)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"described its nodes in a way we do not know ({type(error).__name__}: {error})"
+            raise self._http.problem("BAD_ANSWER", what) from error
+        if not snapshot.nodes:
+            raise self._http.problem("BAD_ANSWER", "lists no live node: the cluster is still starting, or going down")
+        return snapshot
+
+    async def has_detached_actor(self, name: str) -> bool:
+        """Does a detached actor of ours of this name live there? Raises DashboardProblem."""
+        answer = await self._http.get_json(actors_route(name))
+        try:
+            return has_living_actor(answer, name)
+        except (KeyError, TypeError) as error:
+            what = f"described its actors in a way we do not know ({type(error).__name__}: {error})"
+            raise self._http.problem("BAD_ANSWER", what) from error
+
+    async def submit_job(
+        self,
+        submission_id: str,
+        entrypoint: str,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        entrypoint_num_cpus: float | None = None,
+        entrypoint_num_gpus: float | None = None,
+        entrypoint_memory: int | None = None,
+        entrypoint_resources: Mapping[str, float] | None = None,
+    ) -> str:
+        """Start a job, or find the one that an earlier call with the same id started.
+
+        Safe to repeat. Raises TaskSubmissionError if Ray refuses the job or the id is somebody else's, and
+        DashboardProblem otherwise; its ``ambiguous`` says that the job may run all the same.
+        """
+        request = JobRequest(
+            submission_id=_checked(submission_id, self.name),
+            entrypoint=entrypoint,
+            runtime_env=dict(runtime_env or {}),
+            metadata=dict(metadata or {}),
+            entrypoint_num_cpus=entrypoint_num_cpus,
+            entrypoint_num_gpus=entrypoint_num_gpus,
+            entrypoint_memory=entrypoint_memory,
+            entrypoint_resources=dict(entrypoint_resources) if entrypoint_resources else None,
+        )
+        return await JobSubmission(self._http, request, self.job_info).run()
+
+    async def job_info(self, submission_id: str, *, timeout: float | None = None) -> dict[str, Any] | None:
+        """What Ray knows of a job, or None if it has never heard of it."""
+        path = _job_path(submission_id, self.name)
+        answer = await self._http.request("GET", path, timeout=timeout)
+        if self._unknown(answer):
+            return None
+        return dict(self._http.parse(answer, path))
+
+    async def list_jobs(self) -> list[dict[str, Any]]:
+        """All jobs of the cluster, everybody's."""
+        answer = await self._http.get_json("/api/jobs/")
+        if not isinstance(answer, list):
+            raise self._http.problem("BAD_ANSWER", "did not answer with a list of jobs")
+        return answer
+
+    async def job_logs(self, submission_id: str) -> str:
+        """The whole output so far. Raises TaskSubmissionError for an unknown job."""
+        path = _job_path(submission_id, self.name) + "/logs"
+        timeout = self._http.timeouts.logs
+        answer = await self._http.request("GET", path, timeout=timeout, limit_bytes=MAX_LOG_BYTES)
+        if self._unknown(answer):
+            raise self._no_such_job(submission_id)
+        return str(self._http.parse(answer, path).get("logs") or "")
+
+    async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
+        """The output as it comes, every character once, until the job has ended."""
+        if await self.job_info(submission_id) is None:
+            raise self._no_such_job(submission_id)
+        path = _job_path(submission_id, self.name) + "/logs/tail"
+        async for piece in follow_log(
+            self._http,
+            path,
+            info=lambda: self.job_info(submission_id),
+            whole=lambda: self.job_logs(submission_id),
+        ):
+            yield piece
+
+    async def stop_job(self, submission_id: str) -> bool:
+        """Ask for its end. False if the job is unknown or was over already."""
+        path = _job_path(submission_id, self.name) + "/stop"
+        answer = await self._http.request("POST", path)
+        if self._unknown(answer):
+            return False
+        return bool(self._http.parse(answer, path).get("stopped"))
+
+    async def delete_job(self, submission_id: str) -> None:
+        """Forget a job that is over, if it is still known. Raises TaskSubmissionError while it runs."""
+        path = _job_path(submission_id, self.name)
+        answer = await self._http.request("DELETE", path)
+        if self._unknown(answer):
+            return
+        if not answer.ok and "non-terminal" in answer.text:
+            raise TaskSubmissionError(
+                f"Job {submission_id} on cluster {self.name} is not over, so Ray does not delete it.",
+                task_id=submission_id,
+                cluster=self.name,
+                next_step="stop it first",
+            )
+        self._http.parse(answer, path)
+
+    async def package_exists(self, uri: str) -> bool:
+        """Is it in the cluster's store? Asking also keeps it there for some minutes."""
+        path = _package_path(uri, self.name)
+        answer = await self._http.request("GET", path)
+        if self._unknown(answer):
+            return False
+        if not answer.ok:
+            self._http.parse(answer, path)
+        return True
+
+    async def upload_package(self, uri: str, source: Path | bytes) -> None:
+        """Store a package under ``uri``; a file is streamed. Raises TaskSubmissionError if it is too large."""
+        path = _package_path(uri, self.name)
+        if isinstance(source, bytes):
+            answer = await self._put(path, io.BytesIO(source), len(source))
+        else:
+            with await asyncio.to_thread(source.open, "rb") as file:
+                answer = await self._put(path, file, os.fstat(file.fileno()).st_size)
+        if answer.status == _TOO_LARGE or "exceeds the maximum size" in answer.text:
+            raise TaskSubmissionError(
+                f"The dashboard of cluster {self.name} finds the package {uri} too large.",
+                cluster=self.name,
+                next_step="leave large files out with `excludes` in runtime_env, or put the package on shared storage",
+            )
+        if not answer.ok:
+            self._http.parse(answer, path)
+
+    async def _put(self, path: str, data: BinaryIO, size: int) -> Answer:
+        limits = self._http.timeouts
+        timeout = limits.upload_base + limits.upload_per_mib * size / 1024**2
+        return await self._http.request("PUT", path, data=data, timeout=timeout)
+
+    async def _physical_use(self) -> Any | None:
+        """None where the dashboard does not offer it; placement can do without."""
+        try:
+            return await self._http.get_json(SUMMARY_ROUTE)
+        except DashboardProblem as error:
+            if error.code in ("BAD_ANSWER", "NOT_A_DASHBOARD"):
+                return None
+            raise
+
+    def _unknown(self, answer: Answer) -> bool:
+        """Ray says which thing does not exist; any other 404 is a stranger's."""
+        if answer.status != _NOT_FOUND:
+            return False
+        if "does not exist" not in answer.text:
+            raise self._http.problem("NOT_A_DASHBOARD", "answers HTTP 404, but not as a Ray dashboard does")
+        return True
+
+    def _no_such_job(self, submission_id: str) -> TaskSubmissionError:
+        return TaskSubmissionError(
+            f"Cluster {self.name} knows no job {submission_id}.",
+            task_id=submission_id,
+            cluster=self.name,
+            next_step="list the jobs of the cluster; it may have been deleted, or the cluster restarted",
+        )
+
+
+def _first(problems: BaseExceptionGroup[DashboardProblem]) -> BaseException:
+    """The one an operator can do something about comes first."""
+    found = [error for error in problems.exceptions if isinstance(error, DashboardProblem)]
+    return min(found, key=lambda error: not error.permanent)
+
+
+def _checked(submission_id: str, cluster: str) -> str:
+    if not _JOB_ID.fullmatch(submission_id):
+        raise TaskSubmissionError(
+            f"{submission_id!r} cannot be the id of a Ray job on cluster {cluster}.",
+            task_id=submission_id,
+            cluster=cluster,
+            next_step="begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 200 in all",
+        )
+    return submission_id
+
+
+def _job_path(submission_id: str, cluster: str) -> str:
+    return f"/api/jobs/{_checked(submission_id, cluster)}"
+
+
+def _package_path(uri: str, cluster: str) -> str:
+    match = _PACKAGE_URI.fullmatch(uri)
+    if match is None:
+        raise TaskSubmissionError(
+            f"{uri!r} is not the address of a package in cluster {cluster}.",
+            cluster=cluster,
+            next_step="use gcs://NAME.zip or gcs://NAME.whl",
+        )
+    return f"/api/packages/gcs/{match.group(1)}"

@@ -1,0 +1,59 @@
+"""What Ray is asked for, for a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
+
+_NAMED = ("CPU", "GPU", "memory")
+
+
+def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
+    """Ray's own retries are off: only our attempts retry."""
+    return {
+        "name": record.name,
+        "max_retries": 0,
+        "num_cpus": record.resources.get("CPU", 0),
+        **_common(record, own_modules),
+    }
+
+
+def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[str]) -> dict[str, Any]:
+    """Without CPUs of its own, an actor needs one to be placed and holds none, as is Ray's default.
+
+    ``place`` is Ray's word for where a member of a gang belongs.
+    """
+    options: dict[str, Any] = {
+        "name": actor["ray_name"],
+        "namespace": ACTOR_NAMESPACE,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        **_common(record, own_modules),
+    }
+    held = {name for name, amount in record.resources.items() if amount}
+    if not held & {"GPU"}:
+        del options["num_gpus"]  # also 0 of them is more than nothing to Ray, which then gives it a CPU to hold
+    if held - {"memory"} or not actor["placement"].get("CPU"):
+        options["num_cpus"] = record.resources.get("CPU", 0)
+    if actor["max_concurrency"] is not None:
+        options["max_concurrency"] = actor["max_concurrency"]
+    if "place" in actor:
+        options["scheduling_strategy"] = actor["place"]
+    if actor["detached"]:
+        options |= {"lifetime": "detached", "max_restarts": actor["max_restarts"]}
+    return options
+
+
+def _common(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_gpus": record.resources.get("GPU", 0)}
+    if record.resources.get("memory"):
+        options["memory"] = record.resources["memory"]
+    custom = {name: amount for name, amount in record.resources.items() if name not in _NAMED}
+    if custom:
+        options["resources"] = custom
+    if record.runtime_env:
+        modules = [*own_modules, *record.runtime_env.get("py_modules", [])]
+        options["runtime_env"] = {**record.runtime_env, "py_modules": modules}
+    return options

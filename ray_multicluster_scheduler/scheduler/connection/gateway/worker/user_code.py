@@ -1,0 +1,143 @@
+"""What user code needs around it in a worker process: its arguments, its errors, and what it prints."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ray_multicluster_scheduler.common import pickling
+from ray_multicluster_scheduler.common.home_paths import move_home_paths
+from ray_multicluster_scheduler.common.object_argument import fill_in
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import Homes
+
+Outcome: TypeAlias = tuple[dict[str, Any], bytes]
+"""The head and the payload of an envelope."""
+
+_KEPT_FUNCTIONS = 128
+_functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+_MAX_TEXT = 20_000
+
+
+def load_function(digest: str, function: bytes) -> Callable[..., Any]:
+    """By its digest, if this process had it before. Raises whatever unpickling raises."""
+    target = _functions.get(digest)
+    if target is None:
+        target = _functions[digest] = pickling.loads(function)
+        if len(_functions) > _KEPT_FUNCTIONS:
+            _functions.popitem(last=False)
+    return target
+
+
+def load_arguments(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """With objects in their places and paths moved to this cluster's home. Raises whatever unpickling raises."""
+    args, kwargs, _ = load_call(homes, arguments, objects)
+    return args, kwargs
+
+
+def load_call(homes: Homes, arguments: bytes, objects: Sequence[bytes]) -> tuple[Sequence[Any], dict[str, Any], int]:
+    """The same for a method, and how many values it is to return: that stands behind them unless it is one."""
+    args, kwargs, *returns = pickling.loads(arguments)
+    if objects:
+        args, kwargs = fill_in(args, kwargs, lambda index: pickling.loads(objects[index]))
+    if homes is not None:
+        (args, kwargs), _ = move_home_paths((args, kwargs), *homes)
+    return args, kwargs, returns[0] if returns else 1
+
+
+def succeeded(value: Any, of: str) -> Outcome:
+    """``of``: "task's" or whose result it is."""
+    try:
+        return {"status": "succeeded"}, pickling.dumps(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs arbitrary code; all of it is reported
+        sentence = f"the {of} result, a {type(value).__qualname__}, cannot be pickled: {error}"
+        return {**failed("permanent", error, sentence), "code": "RESULT_NOT_PICKLABLE"}, b""
+
+
+def not_loadable(error: Exception) -> dict[str, Any]:
+    """The answer to a call whose function or arguments mean nothing here."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return {**failed("permanent", error, _missing_module(error.name)), "code": "MODULE_NOT_FOUND"}
+    sentence = f"the function or its arguments cannot be loaded on the cluster: {type(error).__name__}: {error}"
+    return {**failed("permanent", error, sentence), "code": "NOT_LOADABLE"}
+
+
+def user_error(error: BaseException) -> Outcome:
+    """The answer when user code raised. The first frame of the traceback is ours, and is left out."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        error.add_note(_missing_module(error.name))
+    head = failed("user", error, f"{type(error).__name__}: {_text(error)}")
+    try:
+        return head, pickling.dumps(error.with_traceback(None))
+    except Exception as problem:  # noqa: BLE001 - the text of the error is kept instead
+        head["message"] += f" (the exception itself cannot be pickled: {problem})"
+        return head, b""
+
+
+def _missing_module(name: str) -> str:
+    top = name.partition(".")[0]
+    return (
+        f"the module {name!r} cannot be found on the cluster. If it is your own, pass it with "
+        f"runtime_env={{'py_modules': ['path/to/{top}']}}: only imports that are written out are found by themselves. "
+        f"If it is installed where you are, have it installed there: runtime_env={{'pip': [{top!r}]}}"
+    )
+
+
+def failed(failure: str, error: BaseException, sentence: str) -> dict[str, Any]:
+    """The head of an envelope that says so."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return {
+        "status": "failed",
+        "failure": failure,
+        "error_type": type(error).__name__,
+        "message": sentence[:_MAX_TEXT],
+        "traceback": text[-_MAX_TEXT:],
+    }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - a broken __str__ must not hide the error
+        return f"<its text cannot be had: {problem}>"
+
+
+class Tee(io.TextIOBase):
+    """A text stream that also tells somebody else what was written.
+
+    Everything else that a program may want of its standard output (``buffer``, ``reconfigure`` …) is the original's;
+    what is written past this stream is in the worker's own log only.
+    """
+
+    def __init__(self, original: Any, tell: Callable[[str], None]) -> None:
+        self._original = original
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def write(self, text: str) -> int:
+        self._tell(text)
+        self._original.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._original.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        number: int = self._original.fileno()
+        return number
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there; here it follows the original's
+        return str(getattr(self._original, "encoding", "utf-8"))
+
+    def writable(self) -> bool:
+        return True

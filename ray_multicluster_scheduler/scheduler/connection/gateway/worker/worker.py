@@ -1,0 +1,124 @@
+"""What runs around a user's function, in the worker process.
+
+It reports who, where and when, keeps the function by its digest, catches what the function prints and
+raises, and always answers with an envelope: Ray sees an error only when the process itself died.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import ray
+
+from ray_multicluster_scheduler.common.current_item import set_current
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
+    NoLease,
+    channel_for,
+    say,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.envelope import pack, pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code import (
+    Outcome,
+    Tee,
+    failed,
+    load_arguments,
+    load_function,
+    not_loadable,
+    succeeded,
+    user_error,
+)
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.work_order import TaskOrder
+
+_node_id = ""
+_streams: tuple[Tee, Tee] | None = None
+
+
+def run_call(order: bytes, *beside: bytes) -> bytes:
+    """One attempt of one task. Returns an envelope, whatever happens to the user's code."""
+    told = TaskOrder.unpacked(order)
+    item, channel = told.item, channel_for(told.line)
+    node_id = this_node()
+    try:
+        running = channel.begin(item.id, item.attempt, node_id, tell=not told.short, member=item.member)
+    except NoLease as error:
+        return no_lease(node_id, error)
+    set_current(item)
+    _listen_to_output()
+    process = os.getpid()
+    try:
+        head, payload = _call(told, beside)
+    except KeyboardInterrupt:
+        # This is how ray.cancel() arrives.
+        head, payload = {"status": "cancelled"}, b""
+    finally:
+        if os.getpid() != process:
+            os._exit(0)  # the child of a fork in user code came back here; only its parent has an answer to give
+        set_current(None)
+        rest = channel.end(running)
+    if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
+        return pack_success(running.started_at, head["took"], node_id, payload)
+    head["at"], head["node"] = running.started_at, node_id
+    if rest:
+        head["parts"] = rest
+    if running.chunks:
+        head["chunks"] = running.chunks
+    if running.dropped:
+        head["dropped"] = running.dropped
+    return pack(head, payload)
+
+
+def this_node() -> str:
+    """The id of the node that this process runs on."""
+    global _node_id  # noqa: PLW0603 - asked once per process: a worker never moves
+    if not _node_id:
+        _node_id = ray.get_runtime_context().get_node_id()
+    return _node_id
+
+
+def no_lease(node_id: str, error: NoLease) -> bytes:
+    """The answer to what was not begun because nobody vouched for it."""
+    return pack({**failed("crash", error, f"node {node_id}: {error}"), "code": "AGENT_UNREACHABLE"})
+
+
+def _call(told: TaskOrder, beside: Sequence[bytes]) -> Outcome:
+    function, arguments = told.function, told.arguments
+    if function is None:
+        function, *beside = beside
+    if arguments is None:
+        arguments, *beside = beside
+    try:
+        target = load_function(told.digest, function)
+        args, kwargs = load_arguments(told.homes, arguments, beside)
+    except Exception as error:  # noqa: BLE001 - unpickling runs arbitrary code; all of it is reported
+        return not_loadable(error), b""
+    began = time.monotonic()
+    try:
+        value = target(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        outcome: Outcome = failed("user", error, f"the task called sys.exit({error.code!r})"), b""
+    except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
+        outcome = user_error(error)
+    else:
+        took = time.monotonic() - began
+        outcome = succeeded(value, "task's")
+        outcome[0]["took"] = took
+        return outcome
+    outcome[0]["took"] = time.monotonic() - began
+    return outcome
+
+
+def _listen_to_output() -> None:
+    """Send what Python code prints to the channel as well as to the worker's own log.
+
+    The streams are the same for all calls of a process: a log handler that one call makes works in the next, too.
+    """
+    global _streams  # noqa: PLW0603 - made once per process: its streams are those of all calls
+    if _streams is None:
+        _streams = Tee(sys.stdout, partial(say, "stdout")), Tee(sys.stderr, partial(say, "stderr"))
+    sys.stdout, sys.stderr = _streams

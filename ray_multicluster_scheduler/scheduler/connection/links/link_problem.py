@@ -1,0 +1,145 @@
+"""Why a link could not be made, told so that an operator knows which key to change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ray_multicluster_scheduler.common.exception import ClusterConnectionError
+from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
+
+_TAIL_LINES = 5
+
+
+class LinkProblem(ClusterConnectionError):
+    """A link could not be made. ``permanent``: not before somebody mends the configuration."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        permanent: bool,
+        task_id: str | None = None,
+        cluster: str | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        super().__init__(message, task_id=task_id, cluster=cluster, next_step=next_step)
+        self.code = code
+        self.permanent = permanent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.message, self.code, self.permanent, self.task_id, self.cluster, self.next_step))
+
+
+def _rebuild(
+    message: str, code: str, permanent: bool, task_id: str | None, cluster: str | None, next_step: str | None
+) -> LinkProblem:
+    return LinkProblem(message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step)
+
+
+async def answered_within(answer: asyncio.Future[Any], timeout: float, cluster: str) -> None:
+    """Wait for what an agent was asked. Raises ClusterConnectionError."""
+    try:
+        async with asyncio.timeout(timeout):
+            await answer
+    except TimeoutError:
+        raise ClusterConnectionError(
+            f"the agent of cluster {cluster!r} did not answer within {timeout:g} s.",
+            cluster=cluster,
+            next_step="see whether the cluster's head is overloaded or unreachable",
+        ) from None
+
+
+def from_agent_log(cluster: str, python: str, told: str, status: str, log: str) -> LinkProblem:
+    """What the log of an agent that ended before it joined says. ``told`` is where it was told to dial."""
+    tail = " | ".join(line.strip() for line in log.strip().splitlines()[-_TAIL_LINES:])
+    if m.DIAL_FAILED in log:
+        return LinkProblem(
+            f"the agent in cluster {cluster!r} started, but cannot dial back to {told}: {_after(m.DIAL_FAILED, log)}.",
+            code="AGENT_CANNOT_DIAL",
+            permanent=True,
+            cluster=cluster,
+            next_step="set agent_listen and agent_advertise to an address of this machine that the cluster's head "
+            "can reach, and open that port",
+        )
+    if m.LISTEN_FAILED in log:
+        where = _after(m.LISTEN_FAILED, log)
+        return LinkProblem(
+            f"the agent in cluster {cluster!r} started, but cannot listen at {where.removeprefix(m.TAKEN).strip()}.",
+            code="AGENT_CANNOT_LISTEN",
+            permanent=not where.startswith(m.TAKEN),
+            cluster=cluster,
+            next_step=f"give cluster {cluster!r} another agent_port, or none, and any free port is taken",
+        )
+    no_interpreter = "not found" in log and python in log
+    if m.NO_RAY in log or no_interpreter or "No module named" in log:
+        reason = _after(m.NO_RAY, log) if m.NO_RAY in log else tail
+        return LinkProblem(
+            f"the interpreter {python!r} of cluster {cluster!r} cannot run our agent: {reason}.",
+            code="AGENT_NO_RAY",
+            permanent=True,
+            cluster=cluster,
+            next_step=f"set the key python of cluster {cluster!r} to an interpreter there that can import ray",
+        )
+    if m.OLD_PYTHON in log:
+        return LinkProblem(
+            f"the interpreter of cluster {cluster!r} is too old: {_after(m.OLD_PYTHON, log)}.",
+            code="AGENT_OLD_PYTHON",
+            permanent=True,
+            cluster=cluster,
+            next_step="tasks and actors need Python 3.11 or newer there, of the same minor version as here",
+        )
+    return LinkProblem(
+        f"the agent in cluster {cluster!r} ended before it joined ({status}): {tail or 'it left no log'}",
+        code="AGENT_FAILED",
+        permanent=False,
+        cluster=cluster,
+        next_step="read the agent's job log in the cluster's dashboard",
+    )
+
+
+GIVE_CONNECTOR = (
+    "set connector_python to a Python on this machine that has the cluster's version of Ray, or install the extra: "
+    "pip install 'ray_multicluster_scheduler[ray]'"
+)
+IS_NO_CONNECTOR = (
+    "see whether connector_python is the path of a Python on this machine that has the cluster's version of Ray, such "
+    "as /opt/ray/bin/python; it is tried again"
+)
+"""Of one that never said a word: every Python says what it is about to do before it does anything else."""
+OF_CONNECTORS: dict[str, tuple[bool, str]] = {
+    "HEAD_UNREACHABLE": (False, "check that the cluster is up, and that head_address is where its Ray Client listens"),
+    "NOT_A_RAY_CLIENT": (True, "set head_address to the Ray Client port of the head (by default 10001)"),
+    "HEAD_WRONG_TOKEN": (True, "set auth_token or auth_token_path to the token the cluster was started with"),
+    "RAY_MISMATCH": (True, "set connector_python to a Python on this machine that has the cluster's version of Ray"),
+    "CONNECTOR_NO_RAY": (True, GIVE_CONNECTOR),
+    "CONNECTOR_FAILED": (False, "read the sentence; it is tried again"),
+}
+
+
+def from_connector(cluster: str, python: str, code: str, sentence: str, next_step: str = "") -> LinkProblem:
+    """What a connector that could not bring a gateway to its cluster said; ``python`` ran it."""
+    permanent, usual = OF_CONNECTORS[code]
+    return LinkProblem(
+        f"cluster {cluster!r} cannot be reached by Ray Client ({python}): {sentence}.",
+        code=code,
+        permanent=permanent,
+        cluster=cluster,
+        next_step=next_step or usual,
+    )
+
+
+def how_it_ended(message: str) -> str:
+    """One sentence of what a cluster says of an agent's job that is over: it quotes the whole log."""
+    if m.DIAL_FAILED in message:
+        return f"it ended itself, as nobody answered it while its lease held: {_after(m.DIAL_FAILED, message)}"
+    if m.REFUSED in message:
+        return f"it was turned away: {_after(m.REFUSED, message)}"
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    return " | ".join([*lines[:1], *lines[1:][-_TAIL_LINES:]])
+
+
+def _after(word: str, log: str) -> str:
+    first_line = log.split(word, 1)[1].strip().partition("\n")[0]
+    return first_line.strip().rstrip(".") or "its log says no more"

@@ -1,0 +1,97 @@
+"""Figures in words and tables, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ray_multicluster_scheduler.simulation.report.result import Result
+
+UNKNOWN = "–"
+_WAITS = ("mean", "p50", "p95", "p99", "max")
+
+
+def seconds(value: float | None) -> str:
+    """``12.3 s``, ``4.5 min``, ``6.7 h``."""
+    if value is None:
+        return UNKNOWN
+    if value < 120:
+        return f"{value:.3g} s" if value < 10 else f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
+    """One row for each figure, one cell for each run; the first cell says which figure it is."""
+    figures = [result.figures for result in results.values()]
+
+    def row(name: str, tell: Callable[[Any], str], *path: str) -> list[str]:
+        return [name, *(tell(_at(one, path)) for one in figures)]
+
+    for what in ("submitted", "succeeded", "failed", "cancelled", "unfinished"):
+        yield row(f"items {what}", _count, "items", what)
+    yield row("makespan", seconds, "makespan_s")
+    for name in _WAITS:
+        yield row(f"wait {name}", seconds, "wait_s", name)
+    for kind in ("owner", "priority", "shape"):
+        yield from _groups(figures, kind)
+    for name in _names(figures, "clusters"):
+        yield row(f"use of {name}", _use, "clusters", name)
+    yield row("fairness (Jain)", _index, "fairness")
+    yield row("queue mean / max", lambda queue: f"{queue['mean']:.1f} / {queue['max']:,}", "queue")
+    for name, what in (
+        ("faults", "faults"),
+        ("user errors", "user_errors"),
+        ("workers crashed", "crashed"),
+        ("ended by lease", "ended_by_lease"),
+        ("died with cluster", "died_with_cluster"),
+        ("items that survived", "items_survived"),
+    ):
+        yield row(name, _count, "failures", what)
+    yield row("sent ahead / recalled", _ahead, "sent_ahead")
+
+
+def _at(figures: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        figures = figures.get(key)
+    return figures
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _index(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3f}"
+
+
+def _ahead(sent: Mapping[str, int]) -> str:
+    return f"{sent['attempts']:,} / {sent['recalled']:,}"
+
+
+def _groups(figures: list[Mapping[str, Any]], kind: str) -> Iterator[list[str]]:
+    """Waits of each owner, priority or shape; of a single one all has been told above."""
+    key = f"wait_s_by_{kind}"
+    names = _names(figures, key)
+    if len(names) < 2:
+        return
+    yield [f"wait by {kind} (mean / p50 / p95 / p99)", *("" for _ in figures)]
+    for name in names:
+        cells = []
+        for one in figures:
+            wait = one[key].get(name)
+            told = [wait[which] for which in ("mean", "p50", "p95", "p99")] if wait else []
+            cells.append(" / ".join(seconds(value) for value in told) or UNKNOWN)
+        yield [f"  {kind} {name or '(none)'}", *cells]
+
+
+def _names(figures: list[Mapping[str, Any]], key: str) -> list[str]:
+    """All that any run has, in the order of the first run that has it."""
+    return list(dict.fromkeys(name for one in figures for name in one[key]))
+
+
+def _use(cluster: Mapping[str, Any] | None) -> str:
+    if cluster is None:
+        return UNKNOWN
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in cluster["use"].items())
+    items = cluster["succeeded"]
+    return f"{shares or UNKNOWN}; {items:,} item{'' if items == 1 else 's'}"

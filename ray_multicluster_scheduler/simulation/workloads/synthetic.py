@@ -1,0 +1,246 @@
+"""Synthetic: workloads that are made up, by named distributions. Same spec, same seed, same items."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
+from ray_multicluster_scheduler.simulation.model import SimulatedFleet
+from ray_multicluster_scheduler.simulation.node_text import parse_amounts, parse_time
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import stream
+from ray_multicluster_scheduler.simulation.workloads.distributions import arrivals, run_times
+from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
+
+MOST_ITEMS = 10_000_000
+_SAMPLE = 1_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """A recipe. Each field may be given in a spec text, as ``items=1000 over=2h run=lognormal:60,1.2``.
+
+    ``items`` or ``load``: so many, or as many as keep this share of the fleet busy for as long as they arrive. Choices
+    such as ``sizes`` are ``value[:weight]``, separated by commas.
+    """
+
+    items: int | None = None
+    load: float | None = None
+    over: str = "1h"
+    arrivals: str = "poisson"
+    run: str = "lognormal:60,1.0"
+    sizes: str = "1,2,4"
+    """CPUs of an ordinary item."""
+    wide: str = "0"
+    """Share of wide items, and their CPUs: ``0.2:8``."""
+    gpus: str = "0"
+    """Share of items that ask for GPUs, and how many: ``0.1:1``."""
+    memory: str = ""
+    """What each item asks for beside CPUs, such as ``2GiB``."""
+    owners: str = "ann"
+    priorities: str = "0"
+    kinds: str = "task"
+    members: int = 4
+    """Of a gang; each asks for the item's size."""
+    tags: str = ""
+    """Preferred tags and the share of items that have each: ``arm64:0.3``."""
+    require: str = ""
+    """The same for tags that are required."""
+    functions: int = 10
+    fails: float = 0.0
+    """Share of items whose first attempt ends with an exception of user code."""
+
+    @classmethod
+    def parse(cls, text: str) -> Synthetic:
+        """From ``key=value`` pairs with spaces in between. Raises ConfigurationError."""
+        known = {one.name: one.type for one in fields(cls)}
+        given: dict[str, Any] = {}
+        for word in _words(text):
+            key, sign, value = word.partition("=")
+            if not sign or key not in known:
+                raise ConfigurationError(
+                    f"--synthetic: {word!r} is not one of its key=value pairs{did_you_mean(key, known)}.",
+                    next_step=f"known keys: {', '.join(known)}",
+                )
+            if key in given:
+                raise ConfigurationError(f"--synthetic: {key} is given twice.", next_step="keep one of them")
+            given[key] = value if known[key] == "str" else _number(key, value, whole="int" in str(known[key]))
+        return cls(**given)
+
+    def generate(self, seed: int, fleet: SimulatedFleet | None = None) -> Workload:
+        """Make the items. ``fleet`` is needed for ``load``. Raises ConfigurationError."""
+        if (self.items is None) == (self.load is None):
+            raise ConfigurationError(
+                "A synthetic workload needs either items or load.", next_step="add items=1000, or load=0.9"
+            )
+        over_s = parse_time(self.over)
+        if over_s <= 0:
+            raise ConfigurationError(f"over={self.over} is no time.", next_step="give for example over=24h")
+        draw = _Drawer(self, seed)
+        if self.items is not None:
+            made = [draw.item() for _ in range(_within(self.items))]
+        else:
+            made = self._until_full(draw, over_s, fleet)
+        times = arrivals(self.arrivals)(len(made), over_s, stream(seed, "arrivals"))
+        return Workload(Item(at, **values) for at, values in zip(times, made, strict=True))
+
+    def _until_full(self, draw: _Drawer, over_s: float, fleet: SimulatedFleet | None) -> list[dict[str, Any]]:
+        if fleet is None or not fleet.capacity():
+            raise ConfigurationError("load= needs a fleet with CPUs.", next_step="give items= instead, or the fleet")
+        if self.load is None or self.load <= 0:
+            raise ConfigurationError(f"load={self.load} is no load.", next_step="give a share above 0, such as 0.9")
+        wanted, made, work = self.load * fleet.capacity() * over_s, [], 0.0
+        while work < wanted:
+            values = draw.item()
+            work += values["needs"].get("CPU", 0.0) * values["members"] * values["run_s"]
+            made.append(values)
+            _within(len(made))
+            if len(made) == _SAMPLE and work > 0:
+                _within(round(wanted / work * _SAMPLE))  # rather now than when all of them are made
+        return made
+
+
+class _Drawer:
+    """Draws all of an item but its time; each property has chance of its own."""
+
+    def __init__(self, recipe: Synthetic, seed: int) -> None:
+        self._chance = {
+            what: stream(seed, what)
+            for what in ("run", "size", "wide", "gpus", "owner", "priority", "kind", "tags", "require", "code", "fails")
+        }
+        self._run = run_times(recipe.run)
+        self._sizes = _Choice("sizes", recipe.sizes, _amount)
+        self._wide, self._wide_size = _share_of("wide", recipe.wide)
+        self._gpus, self._gpu_size = _share_of("gpus", recipe.gpus)
+        self._memory = parse_amounts(f"memory={recipe.memory}") if recipe.memory else {}
+        self._owners = _Choice("owners", recipe.owners, str)
+        self._priorities = _Choice("priorities", recipe.priorities, int)
+        self._kinds = _Choice("kinds", recipe.kinds, _kind)
+        self._tags = _tag_shares("tags", recipe.tags)
+        self._require = _tag_shares("require", recipe.require)
+        self._members, self._functions, self._fails = recipe.members, max(1, recipe.functions), recipe.fails
+        self._made: dict[tuple[float, float], dict[str, float]] = {}
+
+    def item(self) -> dict[str, Any]:
+        chance = self._chance
+        size = self._wide_size if self._is(self._wide, "wide") else self._sizes.draw(chance["size"])
+        gpus = self._gpu_size if self._is(self._gpus, "gpus") else 0.0
+        kind = self._kinds.draw(chance["kind"])
+        return {
+            "needs": self._needs(size, gpus),
+            "run_s": round(self._run(chance["run"]), 6),
+            "owner": self._owners.draw(chance["owner"]),
+            "priority": self._priorities.draw(chance["priority"]),
+            "kind": kind,
+            "tags": tuple(tag for tag, share in self._tags if self._is(share, "tags")),
+            "require_tags": tuple(tag for tag, share in self._require if self._is(share, "require")),
+            "function": f"f{chance['code'].randrange(self._functions)}",
+            "members": self._members if kind == "gang" else 1,
+            "fails": int(self._is(self._fails, "fails")),
+        }
+
+    def _is(self, share: float, what: str) -> bool:
+        return share > 0 and self._chance[what].random() < share
+
+    def _needs(self, cpus: float, gpus: float) -> dict[str, float]:
+        """Items of one size share what they ask for."""
+        known = self._made.get((cpus, gpus))
+        if known is None:
+            amounts = {"CPU": cpus, "GPU": gpus, **self._memory}
+            known = self._made[cpus, gpus] = {name: amount for name, amount in amounts.items() if amount}
+        return known
+
+
+class _Choice(Generic[T]):
+    """One of several values, by their weights."""
+
+    def __init__(self, key: str, text: str, read: Callable[[str], T]) -> None:
+        self._values: list[T] = []
+        weights: list[float] = []
+        for part in filter(None, (one.strip() for one in text.split(","))):
+            value, _, weight = part.partition(":")
+            try:
+                self._values.append(read(value))
+                weights.append(float(weight or 1))
+            except ValueError:
+                raise _bad_choice(key, part) from None
+        if not self._values or min(weights) < 0 or not sum(weights):
+            raise _bad_choice(key, text)
+        self._until = list(accumulate(weights))
+
+    def draw(self, chance: Random) -> T:
+        if len(self._values) == 1:
+            return self._values[0]
+        return chance.choices(self._values, cum_weights=self._until)[0]
+
+
+def _bad_choice(key: str, part: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{key}={part} is not a choice.", next_step=f"write values and weights, such as {key}=1:3,2:1"
+    )
+
+
+def _share_of(key: str, text: str) -> tuple[float, float]:
+    share, sign, size = text.partition(":")
+    try:
+        amounts = float(share), float(size) if sign else 0.0
+    except ValueError:
+        amounts = -1.0, 0.0
+    if not 0 <= amounts[0] <= 1 or (amounts[0] > 0 and amounts[1] <= 0):
+        raise ConfigurationError(f"{key}={text} is not share:amount.", next_step=f"write for example {key}=0.2:8")
+    return amounts
+
+
+def _tag_shares(key: str, text: str) -> Sequence[tuple[str, float]]:
+    shares = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        tag, _, share = part.partition(":")
+        try:
+            shares.append((tag, float(share)))
+        except ValueError:
+            raise ConfigurationError(
+                f"{key}={part} is not tag:share.", next_step=f"write for example {key}=arm64:0.3"
+            ) from None
+    return shares
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--synthetic: {error}.", next_step="close the quotation mark") from None
+
+
+def _number(key: str, value: str, *, whole: bool) -> float | int:
+    try:
+        return int(value) if whole else float(value)
+    except ValueError:
+        raise ConfigurationError(f"--synthetic: {key}={value} is not a number.", next_step="give a number") from None
+
+
+def _amount(text: str) -> float:
+    amount = float(text)
+    if not 0 <= amount < float("inf"):
+        raise ValueError(text)
+    return amount
+
+
+def _kind(text: str) -> Kind:
+    if text not in KINDS:
+        raise ValueError(text)
+    return text
+
+
+def _within(count: int) -> int:
+    if not 1 <= count <= MOST_ITEMS:
+        raise ConfigurationError(
+            f"A synthetic workload of {count} items is not made.", next_step=f"ask for 1 to {MOST_ITEMS:,}"
+        )
+    return count
