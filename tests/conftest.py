@@ -32,7 +32,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--refresh-golden", action="store_true", help="write the pictures in tests/golden anew")
+    parser.addoption("--refresh-golden", action="store_true", help="rewrite the expected output in tests/golden")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of a terminal, as SVG in tests/golden; `pytest --refresh-golden` writes them anew. Look at them then."""
+"""Compares the output of commands with tests/golden; `pytest --refresh-golden` rewrites the files: review the diff."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rich.console import Console
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 NOW = 1794700800.0
 WIDE, USUAL = 110, 80
+SHOWN_IN_README = ("status", "explain")
+"""These are kept as SVG pictures, too."""
 
 
 class Picture(NamedTuple):
@@ -29,8 +31,8 @@ def frames(pictures: dict[str, Picture]) -> list[tuple[str, int]]:
     return [(name, width) for name, one in pictures.items() for width in one.widths]
 
 
-def svg(name: str, what: Any, width: int, title: str) -> str:
-    """What a command prints there. What is given as text, such as a file, is folded by the terminal, at any letter."""
+def rendered(what: Any, width: int) -> Console:
+    """A console that recorded this output. Plain text, such as a file, is folded by the terminal at any letter."""
     screen = Console(
         file=io.StringIO(),
         record=True,
@@ -43,19 +45,28 @@ def svg(name: str, what: Any, width: int, title: str) -> str:
     if isinstance(what, str):
         what = "\n".join("\n".join(chop_cells(line, width)) if line else "" for line in what.split("\n"))
     screen.print(what, markup=False, crop=False)
-    return screen.export_svg(title=title, unique_id=name)
+    return screen
 
 
-def compare(name: str, drawn: str, request: pytest.FixtureRequest) -> None:
-    path = GOLDEN / f"{name}.svg"
-    if request.config.getoption("--refresh-golden"):
-        path.write_text(drawn, encoding="utf-8")
-    assert path.exists(), "write it with: pytest tests/unit/cli --refresh-golden"
-    assert drawn == path.read_text(encoding="utf-8"), "if it is better now: pytest --refresh-golden, and look at it"
+def compare(name: str, screen: Console, request: pytest.FixtureRequest) -> None:
+    """Is it the text of the file with this name?"""
+    text = "".join(f"{line.rstrip()}\n" for line in screen.export_text(clear=False).splitlines())
+    _compare_file(GOLDEN / f"{name}.txt", text, request)
 
 
 def check(pictures: dict[str, Picture], name: str, width: int, request: pytest.FixtureRequest) -> None:
-    """Does it look as it did? The first width has the name of the picture alone."""
+    """Compare one picture in one width. The file of its first width has the name of the picture alone."""
     one = pictures[name]
-    file = name if width == one.widths[0] else f"{name}-{width}"
-    compare(file, svg(file, one.draw(), width, f"rmcs {one.commands[0]}"), request)
+    first = width == one.widths[0]
+    screen = rendered(one.draw(), width)
+    compare(name if first else f"{name}-{width}", screen, request)
+    if first and name in SHOWN_IN_README:
+        drawn = screen.export_svg(title=f"rmcs {one.commands[0]}", unique_id=name)
+        _compare_file(GOLDEN / f"{name}.svg", drawn, request)
+
+
+def _compare_file(path: Path, output: str, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--refresh-golden"):
+        path.write_text(output, encoding="utf-8")
+    assert path.exists(), "write it with: pytest tests/unit/cli --refresh-golden"
+    assert output == path.read_text(encoding="utf-8"), "if the new output is right: pytest --refresh-golden"

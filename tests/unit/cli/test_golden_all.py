@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.cli import test_golden, test_golden_clusters, test_golden_sessions
 from tests.unit.cli.commands import all_commands
-from tests.unit.cli.golden import GOLDEN, Picture, frames
+from tests.unit.cli.golden import GOLDEN, SHOWN_IN_README, Picture, frames
 
 DRAWN: dict[str, Picture] = {
     **test_golden.PICTURES,
@@ -43,10 +43,11 @@ def test_every_command_has_a_picture() -> None:
 
 def test_no_picture_is_left_over() -> None:
     files = {name if width == DRAWN[name].widths[0] else f"{name}-{width}" for name, width in frames(DRAWN)}
-    assert sorted([*files, *SCREENS, *test_golden_sessions.SESSIONS]) == sorted(one.stem for one in GOLDEN.iterdir())
+    texts = {f"{one}.txt" for one in (*files, *SCREENS, *test_golden_sessions.SESSIONS)}
+    assert texts | {f"{one}.svg" for one in SHOWN_IN_README} == {one.name for one in GOLDEN.iterdir()}
 
 
-@pytest.mark.parametrize("file", sorted(GOLDEN.iterdir()), ids=lambda one: str(one.stem))
+@pytest.mark.parametrize("file", sorted(GOLDEN.iterdir()), ids=lambda one: str(one.name))
 def test_nothing_of_the_machine_that_drew_it_is_in_it(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert "/tmp/" not in text

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.simulation.checker.violation import Violation
 from ray_multicluster_scheduler.simulation.history import Fed, Told
 from ray_multicluster_scheduler.simulation.replay import Replayed
 from tests.unit.cli.conftest import Rmcs
-from tests.unit.cli.golden import USUAL, Picture, check, compare, frames, svg
+from tests.unit.cli.golden import USUAL, Picture, check, compare, frames, rendered
 from tests.unit.cli.test_every_command import Stage
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -108,7 +108,7 @@ class Session:
 
     def compare(self, name: str, request: pytest.FixtureRequest) -> None:
         text = "\n".join(folded(self._shown(line), USUAL) for line in self._lines)
-        compare(name, svg(name, text.rstrip(), USUAL, "rmcs"), request)
+        compare(name, rendered(text.rstrip(), USUAL), request)
 
     def _shown(self, line: str) -> str:
         text = _MADE.sub(lambda found: f"{found[1]}-{'0123456789abcdef' * 2}", line)
