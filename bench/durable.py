@@ -25,7 +25,7 @@ import aiohttp
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, SqliteStore, Step
+from ray_multicluster_scheduler.control_plane.store import Change, ItemStatus, SqliteStore, Step
 from ray_multicluster_scheduler.control_plane.store.private_file import TOKEN_FILE, read_private
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
 
@@ -174,7 +174,7 @@ def raw(folder: Path, seconds: float, group: int) -> float:
             number += 1
             one = TaskDescription.from_dict(task(f"r{number}"))
             change.new.append(stored_rows.new_item(one, number, stored_rows.described(one)))
-            change.now[one.id] = ItemNow(one.id, TaskState.QUEUED)
+            change.now[one.id] = ItemStatus(one.id, TaskState.QUEUED)
             change.told += [
                 Step(one.id, step, state, 0, 1.0, "QUEUED", "waits to be placed")
                 for step, state in ((1, TaskState.PENDING), (2, TaskState.QUEUED))

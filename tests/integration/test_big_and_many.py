@@ -34,9 +34,9 @@ def test_200_megabytes_there_and_back(scheduler: UnifiedScheduler) -> None:
     assert get(after, timeout=150) == [(MEGABYTES_200, value[-5:]), (MEGABYTES_200, value[10:15][::-1])]
     back = result.result(60)
     assert (len(back), back[:10], back[-5:]) == (MEGABYTES_200, value[:10], value[10:15][::-1])
-    shelf = scheduler._started()[0].shelf
+    payload_cache = scheduler._started()[0].payload_cache
     deadline = time.monotonic() + 10
-    while any(name in shelf._blobs for name in (given.digest, f"result-{result.id}")):
+    while any(name in payload_cache._blobs for name in (given.digest, f"result-{result.id}")):
         assert time.monotonic() < deadline, "nobody needs them any more"
         time.sleep(0.02)
 

@@ -141,8 +141,8 @@ class TestPut:
         assert {one.cluster for one in handles} == {"linux", "mac"}
         runtime, _ = scheduler._started()
         deadline = time.monotonic() + 10
-        while big.digest in runtime.shelf._blobs:
-            assert time.monotonic() < deadline, "nobody needs it on the shelf any more"
+        while big.digest in runtime.payload_cache._blobs:
+            assert time.monotonic() < deadline, "nobody needs it in the payload cache any more"
             time.sleep(0.02)
 
     def test_a_value_of_a_users_class_brings_its_module_along(

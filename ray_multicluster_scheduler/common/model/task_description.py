@@ -27,7 +27,7 @@ class TaskDescription:
     """Everything the brain knows of an item. It never changes after acceptance.
 
     The code and the arguments are not in here: ``function_digest`` and ``arguments_digest`` name blobs
-    that the payload shelf holds. ``requirements`` is what the ledger reserves and Ray is asked for.
+    that the payload cache holds. ``requirements`` is what the ledger reserves and Ray is asked for.
     ``home_paths`` are arguments that begin with somebody's home directory; they follow the item to its cluster.
     ``after`` are items that have to succeed first, ``start_after`` is the time before which it is not queued.
     Of items with one ``content_key``, one at a time is run. ``program`` is whose end is its end, where that is another
@@ -155,7 +155,7 @@ class TaskDescription:
 
     @property
     def payloads(self) -> tuple[str | None, ...]:
-        """The digests of all that the payload shelf holds for it, one for each time that it does."""
+        """The digests of all that the payload cache holds for it, one for each time that it does."""
         if self.gang is None:
             return self.function_digest, self.arguments_digest
         return tuple(one for member in self.gang.members for one in (member.function_digest, member.arguments_digest))

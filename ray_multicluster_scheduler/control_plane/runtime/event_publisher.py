@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.runtime.fleet_watch import (
     load_of,
     shared_with,
 )
-from ray_multicluster_scheduler.control_plane.store.records import Happened, Note, Told
+from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Event, event_of, missed, reset
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 _AT_ONCE = 500
-Read = Callable[[int, int], Sequence[Happened]]
+Read = Callable[[int, int], Sequence[EventRecord]]
 
 
 class Feed(Protocol):
     """A log that tells what it has written."""
 
-    tell: Callable[[int, list[Told]], object]
+    tell: Callable[[int, list[LogEntry]], object]
 
-    def note(self, note: Note) -> None: ...
+    def note(self, note: OperationRecord) -> None: ...
 
 
 class News:
@@ -70,7 +70,7 @@ class News:
             self._checked_at = now
             self._runtime.leave(self._runtime.health.look_at_all())
 
-    def note(self, note: Note) -> None:
+    def note(self, note: OperationRecord) -> None:
         """On the loop: write it down, and tell it then."""
         self._feed.note(note)
         self._runtime.manager.when_durable(lambda: None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.control_plane.store.records import Note
+from ray_multicluster_scheduler.control_plane.store.records import OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import CLUSTER, TELEMETRY, Event
 
@@ -39,7 +39,9 @@ Face = Mapping[str, Any]
 class FleetWatch:
     """On one loop. ``faces`` says what the clusters are now; ``note`` writes something down."""
 
-    def __init__(self, faces: Callable[[], Mapping[str, Face]], note: Callable[[Note], object], clock: Clock) -> None:
+    def __init__(
+        self, faces: Callable[[], Mapping[str, Face]], note: Callable[[OperationRecord], object], clock: Clock
+    ) -> None:
         self._faces, self._note, self._clock = faces, note, clock
         self._known: dict[str, Face] = {}
         self.begin()
@@ -55,7 +57,7 @@ class FleetWatch:
             face = now.get(name, {"state": "REMOVED", "sentence": "is not configured any more"})
             if _news(face) != _news(self._known.get(name, {})):
                 document = json.dumps({"before": self._known.get(name, {}).get("state"), **face}).encode()
-                self._note(Note(CLUSTER, name, self._clock.now(), None, document))
+                self._note(OperationRecord(CLUSTER, name, self._clock.now(), None, document))
         self._known = now
 
     @staticmethod

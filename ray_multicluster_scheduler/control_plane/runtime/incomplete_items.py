@@ -16,24 +16,28 @@ from ray_multicluster_scheduler.control_plane.runtime.argument_watch import (
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.kept_value import Bring
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 
 class IncompleteItems:
-    """Puts the values on the shelf and tells the brain, on the loop, unless the item is over by then."""
+    """Puts the values in the payload cache and tells the brain, on the loop, unless the item is over by then."""
 
     def __init__(
-        self, shelf: PayloadShelf, post: Callable[[Event], None], soon: Callable[..., None], bring: Bring | None = None
+        self,
+        payload_cache: PayloadCache,
+        post: Callable[[Event], None],
+        soon: Callable[..., None],
+        bring: Bring | None = None,
     ) -> None:
         """``bring`` is for values that were left in their clusters, if there can be any."""
-        self._shelf, self._post, self._soon, self._bring = shelf, post, soon, bring
+        self._payload_cache, self._post, self._soon, self._bring = payload_cache, post, soon, bring
         self._watches: dict[str, ArgumentWatch] = {}
         self._origins: dict[str, Outcome | None] = {}
 
     def expect(self, task_id: str, arguments: Arguments) -> ArgumentWatch | None:
         """From any thread, for a new item. None: nothing is missing. Else begin the watch once the brain was told."""
         if all_there(arguments):
-            self._shelf.attach(task_id, values_of(arguments))
+            self._payload_cache.attach(task_id, values_of(arguments))
             return None
         watch = self._watches[task_id] = ArgumentWatch(
             arguments,
@@ -45,19 +49,19 @@ class IncompleteItems:
 
     def bytes_beside(self, task_id: str) -> int:
         """How much travels beside its call and for it alone; what was ``put`` is for many."""
-        return sum(len(data) for name, data in self._shelf.objects_of(task_id) if name.startswith(RESULT))
+        return sum(len(data) for name, data in self._payload_cache.objects_of(task_id) if name.startswith(RESULT))
 
     def over(self, task_id: str) -> Outcome | None:
         """On the loop: the item has ended. Returns how an argument of it failed, if that was why."""
         watch = self._watches.pop(task_id, None)
         if watch is not None:
             watch.stop()
-        self._shelf.detach(task_id)
+        self._payload_cache.detach(task_id)
         return self._origins.pop(task_id, None)
 
     def _ready(self, task_id: str, values: Values) -> None:
         if self._watches.pop(task_id, None) is not None:
-            self._shelf.attach(task_id, values.objects)
+            self._payload_cache.attach(task_id, values.objects)
             self._post(ArgumentsReady(task_id, values.pinned, self.bytes_beside(task_id)))
 
     def _failed(self, task_id: str, failure: ArgumentFailure) -> None:

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
@@ -39,7 +39,7 @@ class ControlPlane(ABC):
     control_plane: str
     """In the ids of all that is submitted here: nobody else gives such ones."""
     clock: Clock
-    shelf: PayloadShelf
+    payload_cache: PayloadCache
     output: Output
     closed: bool
     settings: Settings

@@ -33,7 +33,7 @@ def whole(runtime: Runtime, job_id: str) -> str:
 async def read(runtime: Runtime, job_id: str, cluster: str, attempt: int, secrets: Sequence[str] | None = None) -> str:
     """On the loop: what an attempt printed, without ``secrets``: those of the job, which are to be given if its record
     was forgotten. Raises ClusterConnectionError, ConfigurationError for a cluster that is not there any more."""
-    own = runtime.covers.secrets(job_id) if secrets is None else secrets
+    own = runtime.secret_masker.secrets(job_id) if secrets is None else secrets
     return covered(await runtime.clients.client(cluster).job_logs(runtime.jobs.ray_id(job_id, attempt)), own)
 
 
@@ -69,7 +69,7 @@ def _pieces(runtime: Runtime, tail: AsyncGenerator[str, None]) -> Iterator[str]:
 async def tail(runtime: Runtime, job_id: str, attempt: _Attempt) -> AsyncGenerator[str, None]:
     """On the loop."""
     pieces = runtime.clients.client(attempt.cluster).tail_job_logs(runtime.jobs.ray_id(job_id, attempt.number))
-    async for piece in covered_pieces(pieces, runtime.covers.secrets(job_id)):
+    async for piece in covered_pieces(pieces, runtime.secret_masker.secrets(job_id)):
         yield piece
 
 

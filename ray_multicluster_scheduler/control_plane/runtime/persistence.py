@@ -10,9 +10,9 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.memory_event_log import ToldLog
+from ray_multicluster_scheduler.scheduler.scheduler_core.memory_event_log import MemoryEventLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Keeping(Protocol):
     """Makes the parts of a control plane that keep something; each once."""
 
-    shelf: PayloadShelf
+    payload_cache: PayloadCache
     output: OutputStore
     memory: LinkMemory
     life: int
@@ -54,7 +54,7 @@ class NothingKept:
     """All of it lives and dies with the program."""
 
     def __init__(self) -> None:
-        self.shelf, self.output = PayloadShelf(), OutputStore()
+        self.payload_cache, self.output = PayloadCache(), OutputStore()
         self.memory: LinkMemory = NoMemory()
         self.life, self.lasting = 1, False
 
@@ -67,7 +67,7 @@ class NothingKept:
         soon: Callable[[Callable[[], object]], object],
         fail: Callable[[BaseException], object],
     ) -> TransitionLog:
-        self._log = ToldLog(machine)
+        self._log = MemoryEventLog(machine)
         return self._log
 
     def news(self, runtime: Runtime) -> News:

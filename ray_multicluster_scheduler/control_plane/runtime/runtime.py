@@ -40,10 +40,10 @@ from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import Cluster
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
-from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import Covers
+from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import SecretMasker
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
 
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
@@ -69,7 +69,7 @@ class Runtime(Known):
     ) -> None:
         self.config, self.settings, self.control_plane = config, config.settings, control_plane
         self._keeping: Keeping = keeping or NothingKept()
-        self.clock, self.shelf, self.output = SystemClock(), self._keeping.shelf, self._keeping.output
+        self.clock, self.payload_cache, self.output = SystemClock(), self._keeping.payload_cache, self._keeping.output
         self._kept_finished, self.closed = kept_finished, False
         self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
@@ -125,7 +125,7 @@ class Runtime(Known):
 
     def _release(self, task: TaskDescription) -> None:
         for digest in task.payloads:
-            self.shelf.release(digest)
+            self.payload_cache.release(digest)
 
     def let_catch_up(self) -> None:
         """For whoever submits many; holding no lock that something on the loop may want."""
@@ -233,7 +233,7 @@ class Runtime(Known):
         """To the machine; a package that a cluster has lost is packed anew before the item is tried again."""
         if isinstance(event, AttemptFinished) and event.code == "PACKAGE_MISSING":
             self.packages.report_missing(event.sentence)
-        event = self.covers.event(event)
+        event = self.secret_masker.event(event)
         self.manager.post(event)
         self.news.heard(event)
 
@@ -252,9 +252,9 @@ class Runtime(Known):
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
         self.packages = PackageCache(stored=self._keeping.blob)
-        self.incomplete = IncompleteItems(self.shelf, self._post, self.soon, self.bring_kept)
+        self.incomplete = IncompleteItems(self.payload_cache, self._post, self.soon, self.bring_kept)
         self.collector = self._keeping.collector(self._post, self.manager.when_durable)
-        self.covers = self.collector.covers = Covers(self.record)
+        self.secret_masker = self.collector.secret_masker = SecretMasker(self.record)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
             clusters,
@@ -267,7 +267,7 @@ class Runtime(Known):
             self._keeping.memory,
             self._keeping.life,
         )
-        self.preparation = Preparation(self.links.packages, self.packages, str(Path.home()))
+        self.preparation = AttemptPreparation(self.links.packages, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
@@ -276,7 +276,7 @@ class Runtime(Known):
         self.dispatcher = Dispatcher(
             self._describe,
             self._post,
-            self.shelf,
+            self.payload_cache,
             self.links,
             self.jobs,
             monitor,

@@ -8,21 +8,21 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.store.interface import Store
     from ray_multicluster_scheduler.control_plane.store.records import (
         Change,
-        Decided,
-        FleetNow,
-        Happened,
-        ItemNow,
+        EventRecord,
+        FleetState,
+        ItemPage,
+        ItemQuery,
+        ItemStatus,
+        LogEntry,
         NewItem,
-        Note,
+        OperationRecord,
         Outcome,
-        Page,
-        Printed,
-        Room,
+        OutputRecord,
         Step,
+        StorageUsage,
+        StoredDecision,
         StoredItem,
-        Told,
-        Unfinished,
-        Wanted,
+        UnfinishedCount,
     )
     from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
 else:
@@ -33,8 +33,8 @@ else:
         {
             "interface": "Store",
             "records": (
-                "Change Decided FleetNow Happened ItemNow NewItem Note Outcome Page Printed "
-                "Room Step StoredItem Told Unfinished Wanted"
+                "Change EventRecord FleetState ItemPage ItemQuery ItemStatus LogEntry NewItem OperationRecord Outcome "
+                "OutputRecord Step StorageUsage StoredDecision StoredItem UnfinishedCount"
             ),
             "sqlite_store": "SqliteStore",
         },
@@ -42,21 +42,21 @@ else:
 
 __all__ = [
     "Change",
-    "Decided",
-    "FleetNow",
-    "Happened",
-    "ItemNow",
+    "EventRecord",
+    "FleetState",
+    "ItemPage",
+    "ItemQuery",
+    "ItemStatus",
+    "LogEntry",
     "NewItem",
-    "Note",
+    "OperationRecord",
     "Outcome",
-    "Page",
-    "Printed",
-    "Room",
+    "OutputRecord",
     "SqliteStore",
     "Step",
+    "StorageUsage",
     "Store",
+    "StoredDecision",
     "StoredItem",
-    "Told",
-    "Unfinished",
-    "Wanted",
+    "UnfinishedCount",
 ]

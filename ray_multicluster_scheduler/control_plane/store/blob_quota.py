@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from ray_multicluster_scheduler.common.exception import StoreFullError, TaskSubmissionError
 
 
-class BlobRoom:
+class BlobQuota:
     """``is_kept`` asks whether one is durable. Safe from any thread.
 
     Blobs that somebody put or held lately are *fresh*: the change that names them may be on its way. One that is being

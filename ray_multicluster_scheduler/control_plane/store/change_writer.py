@@ -9,7 +9,13 @@ from typing import Any
 import apsw
 
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.control_plane.store.records import Change, Decided, FleetNow, Note, Step
+from ray_multicluster_scheduler.control_plane.store.records import (
+    Change,
+    FleetState,
+    OperationRecord,
+    Step,
+    StoredDecision,
+)
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
 
@@ -56,7 +62,7 @@ class ChangeWriter:
         """Durable when this returns; returns the number of the last thing that was told."""
         said, epoch = self._said, self.epoch
         last_number = max((one.number for one in change.new), default=0)
-        rows: dict[type, list[tuple[Any, ...]]] = {Step: [], Decided: [], Note: []}
+        rows: dict[type, list[tuple[Any, ...]]] = {Step: [], StoredDecision: [], OperationRecord: []}
         for at, one in enumerate(change.told, self.last_told + 1):
             rows[type(one)].append((at, *one, epoch))
         with self.transaction(change.next_fence, last_number, len(change.told)) as connection:
@@ -66,7 +72,7 @@ class ChangeWriter:
             payloads = [(one.number, at, digest) for one in change.new for at, digest in enumerate(one.blobs)]
             connection.executemany(said["payload"], payloads)
             connection.executemany(said["item_now"], [(*one[1:], epoch, one.id) for one in change.now.values()])
-            for name, kind in (("step", Step), ("decision", Decided), ("note", Note)):
+            for name, kind in (("step", Step), ("decision", StoredDecision), ("note", OperationRecord)):
                 connection.executemany(said[name], rows[kind])
             connection.executemany(said["outcome"], [(*one[1:], epoch, one.item_id) for one in change.outcomes])
             connection.executemany(said["output"], [(*one[1:], epoch, one.item_id) for one in change.printed])
@@ -79,7 +85,7 @@ class ChangeWriter:
                     connection.execute(said["setting"], (key, value, epoch))
         return self.last_told
 
-    def _write_fleet(self, fleet: FleetNow) -> None:
+    def _write_fleet(self, fleet: FleetState) -> None:
         self._connection.execute(self._said["forget_fleet"])
         rows = [("cluster", *one, self.epoch) for one in fleet.clusters.items()]
         rows += [("owner", *one, self.epoch) for one in fleet.owners.items()]

@@ -8,18 +8,18 @@ from typing import Protocol
 
 from ray_multicluster_scheduler.control_plane.store.records import (
     Change,
-    Decided,
-    FleetNow,
-    Happened,
+    EventRecord,
+    FleetState,
+    ItemPage,
+    ItemQuery,
     Outcome,
-    Page,
-    Room,
     Step,
+    StorageUsage,
+    StoredDecision,
     StoredItem,
-    Unfinished,
-    Wanted,
+    UnfinishedCount,
 )
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sealer
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import SecretCipher
 
 
 class Store(Protocol):
@@ -34,7 +34,7 @@ class Store(Protocol):
     control_plane: str
     """Made once, with the store: whose jobs and agents are ours."""
 
-    sealer: Sealer
+    cipher: SecretCipher
     """For secrets in documents: whoever writes one seals them first."""
 
     # ---- writing
@@ -58,7 +58,7 @@ class Store(Protocol):
         """Tell how many seconds it took to make something durable, each time, from one thread. It must return at once,
         and may not raise."""
 
-    def room(self) -> Room:
+    def room(self) -> StorageUsage:
         """How much there is, and how much is taken. Looks at the disk."""
 
     # ---- reading
@@ -78,19 +78,19 @@ class Store(Protocol):
     def repetitions(self, item_id: str, most: int) -> list[str]:
         """The ids of the newest items that repeat this one, at most so many, oldest first."""
 
-    def items(self, wanted: Wanted) -> Page:
+    def items(self, wanted: ItemQuery) -> ItemPage:
         """Newest first, unless they are wanted the other way round."""
 
     def first_run(self, owner: str | None) -> float | None:
         """When the first of all that is over and was seen to run was submitted; of one owner, if one is given."""
 
-    def unfinished(self) -> list[Unfinished]:
+    def unfinished(self) -> list[UnfinishedCount]:
         """How many items are not over, by what they have in common."""
 
     def steps(self, item_id: str) -> list[Step]:
         """Its history, oldest first."""
 
-    def told_after(self, number: int, limit: int) -> list[Happened]:
+    def told_after(self, number: int, limit: int) -> list[EventRecord]:
         """Steps, decisions and notes of everything, with their numbers. Those are given without gaps and never again;
         those of items that were forgotten, and of old notes, are missing."""
 
@@ -98,7 +98,7 @@ class Store(Protocol):
     def last_told(self) -> int:
         """The number of the last one; 0 at the beginning."""
 
-    def decisions(self, item_id: str) -> list[Decided]:
+    def decisions(self, item_id: str) -> list[StoredDecision]:
         """Oldest first."""
 
     def outcome(self, item_id: str) -> Outcome | None:
@@ -107,7 +107,7 @@ class Store(Protocol):
     def output(self, item_id: str, attempt: int) -> list[str | None]:
         """The digests of what it printed, oldest first; None stands for what was stripped."""
 
-    def fleet(self) -> FleetNow: ...
+    def fleet(self) -> FleetState: ...
 
     def sent_since(self, at: float) -> list[tuple[str, str, float]]:
         """Of what was first sent to a cluster since then and is over: for each kind and cluster the id of the last one,

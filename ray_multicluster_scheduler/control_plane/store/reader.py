@@ -13,18 +13,18 @@ import apsw
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import (
-    Decided,
-    FleetNow,
-    Happened,
-    ItemNow,
+    EventRecord,
+    FleetState,
+    ItemPage,
+    ItemQuery,
+    ItemStatus,
     NewItem,
-    Note,
+    OperationRecord,
     Outcome,
-    Page,
     Step,
+    StoredDecision,
     StoredItem,
-    Unfinished,
-    Wanted,
+    UnfinishedCount,
 )
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 
@@ -69,7 +69,7 @@ class Reader:
     def item(self, item_id: str) -> StoredItem | None:
         return next(map(self._item, self.rows("item", (item_id,))), None)
 
-    def items(self, wanted: Wanted) -> Page:
+    def items(self, wanted: ItemQuery) -> ItemPage:
         """Only the conditions that are asked for are in the question, so that an index can answer it."""
         beginning = 0 if wanted.oldest_first else _BEYOND
         asked: dict[str, Any] = {"after": beginning if wanted.after is None else wanted.after, "limit": wanted.limit}
@@ -87,21 +87,22 @@ class Reader:
         parts.append("items_end_oldest_first" if wanted.oldest_first else "items_end")
         question = "\n".join(self._said[part] for part in parts)
         items = tuple(map(self._item, self._ask(question, asked)))
-        return Page(items, items[-1].new.number if len(items) == wanted.limit else None)
+        return ItemPage(items, items[-1].new.number if len(items) == wanted.limit else None)
 
-    def unfinished(self) -> list[Unfinished]:
+    def unfinished(self) -> list[UnfinishedCount]:
         return [
-            Unfinished(kind, owner, TaskState(state), *rest) for kind, owner, state, *rest in self.rows("unfinished")
+            UnfinishedCount(kind, owner, TaskState(state), *rest)
+            for kind, owner, state, *rest in self.rows("unfinished")
         ]
 
     def steps(self, item_id: str) -> list[Step]:
         return [_step(row) for row in self.rows("steps", {"id": item_id})]
 
-    def told_after(self, number: int, limit: int) -> list[Happened]:
+    def told_after(self, number: int, limit: int) -> list[EventRecord]:
         return [_happened(row) for row in self.rows("told_after", {"after": number, "limit": limit})]
 
-    def decisions(self, item_id: str) -> list[Decided]:
-        return [Decided(*row) for row in self.rows("decisions", {"id": item_id})]
+    def decisions(self, item_id: str) -> list[StoredDecision]:
+        return [StoredDecision(*row) for row in self.rows("decisions", {"id": item_id})]
 
     def outcome(self, item_id: str) -> Outcome | None:
         return next((Outcome(*row) for row in self.rows("outcome", {"id": item_id})), None)
@@ -109,17 +110,17 @@ class Reader:
     def output(self, item_id: str, attempt: int) -> list[str | None]:
         return [digest for (digest,) in self.rows("output", (item_id, attempt))]
 
-    def fleet(self) -> FleetNow:
+    def fleet(self) -> FleetState:
         rows = self.rows("fleet")
         said = [{name: text for kind, name, text in rows if kind == what} for what in ("cluster", "owner")]
-        return FleetNow(*said)
+        return FleetState(*said)
 
     def _item(self, row: Any) -> StoredItem:
         number, item_id, *accepted = row[:9]
         blobs = tuple(digest for (digest,) in self.rows("payloads", (number,)))
         *now, owed, rest = row[10:]
         new = NewItem._make((item_id, number, *accepted, blobs))
-        return StoredItem(new, ItemNow._make((item_id, TaskState(row[9]), *now, bool(owed), rest)))
+        return StoredItem(new, ItemStatus._make((item_id, TaskState(row[9]), *now, bool(owed), rest)))
 
     def _ask(self, question: str, values: Any) -> list[Any]:
         with self._lease() as connection:
@@ -151,12 +152,12 @@ def _step(row: Any) -> Step:
     return Step(item_id, number, TaskState(state), *rest)
 
 
-def _happened(row: Any) -> Happened:
+def _happened(row: Any) -> EventRecord:
     number, what, kind, name, owner, *rest = row
     match what:
         case "step":
-            return Happened(number, _step(rest), kind, name, owner)
+            return EventRecord(number, _step(rest), kind, name, owner)
         case "decision":
-            return Happened(number, Decided(*rest[:5]), kind, name, owner)
+            return EventRecord(number, StoredDecision(*rest[:5]), kind, name, owner)
         case _:
-            return Happened(number, Note(*rest[:5]))
+            return EventRecord(number, OperationRecord(*rest[:5]))

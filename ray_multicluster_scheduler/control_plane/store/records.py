@@ -29,7 +29,7 @@ class NewItem(NamedTuple):
     blobs: tuple[str, ...] = ()
 
 
-class ItemNow(NamedTuple):
+class ItemStatus(NamedTuple):
     """What changes of an item, as of its last step. ``owed``: it is not over, or something of it is still to be done.
     ``rest`` is what nobody searches for."""
 
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     cluster: str | None = None
 
 
-class Decided(NamedTuple):
+class StoredDecision(NamedTuple):
     """Where one attempt went, and why. Several items may share one document."""
 
     item_id: str
@@ -67,7 +67,7 @@ class Decided(NamedTuple):
     document: bytes
 
 
-class Note(NamedTuple):
+class OperationRecord(NamedTuple):
     """Anything else that happened: ``what``, to which ``subject``, by which ``user`` if it was somebody."""
 
     what: str
@@ -77,15 +77,15 @@ class Note(NamedTuple):
     document: bytes
 
 
-Told: TypeAlias = Step | Decided | Note
+LogEntry: TypeAlias = Step | StoredDecision | OperationRecord
 """What is numbered, over everything, in the order in which it was written."""
 
 
-class Happened(NamedTuple):
+class EventRecord(NamedTuple):
     """One of those as it was read. Steps and decisions say what kind of item they are of, its name and its owner."""
 
     number: int
-    told: Told
+    told: LogEntry
     kind: str = ""
     name: str = ""
     owner: str = ""
@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
     digest: str | None = None
 
 
-class Printed(NamedTuple):
+class OutputRecord(NamedTuple):
     """What an attempt printed since the last time that something of it was written; ``digest`` names the blob."""
 
     item_id: str
@@ -109,7 +109,7 @@ class Printed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FleetNow:
+class FleetState:
     """What people said of clusters and owners, by name. Replaces all that was said before."""
 
     clusters: Mapping[str, bytes] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class FleetNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class StorageUsage:
     """Bytes that are free where the record is, and that payloads, results and output take of their quota."""
 
     free_bytes: int
@@ -131,14 +131,14 @@ class Change:
     control plane keeps for itself; None removes one. ``next_fence`` only grows."""
 
     new: list[NewItem] = field(default_factory=list)
-    now: dict[str, ItemNow] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    now: dict[str, ItemStatus] = field(default_factory=dict)
+    told: list[LogEntry] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    printed: list[Printed] = field(default_factory=list)
+    printed: list[OutputRecord] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     putters: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, bytes | None] = field(default_factory=dict)
-    fleet: FleetNow | None = None
+    fleet: FleetState | None = None
     next_fence: int = 0
 
     def __bool__(self) -> bool:
@@ -169,11 +169,11 @@ class StoredItem:
     """An item as it was read."""
 
     new: NewItem
-    now: ItemNow
+    now: ItemStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ItemQuery:
     """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen, ``begins``
     how its id does; ``since`` and ``until`` (not included) are when it was submitted. They come newest first, or
     ``oldest_first``."""
@@ -191,7 +191,7 @@ class Wanted:
     oldest_first: bool = False
 
 
-class Unfinished(NamedTuple):
+class UnfinishedCount(NamedTuple):
     """How many items of one kind and one owner are in one state on one cluster."""
 
     kind: str
@@ -202,7 +202,7 @@ class Unfinished(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ItemPage:
     """In the order that was asked for. ``after`` is what to ask with for more; None at the end."""
 
     items: tuple[StoredItem, ...]

@@ -21,7 +21,7 @@ LOST = "\0the key that it was sealed with is gone"
 """In the place of what cannot be opened any more. No environment can hold it, so nobody has given it."""
 
 
-class Sealer:
+class SecretCipher:
     """With a key in a file of its own, which is made when it is first needed. A copy of the database without that file
     tells no secrets."""
 

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder, sync_folder
-from ray_multicluster_scheduler.control_plane.store.blob_quota import BlobRoom
+from ray_multicluster_scheduler.control_plane.store.blob_quota import BlobQuota
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
 from ray_multicluster_scheduler.control_plane.store.database import (
     bring_up_to_date,
@@ -30,18 +30,18 @@ from ray_multicluster_scheduler.control_plane.store.group_writer import GroupWri
 from ray_multicluster_scheduler.control_plane.store.reader import Reader
 from ray_multicluster_scheduler.control_plane.store.records import (
     Change,
-    Decided,
-    FleetNow,
-    Happened,
+    EventRecord,
+    FleetState,
+    ItemPage,
+    ItemQuery,
     Outcome,
-    Page,
-    Room,
     Step,
+    StorageUsage,
+    StoredDecision,
     StoredItem,
-    Unfinished,
-    Wanted,
+    UnfinishedCount,
 )
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, Sealer
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, SecretCipher
 from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE
 
@@ -97,8 +97,8 @@ class SqliteStore:
                 close(self._connection)
                 raise
         self.epoch, self.control_plane = self._changes.epoch, self._changes.control_plane
-        self._room = BlobRoom(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
-        self.sealer = Sealer(folder / KEY_FILE)
+        self._room = BlobQuota(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
+        self.cipher = SecretCipher(folder / KEY_FILE)
         self._retention = statements("retention")
         self._heard_commits: list[Callable[[float], object]] = []
         self._writer = GroupWriter(self._commit)
@@ -115,9 +115,9 @@ class SqliteStore:
     def on_commit(self, hear: Callable[[float], object]) -> None:
         self._heard_commits.append(hear)
 
-    def room(self) -> Room:
+    def room(self) -> StorageUsage:
         try:
-            return Room(shutil.disk_usage(self.path.parent).free, self._room.kept_bytes)
+            return StorageUsage(shutil.disk_usage(self.path.parent).free, self._room.kept_bytes)
         except OSError as error:
             raise StoreError(f"The state folder {self.path.parent} cannot be looked at: {error.strerror}.") from error
 
@@ -172,7 +172,7 @@ class SqliteStore:
         with sentences(self.path):
             return [one for (one,) in self._reader.rows("repetitions", (item_id, most))][::-1]
 
-    def items(self, wanted: Wanted) -> Page:
+    def items(self, wanted: ItemQuery) -> ItemPage:
         with sentences(self.path):
             return self._reader.items(wanted)
 
@@ -181,7 +181,7 @@ class SqliteStore:
             found: float | None = self._reader.one("first_run", owner)
             return found
 
-    def unfinished(self) -> list[Unfinished]:
+    def unfinished(self) -> list[UnfinishedCount]:
         with sentences(self.path):
             return self._reader.unfinished()
 
@@ -189,7 +189,7 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.steps(item_id)
 
-    def told_after(self, number: int, limit: int) -> list[Happened]:
+    def told_after(self, number: int, limit: int) -> list[EventRecord]:
         with sentences(self.path):
             return self._reader.told_after(number, limit)
 
@@ -197,7 +197,7 @@ class SqliteStore:
     def last_told(self) -> int:
         return self._counter(2)
 
-    def decisions(self, item_id: str) -> list[Decided]:
+    def decisions(self, item_id: str) -> list[StoredDecision]:
         with sentences(self.path):
             return self._reader.decisions(item_id)
 
@@ -209,7 +209,7 @@ class SqliteStore:
         with sentences(self.path):
             return self._reader.output(item_id, attempt)
 
-    def fleet(self) -> FleetNow:
+    def fleet(self) -> FleetState:
         with sentences(self.path):
             return self._reader.fleet()
 

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A validated item; its payload is already on the shelf.
+    """A validated item; its payload is already in the payload cache.
 
     ``waits_for`` says which arguments have no value yet: it is not queued before ArgumentsReady. ``bytes_beside`` is
     the size of arguments that travel beside the call and that no other call uses.

@@ -41,8 +41,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.reasons import PYTHON_MISMATCH
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
 
 
 class Dispatcher:
@@ -52,11 +52,11 @@ class Dispatcher:
         self,
         describe: Callable[[str], TaskDescription],
         post: Callable[[Event], None],
-        shelf: PayloadShelf,
+        payload_cache: PayloadCache,
         links: RayClientPool,
         jobs: JobRunner,
         monitor: ClusterMonitor,
-        preparation: Preparation,
+        preparation: AttemptPreparation,
         local_python: str,
         lost_after_s: float,
     ) -> None:
@@ -65,14 +65,14 @@ class Dispatcher:
         """So long an attempt may live whose agent nobody knows any more."""
         self.left_alone: Collection[str] = ()
         """Clusters with agents of the process before ours that are not taken back."""
-        self._describe, self._post, self._shelf = describe, post, shelf
+        self._describe, self._post, self._payload_cache = describe, post, payload_cache
         self._links, self._jobs, self._monitor, self._preparation = links, jobs, monitor, preparation
         self._waiting: dict[str, list[Dispatch]] = {}
         self._preparing: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
         self._placed: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.prepared: dict[str, Prepared] = {}
+        self.prepared: dict[str, PreparedAttempt] = {}
 
     def dispatch(self, orders: list[Dispatch]) -> None:
         """Send these attempts, each to its cluster."""
@@ -219,7 +219,7 @@ class Dispatcher:
         calls = []
         for order in orders:
             task = self._describe(order.task_id)
-            if self._preparation.needs_upload(task, order.cluster) or not self._shelf.is_at_hand(task):
+            if self._preparation.needs_upload(task, order.cluster) or not self._payload_cache.is_at_hand(task):
                 self._preparing.add((order.task_id, order.attempt))
                 self._spawn(self._prepare_and_send(order, task))
             else:
@@ -235,7 +235,7 @@ class Dispatcher:
 
     async def _prepare_and_send(self, order: Dispatch, task: TaskDescription) -> None:
         try:
-            async with self._shelf.at_hand(task):
+            async with self._payload_cache.at_hand(task):
                 await self._prepare(order, task)
         except StoreError as error:
             self._settle((order.task_id, order.attempt))
@@ -271,7 +271,7 @@ class Dispatcher:
         else:
             link.submit([self._call(replace(order, ahead="") if placed else order, task, prepared)])
 
-    def _call(self, order: Dispatch, task: TaskDescription, prepared: Prepared) -> Call:
+    def _call(self, order: Dispatch, task: TaskDescription, prepared: PreparedAttempt) -> Call:
         self.prepared[task.id] = prepared
         digest, arguments = task.function_digest or "", task.arguments_digest or ""
         if task.gang is None and not (digest and arguments):
@@ -283,13 +283,13 @@ class Dispatcher:
             fence=order.fence,
             name=task.name,
             function_digest=digest,
-            function=self._shelf.get(digest) if digest else b"",
-            arguments=self._shelf.get(arguments) if arguments else b"",
+            function=self._payload_cache.get(digest) if digest else b"",
+            arguments=self._payload_cache.get(arguments) if arguments else b"",
             resources=task.requirements,
             runtime_env=prepared.runtime_env,
             homes=tuple(self._preparation.homes) if home else (),
             target_home=home,
-            objects=[] if task.gang else [SharedObject(*one) for one in self._shelf.objects_of(task.id)],
+            objects=[] if task.gang else [SharedObject(*one) for one in self._payload_cache.objects_of(task.id)],
             ahead=order.ahead,
             short=order.short,
             keep=task.keep is not None,
@@ -298,13 +298,13 @@ class Dispatcher:
         )
 
     def _new_gang(self, task_id: str, gang: GangDescription) -> NewGang:
-        objects = iter(self._shelf.objects_of(task_id))
+        objects = iter(self._payload_cache.objects_of(task_id))
         members = [
             MemberCall(
                 name=member.name,
                 function_digest=member.function_digest,
-                function=self._shelf.get(member.function_digest),
-                arguments=self._shelf.get(member.arguments_digest),
+                function=self._payload_cache.get(member.function_digest),
+                arguments=self._payload_cache.get(member.arguments_digest),
                 resources=member.requirements,
                 objects=[SharedObject(*next(objects)) for _ in range(member.objects)],
                 asynchronous=member.asynchronous,

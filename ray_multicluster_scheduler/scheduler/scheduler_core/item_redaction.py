@@ -17,7 +17,7 @@ class _Described(Protocol):
     def task(self) -> TaskDescription: ...
 
 
-class Covers:
+class SecretMasker:
     """Used on the loop; ``record`` knows what is not forgotten."""
 
     def __init__(self, record: Callable[[str], _Described | None]) -> None:

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     Started,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
 
 _log = get_logger(__name__)
 POLL_S = 0.5
@@ -82,7 +82,7 @@ class JobRunner:
         describe: Callable[[str], TaskDescription],
         post: Callable[[Event], None],
         clients: JobClientPool,
-        preparation: Preparation,
+        preparation: AttemptPreparation,
         clock: Clock,
         control_plane: str,
     ) -> None:
@@ -97,7 +97,7 @@ class JobRunner:
         """Ray's submission id of an attempt: the same again after a restart, different for each attempt."""
         return f"{task_id}-{self._control_plane}-{attempt}"
 
-    def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> Coroutine[Any, Any, None]:
+    def submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> Coroutine[Any, Any, None]:
         """Send one attempt and watch it from then on. Every outcome is an event.
 
         From this call on, before the coroutine's first step, a cancel finds it.
@@ -105,7 +105,7 @@ class JobRunner:
         self._on_the_way.add((order.task_id, order.attempt))
         return self._submit(order, prepared)
 
-    async def _submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
+    async def _submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> None:
         key = (order.task_id, order.attempt)
         try:
             task = self._describe(order.task_id)
@@ -164,7 +164,7 @@ class JobRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: Prepared) -> bool:
+    async def _submit_until_settled(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> bool:
         """Repeat a submit whose fate is unknown under the same id until it is known. False: cancelled, and not there.
 
         A request that timed out may still be carried out; until that is settled the job must not go elsewhere. A
@@ -205,7 +205,7 @@ class JobRunner:
             return None  # said once, when the doubt began
         return info is not None
 
-    async def _send(self, order: Dispatch, task: TaskDescription, made: Prepared) -> None:
+    async def _send(self, order: Dispatch, task: TaskDescription, made: PreparedAttempt) -> None:
         if task.job is None:
             raise TypeError(f"{task.id} is not a job")
         own = task.job.entrypoint_resources

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.model import SchedulingDecision
-from ray_multicluster_scheduler.control_plane.store import Happened, Note, Told
+from ray_multicluster_scheduler.control_plane.store import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import MemoryTransitionLog
@@ -23,13 +23,13 @@ class _Decision(NamedTuple):
     decision: SchedulingDecision
 
 
-class ToldLog(MemoryTransitionLog):
+class MemoryEventLog(MemoryTransitionLog):
     """As a durable log tells, so far as memory allows: what is older is forgotten. Used on one loop."""
 
     def __init__(self, machine: SchedulerMachine) -> None:
         super().__init__()
         self._machine = machine
-        self._lately: deque[Transition | _Decision | Note] = deque(maxlen=KEPT)
+        self._lately: deque[Transition | _Decision | OperationRecord] = deque(maxlen=KEPT)
         self._last = 0
         self._writer = DecisionWriter()
         self.tell: Tell = tell_nobody
@@ -39,42 +39,42 @@ class ToldLog(MemoryTransitionLog):
 
     def append(self, entries: Sequence[Persist]) -> None:
         super().append(entries)
-        fresh: list[Transition | _Decision | Note] = []
+        fresh: list[Transition | _Decision | OperationRecord] = []
         for transition, decision in entries:
             if decision is not None:
                 fresh.append(_Decision(transition.task_id, transition.attempt, decision))
             fresh.append(transition)
         self._tell(fresh)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: OperationRecord) -> None:
         self._tell([note])
 
-    def told_after(self, number: int, limit: int) -> list[Happened]:
+    def told_after(self, number: int, limit: int) -> list[EventRecord]:
         """On the loop: what is still known of what came after this number."""
         first = self._last - len(self._lately) + 1
         skipped = max(0, number + 1 - first)
         wanted = list(self._lately)[skipped : skipped + limit]
         return [self._happened(at, one) for at, one in enumerate(wanted, first + skipped)]
 
-    def _tell(self, fresh: list[Transition | _Decision | Note]) -> None:
+    def _tell(self, fresh: list[Transition | _Decision | OperationRecord]) -> None:
         self._lately.extend(fresh)
         self._last += len(fresh)
         tell_safely(self.tell, self._last, [self._words(one) for one in fresh] if self.listened() else [])
 
-    def _words(self, one: Transition | _Decision | Note) -> Told:
+    def _words(self, one: Transition | _Decision | OperationRecord) -> LogEntry:
         match one:
             case Transition():
                 return step_of(one)
             case _Decision():
                 return self._writer.decided(*one)
-            case Note():
+            case OperationRecord():
                 return one
 
-    def _happened(self, number: int, one: Transition | _Decision | Note) -> Happened:
-        if isinstance(one, Note):
-            return Happened(number, one)
+    def _happened(self, number: int, one: Transition | _Decision | OperationRecord) -> EventRecord:
+        if isinstance(one, OperationRecord):
+            return EventRecord(number, one)
         try:
             task = self._machine.record(one.task_id).task
         except KeyError:  # it was forgotten, and only that something happened to it is known
-            return Happened(number, self._words(one))
-        return Happened(number, self._words(one), task.kind, task.name, task.owner)
+            return EventRecord(number, self._words(one))
+        return EventRecord(number, self._words(one), task.kind, task.name, task.owner)

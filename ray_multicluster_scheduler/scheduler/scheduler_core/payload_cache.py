@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import TaskDescription
 
 
-class PayloadShelf:
+class PayloadCache:
     """Holds each blob once, for as long as somebody needs it. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class PayloadShelf:
         return self._blobs[digest][0]
 
     def release(self, digest: str | None) -> None:
-        """One user less; the last one takes it off the shelf."""
+        """One user less; the last one removes it."""
         if digest is not None:
             with self._lock:
                 self._release(digest)

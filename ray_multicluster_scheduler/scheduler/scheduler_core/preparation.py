@@ -26,7 +26,7 @@ _CONTAINERS = frozenset({"image_uri", "container"})
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedAttempt:
     """An attempt as the cluster will see it; `explain` shows it. ``converted`` pairs each old path with its new one."""
 
     cluster: str
@@ -36,7 +36,7 @@ class Prepared:
     converted: Sequence[tuple[str, str]] = ()
 
 
-class Preparation:
+class AttemptPreparation:
     """Resolves runtime_env, uploads packages, moves home paths."""
 
     def __init__(self, stores: Callable[[str], PackageStore], packages: PackageCache, submitter_home: str) -> None:
@@ -64,7 +64,7 @@ class Preparation:
         """Is there any environment to be made ready? Most tasks have none and go at once."""
         return bool(task.runtime_env or self._clusters[cluster].runtime_env)
 
-    async def task(self, task: TaskDescription, cluster: str, attempt: int) -> Prepared:
+    async def task(self, task: TaskDescription, cluster: str, attempt: int) -> PreparedAttempt:
         """A task's attempt. Raises ConfigurationError, TaskSubmissionError, DashboardProblem."""
         _check_not_lost(task)
         merged = merge_runtime_env(self._clusters[cluster].runtime_env, task.runtime_env)
@@ -72,14 +72,14 @@ class Preparation:
 
     def plain_task(
         self, task: TaskDescription, cluster: str, attempt: int, runtime_env: Mapping[str, Any] | None = None
-    ) -> Prepared:
+    ) -> PreparedAttempt:
         """The same, where no environment has to be made ready."""
         converted: Sequence[tuple[str, str]] = ()
         if task.home_paths:
             _, converted = move_home_paths(list(task.home_paths), self.homes, self.home_of(cluster))
-        return Prepared(cluster, attempt, runtime_env or {}, None, converted)
+        return PreparedAttempt(cluster, attempt, runtime_env or {}, None, converted)
 
-    async def job(self, task: TaskDescription, cluster: str, attempt: int, fence: int) -> Prepared:
+    async def job(self, task: TaskDescription, cluster: str, attempt: int, fence: int) -> PreparedAttempt:
         """A job's attempt: its entrypoint and environment over there."""
         if task.job is None:
             raise TypeError(f"{task.id} is not a job")
@@ -92,7 +92,7 @@ class Preparation:
             # A job may use the verbs, too. After his own modules, so that a copy of ours that he brings along wins.
             own = await ship_own_package(self._packages, self._stores(cluster))
             resolved["py_modules"] = [*resolved.get("py_modules", []), own]
-        return Prepared(cluster, attempt, resolved, entrypoint, converted)
+        return PreparedAttempt(cluster, attempt, resolved, entrypoint, converted)
 
     async def _resolved(self, cluster: str, env: Mapping[str, Any]) -> dict[str, Any]:
         """Items that need the same environment at the same moment look for its packages once."""

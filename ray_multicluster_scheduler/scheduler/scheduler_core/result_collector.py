@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotTaken,
     Started,
 )
-from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import Covers
+from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import SecretMasker
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
 
 
@@ -30,7 +30,7 @@ class ResultCollector:
         self._output = output
         self._results: dict[str, CallResult] = {}
         self._hear_method: Callable[[CallResult], None] | None = None
-        self.covers = Covers(lambda _: None)
+        self.secret_masker = SecretMasker(lambda _: None)
         """Whoever knows the items puts one here that knows their secrets."""
 
     def route_methods(self, hear: Callable[[CallResult], None]) -> None:
@@ -67,7 +67,7 @@ class ResultCollector:
         self._post(PlaceMoved(ended, begun))
 
     def output(self, cluster: str, task_id: str, attempt: int, stream: str, text: str) -> None:
-        self._output.write(task_id, attempt, stream, self.covers.text(task_id, text))
+        self._output.write(task_id, attempt, stream, self.secret_masker.text(task_id, text))
 
     def dropped(self, cluster: str, task_id: str, attempt: int, characters: int) -> None:
         self._output.count_dropped(task_id, attempt, characters)
@@ -77,7 +77,7 @@ class ResultCollector:
             if self._hear_method is not None:
                 self._hear_method(result)
             return
-        result = self.covers.result(result)
+        result = self.secret_masker.result(result)
         kept = self._results.get(result.task_id)
         if kept is None or kept.attempt <= result.attempt:  # else it is late: its attempt was given up long ago
             self._results[result.task_id] = result

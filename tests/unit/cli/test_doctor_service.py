@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.cli.doctor import service_checks
-from ray_multicluster_scheduler.control_plane.store import Room
+from ray_multicluster_scheduler.control_plane.store import StorageUsage
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.cli.conftest import Rmcs
@@ -121,7 +121,7 @@ def test_a_store_with_little_room(
     rmcs: Rmcs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service.plane.store, "room", lambda: Room(free, kept))
+    monkeypatch.setattr(service.plane.store, "room", lambda: StorageUsage(free, kept))
     assert troubles(rmcs) == wanted
 
 

@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.common.exception import ResultLostError, Service
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.openapi import complaints
 from tests.unit.client_api.control_plane import until
@@ -219,7 +219,7 @@ class TestSubmit:
     def test_paths_that_were_changed_for_the_cluster_are_told(self, service: HttpService, rmcs: Rmcs) -> None:
         """Else nobody understands why it does not find its file."""
         paths = [("/home/ann/train.py", "/Users/ann/train.py"), ("/home/ann/data", "/Users/ann/data")]
-        made = Prepared("mac", 1, {}, "python /Users/ann/train.py /Users/ann/data", paths)
+        made = PreparedAttempt("mac", 1, {}, "python /Users/ann/train.py /Users/ann/data", paths)
         service.plane.runtime.dispatcher.prepared["j1"] = made
         ending = end_when_it_runs(service, "j1", "failed")
         done = rmcs("job", "submit", "--submission-id", "j1", "--", "python", "/home/ann/train.py", "/home/ann/data")

@@ -41,7 +41,7 @@ class ActorPlane(ControlPlane):
         self.link = FakeLink("mac", runtime.collector)
         runtime.method_calls.link = lambda cluster: self.link if cluster == "mac" else None
         self.submission = Submission(
-            runtime.config.settings, runtime.shelf, runtime.clock, "cp1", runtime.preparation.homes
+            runtime.config.settings, runtime.payload_cache, runtime.clock, "cp1", runtime.preparation.homes
         )
         self.actors = EmbeddedActors(
             runtime,

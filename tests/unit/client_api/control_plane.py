@@ -80,7 +80,7 @@ class ControlPlane:
         return self._running(self.submit(job(task_id, **values)))
 
     def with_payload(self, what: TaskDescription) -> TaskDescription:
-        put = self.runtime.shelf.put
+        put = self.runtime.payload_cache.put
         return replace(what, function_digest=put(b"f"), arguments_digest=put(b"a"))
 
     def finish(self, handle: Handle, attempt: int = 1) -> None:

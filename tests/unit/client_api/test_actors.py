@@ -103,7 +103,7 @@ class TestWhatIsDescribed:
     def test_what_makes_no_sense_is_refused(self, plane: ActorPlane, options: Any, sentence: str) -> None:
         with pytest.raises(ConfigurationError, match=sentence.replace("(", r"\(")):
             plane.actors.submit(Counter, (), None, None, None, options)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
         assert plane.runtime.unfinished() == []
 
     @pytest.mark.parametrize("wrong", [Counter(), "Counter", 5, None, len])

@@ -63,7 +63,7 @@ def fail(plane: ControlPlane, handle: Handle, error: Exception) -> None:
 
 def loaded(plane: ControlPlane, handle: Handle, arguments: Arguments) -> Any:
     """What the function would be called with, over there."""
-    objects = plane.runtime.shelf.objects_of(handle.id)
+    objects = plane.runtime.payload_cache.objects_of(handle.id)
     args, kwargs = pickling.loads(arguments.data)
     return fill_in(args, kwargs, lambda index: pickling.loads(objects[index][1]))
 
@@ -114,9 +114,9 @@ class TestWaitedFor:
         kept = put(plane, [1, 2])
         handle = submit(plane, "t1", kept)
         until(lambda: handle.state is TaskState.RUNNING)
-        assert plane.runtime.shelf.objects_of("t1") == [(kept.digest, pickling.dumps([1, 2]))]
+        assert plane.runtime.payload_cache.objects_of("t1") == [(kept.digest, pickling.dumps([1, 2]))]
         plane.finish(handle)
-        assert plane.runtime.shelf.objects_of("t1") == []
+        assert plane.runtime.payload_cache.objects_of("t1") == []
 
     def test_one_that_is_missing_is_waited_for_and_said(self, plane: ControlPlane) -> None:
         first = plane.task("t1")
@@ -131,7 +131,7 @@ class TestWaitedFor:
         until(lambda: second.state is TaskState.RUNNING)
         assert loaded(plane, second, arguments) == ([{"a": 1}, 7], {"again": {"a": 1}})
         plane.finish(second)
-        until(lambda: len(plane.runtime.shelf) == 0)
+        until(lambda: len(plane.runtime.payload_cache) == 0)
 
     def test_many_are_counted_and_named(self, plane: ControlPlane) -> None:
         many = [plane.task(f"t{number}") for number in range(5)]
@@ -174,7 +174,7 @@ class TestWaitedFor:
             unlucky = submit(plane, "t2", lost)
         after_the_end = submit(plane, "t3", first, kept)
         until(lambda: after_the_end.state is TaskState.RUNNING)
-        values = [pickling.loads(data) for _, data in plane.runtime.shelf.objects_of("t3")]
+        values = [pickling.loads(data) for _, data in plane.runtime.payload_cache.objects_of("t3")]
         assert values == ["theirs", "kept"]
         with pytest.raises(TaskCancelledError, match="o2 did not end by itself"):
             unlucky.result(60)
@@ -196,7 +196,7 @@ class TestFailures:
         late = submit(plane, "t4", first)
         with pytest.raises(KeyError, match="mine"):
             late.result(60)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     def test_one_that_was_cancelled(self, plane: ControlPlane) -> None:
         first = plane.task("t1")
@@ -215,7 +215,7 @@ class TestFailures:
         assert not first._item._watchers, "nobody waits there any more"
         succeed(plane, first, 1)
         assert second.state is TaskState.CANCELLED
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     def test_one_that_finds_no_room_waits_for_nothing(self) -> None:
         with ControlPlane(max_queue=1) as plane:
@@ -232,10 +232,10 @@ class TestFailures:
             second = submit(plane, "t2", first)
         with pytest.raises(TaskCancelledError, match="shut down"):
             second.result(60)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
         with pytest.raises(SchedulerError, match="was shut down"):
             submit(plane, "t3", first)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     def test_a_handle_from_before_a_fork_is_refused(self, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
         first = plane.task("t1")
@@ -260,7 +260,7 @@ class TestChains:
         for one in chain:
             succeed(plane, one, one.id)
         assert chain[-1].result() == "t1000"
-        until(lambda: len(plane.runtime.shelf) == 0)
+        until(lambda: len(plane.runtime.payload_cache) == 0)
 
     def test_ten_thousand_arguments_of_one(self, plane: ControlPlane) -> None:
         many = [put(plane, number) for number in range(9_999)]
@@ -268,7 +268,7 @@ class TestChains:
         last = submit(plane, "t2", first, *many)
         succeed(plane, first, 1)
         until(lambda: last.state is TaskState.RUNNING)
-        assert len(plane.runtime.shelf.objects_of("t2")) == 10_000
+        assert len(plane.runtime.payload_cache.objects_of("t2")) == 10_000
 
 
 class TestObjects:
@@ -302,15 +302,15 @@ class TestObjects:
         del kept
         gc.collect()
         assert gone() is None
-        assert plane.runtime.shelf.get(digest) == pickling.dumps("x" * 1000), "the task still needs it"
+        assert plane.runtime.payload_cache.get(digest) == pickling.dumps("x" * 1000), "the task still needs it"
         plane.finish(handle)
-        until(lambda: len(plane.runtime.shelf) == 0)
+        until(lambda: len(plane.runtime.payload_cache) == 0)
 
     def test_one_value_for_many_tasks_is_on_the_shelf_once(self, plane: ControlPlane) -> None:
         kept, same = put(plane, "value"), put(plane, "value")
         handles = [submit(plane, f"t{number}", kept if number % 2 else same) for number in range(6)]
         until(lambda: all(one.state is TaskState.RUNNING for one in handles))
-        names = {name for one in handles for name, _ in plane.runtime.shelf.objects_of(one.id)}
+        names = {name for one in handles for name, _ in plane.runtime.payload_cache.objects_of(one.id)}
         assert names == {kept.digest}
 
 
@@ -318,5 +318,5 @@ def test_an_item_that_is_not_taken_leaves_nothing(plane: ControlPlane) -> None:
     first = submit(plane, "t1", put(plane, 1), name="n", idempotency_key="k")
     again = submit(plane, "t2", put(plane, 2), name="n", idempotency_key="k")
     assert again.id == first.id
-    assert plane.runtime.shelf.objects_of("t2") == []
+    assert plane.runtime.payload_cache.objects_of("t2") == []
     assert plane.submit(job("j1")).id == "j1"

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
 
@@ -31,8 +31,8 @@ def plane() -> Iterator[ControlPlane]:
 
 
 def submission(plane: ControlPlane | None = None, **settings: Any) -> Submission:
-    shelf = PayloadShelf() if plane is None else plane.runtime.shelf
-    return Submission(Settings(**settings), shelf, SystemClock(), "cp", ["/home/alice"])
+    payload_cache = PayloadCache() if plane is None else plane.runtime.payload_cache
+    return Submission(Settings(**settings), payload_cache, SystemClock(), "cp", ["/home/alice"])
 
 
 def joined(plane: ControlPlane, key: str, task_id: str) -> TaskHandle:
@@ -117,7 +117,7 @@ class TestJoining:
         assert [order.task_id for order in plane.placed] == ["t1"]
         plane.finish(first)
         assert second.done()
-        assert len(plane.runtime.shelf) == 0, "the payload of the one that was joined is not kept"
+        assert len(plane.runtime.payload_cache) == 0, "the payload of the one that was joined is not kept"
 
     def test_after_the_end_a_new_one_runs(self, plane: ControlPlane) -> None:
         first = joined(plane, "k", "t1")

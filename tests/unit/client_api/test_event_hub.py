@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, ServiceUnavailableError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.store import Decided, Happened, Note, Step, Told
+from ray_multicluster_scheduler.control_plane.store import EventRecord, LogEntry, OperationRecord, Step, StoredDecision
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import KINDS, Event, event_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import MOST_WAITING, EventHub
@@ -26,9 +26,9 @@ def hub(number: int = 0, **values: Any) -> EventHub:
     return EventHub(lambda item: ("task", f"name of {item}", OWNERS.get(item, "")), number, **values)
 
 
-def decided(item: str, cluster: str = "a") -> Decided:
+def decided(item: str, cluster: str = "a") -> StoredDecision:
     rows = [["a", [], [], {"load": 0.5}, {}, 0.5, None], ["b", [["FULL", "is full", False]], [], {}, {}, None, None]]
-    return Decided(
+    return StoredDecision(
         item, 1, 6.0, cluster, json.dumps({"code": "PLACED", "sentence": "goes to a", "rows": rows}).encode()
     )
 
@@ -38,7 +38,12 @@ async def numbers(reader: Any) -> list[int | None]:
 
 
 async def test_everybody_hears_what_they_want_in_its_order() -> None:
-    told: list[Told] = [step("t1"), decided("t1"), step("t2", cluster="b"), Note("cluster", "b", 7.0, None, b"{}")]
+    told: list[LogEntry] = [
+        step("t1"),
+        decided("t1"),
+        step("t2", cluster="b"),
+        OperationRecord("cluster", "b", 7.0, None, b"{}"),
+    ]
     world = hub(10)
     wishes = {
         "all": ({}, [11, 12, 13, 14]),
@@ -133,7 +138,10 @@ async def test_of_telemetry_only_the_newest_of_each_cluster_waits() -> None:
 async def test_a_submitter_hears_of_its_own_work_and_of_clusters_only() -> None:
     world = hub()
     reader = world.subscribe(EventFilter.of({"types": KINDS}), after=0, only_owner="bob")
-    notes = [Note("cluster", "a", 1.0, None, b"{}"), Note("action", "a", 1.0, "ann", b'{"action": "cordon"}')]
+    notes = [
+        OperationRecord("cluster", "a", 1.0, None, b"{}"),
+        OperationRecord("action", "a", 1.0, "ann", b'{"action": "cordon"}'),
+    ]
     world.publish(5, [step("t1"), step("t2"), decided("t1"), *notes])
     assert await numbers(reader) == [2, 4]
 
@@ -198,7 +206,7 @@ def test_what_cannot_be_chosen_is_refused(said: dict[str, Any], message: str) ->
 
 def test_an_event_says_what_happened_in_plain_words() -> None:
     about = ("task", "train", "ann")
-    transition = event_of(Happened(4, step("t1", 2, "a", TaskState.RUNNING), *about))
+    transition = event_of(EventRecord(4, step("t1", 2, "a", TaskState.RUNNING), *about))
     assert json.loads(transition.text) == {
         "number": 4,
         "type": "transition",
@@ -214,13 +222,13 @@ def test_an_event_says_what_happened_in_plain_words() -> None:
         "code": "FULL",
         "sentence": "waits",
     }
-    decision = event_of(Happened(5, decided("t1"), *about)).said
+    decision = event_of(EventRecord(5, decided("t1"), *about)).said
     assert (decision["type"], decision["cluster"], decision["code"]) == ("decision", "a", "PLACED")
     assert decision["candidates"] == [
         {"cluster": "a", "rejections": [], "scores": {"load": 0.5}, "total": 0.5},
         {"cluster": "b", "rejections": [{"code": "FULL", "sentence": "is full"}], "scores": {}, "total": None},
     ]
-    action = event_of(Happened(6, Note("action", "a", 7.0, "ann", b'{"action": "cordon"}'))).said
+    action = event_of(EventRecord(6, OperationRecord("action", "a", 7.0, "ann", b'{"action": "cordon"}'))).said
     assert action == {"number": 6, "type": "action", "at": 7.0, "action": "cordon", "user": "ann", "subject": "a"}
-    cluster = event_of(Happened(7, Note("cluster", "a", 8.0, None, b'{"state": "UP"}'))).said
+    cluster = event_of(EventRecord(7, OperationRecord("cluster", "a", 8.0, None, b'{"state": "UP"}'))).said
     assert cluster == {"number": 7, "type": "cluster", "at": 8.0, "state": "UP", "cluster": "a"}

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.app.client_api.submit_job import ENDED
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime import explanation
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane
 from tests.unit.lifecycle.driver import job
 
@@ -32,7 +32,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
             "RMCS_ATTEMPT": "1",
         },
     }
-    plane.runtime.dispatcher.prepared["j1"] = Prepared("mac", 1, given)
+    plane.runtime.dispatcher.prepared["j1"] = PreparedAttempt("mac", 1, given)
     story = handle.explain()
     assert "s3cret" not in str(story)
     assert story["runtime_env"] == {
@@ -50,7 +50,7 @@ def test_secrets_are_not_told(plane: ControlPlane) -> None:
 def test_an_environment_without_variables_is_told_as_it_is(plane: ControlPlane) -> None:
     handle = plane.job("j1")
     assert handle.explain()["runtime_env"] is None
-    plane.runtime.dispatcher.prepared["j1"] = Prepared("mac", 1, {"pip": ["numpy"]})
+    plane.runtime.dispatcher.prepared["j1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]})
     assert handle.explain()["runtime_env"] == {"pip": ["numpy"]}
 
 

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Ex
 from ray_multicluster_scheduler.control_plane.runtime.wait_explanation import waiting_story
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
 
@@ -111,7 +111,7 @@ def test_the_decision_of_one_that_waits_is_fresh(plane: ControlPlane) -> None:
 def test_one_that_was_placed_tells_its_candidates_attempts_and_environment(plane: ControlPlane) -> None:
     handle = plane.task("t1", retries=1)
     converted = (("/home/a/x", "/Users/a/x"),)
-    plane.runtime.dispatcher.prepared["t1"] = Prepared("mac", 1, {"pip": ["numpy"]}, converted=converted)
+    plane.runtime.dispatcher.prepared["t1"] = PreparedAttempt("mac", 1, {"pip": ["numpy"]}, converted=converted)
     plane.fail(handle)
     until(lambda: handle.attempt == 2 and handle.state is TaskState.RUNNING)
     story = handle.explain()

@@ -51,7 +51,7 @@ def gang_of(new: NewGangItem) -> GangDescription:
 
 def submitted(plane: ActorPlane, members: Any, **options: Any) -> TaskHandle:
     new = described(plane, members, **options)
-    item = plane.runtime.submit(new.shelved(plane.runtime.shelf), new.arguments)
+    item = plane.runtime.submit(new.shelved(plane.runtime.payload_cache), new.arguments)
     return TaskHandle(item, plane.runtime)
 
 
@@ -76,7 +76,7 @@ class TestWhatIsRefused:
     def test_wrong_members(self, plane: ActorPlane, members: Any, said: str) -> None:
         with pytest.raises(ConfigurationError, match=said):
             described(plane, members)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     @pytest.mark.parametrize(
         ("options", "said"),
@@ -143,9 +143,9 @@ class TestTheDescription:
     def test_arguments_are_each_ones_own(self, plane: ActorPlane) -> None:
         new = described(plane, [member(len, "/home/me/a"), GangMember(len, (), {"x": "/home/me/b"}, {"CPU": 2})])
         first, second = gang_of(new).members
-        new.shelved(plane.runtime.shelf)
-        assert pickling.loads(plane.runtime.shelf.get(first.arguments_digest)) == (("/home/me/a",), {})
-        assert pickling.loads(plane.runtime.shelf.get(second.arguments_digest)) == ((), {"x": "/home/me/b"})
+        new.shelved(plane.runtime.payload_cache)
+        assert pickling.loads(plane.runtime.payload_cache.get(first.arguments_digest)) == (("/home/me/a",), {})
+        assert pickling.loads(plane.runtime.payload_cache.get(second.arguments_digest)) == ((), {"x": "/home/me/b"})
         assert new.task.home_paths == ("/home/me/a", "/home/me/b")
         assert new.task.arguments_bytes == first.arguments_bytes + second.arguments_bytes
 
@@ -170,7 +170,7 @@ class TestTasks:
             lambda: plane.runtime.collector.finished("mac", CallResult(handle.id, 1, "succeeded", payload))
         )
         assert handle.result(60) == [2, 3]
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     def test_an_error_says_whose_it_was(self, plane: ActorPlane) -> None:
         handle = submitted(plane, [member(len, "ab"), member(len, "abc")])
@@ -211,18 +211,18 @@ class TestTasks:
         task = plane.runtime.machine.record(handle.id).task
         assert task.gang is not None
         assert [each.objects for each in task.gang.members] == [1, 2]
-        values = [pickling.loads(data) for _, data in plane.runtime.shelf.objects_of(handle.id)]
+        values = [pickling.loads(data) for _, data in plane.runtime.payload_cache.objects_of(handle.id)]
         assert values == [b"1", b"2", b"1"]
         handle.cancel()
         until(handle.done)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
 
 class TestActors:
     @pytest.fixture
     def pair(self, plane: ActorPlane) -> list[ActorHandle]:
         new = described(plane, [member(Counter, 1), member(Counter, 2)])
-        item = plane.runtime.submit(new.shelved(plane.runtime.shelf), new.arguments)
+        item = plane.runtime.submit(new.shelved(plane.runtime.payload_cache), new.arguments)
         handles = handles_of(item, plane.runtime, [part.methods for part in new.parts])
         return [ActorHandle.ready(handle, 5) for handle in handles]
 

@@ -181,7 +181,7 @@ class TestMemory:
             gc.collect()
             assert sum(ref() is not None for ref in watched) == 0
             assert len(plane.runtime._ended) == 0
-            until(lambda: len(plane.runtime.shelf) == 0)
+            until(lambda: len(plane.runtime.payload_cache) == 0)
 
 
 def test_the_value_of_a_job_is_its_status() -> None:

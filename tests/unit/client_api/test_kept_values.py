@@ -86,7 +86,7 @@ def test_as_an_argument_it_comes_here_first_and_stays(plane: Plane) -> None:
     source = plane.kept("t1", [1, 2])
     taker = plane.runtime.submit(plane.with_payload(task("t2")), prepare_arguments((source,), {}, "f"))
     until(lambda: any(order.task_id == "t2" for order in plane.placed))
-    assert plane.runtime.shelf.objects_of("t2") == [("result-t1", pickling.dumps([1, 2]))]
+    assert plane.runtime.payload_cache.objects_of("t2") == [("result-t1", pickling.dumps([1, 2]))]
     assert plane.link.let_go_of == [("t1", 1)]
     plane.link.values.clear()
     assert source.result() == [1, 2]

@@ -46,8 +46,8 @@ def payload(scheduler: UnifiedScheduler, handle: Any) -> tuple[Any, Any, Any]:
     """Function and arguments as the worker would load them, and the description."""
     runtime = scheduler._started()[0]
     described = handle._item.task
-    args, kwargs = pickling.loads(runtime.shelf.get(described.arguments_digest))
-    return pickling.loads(runtime.shelf.get(described.function_digest)), (args, kwargs), described
+    args, kwargs = pickling.loads(runtime.payload_cache.get(described.arguments_digest))
+    return pickling.loads(runtime.payload_cache.get(described.function_digest)), (args, kwargs), described
 
 
 class TestDecorating:

@@ -41,7 +41,7 @@ class TestOneItemPerKey:
     def test_also_when_it_is_over_and_no_handle_is_left(self, plane: ControlPlane) -> None:
         plane.finish(plane.task("t1", name="n", idempotency_key="k"))
         assert plane.submit(plane.with_payload(task("t2", name="n", idempotency_key="k"))).id == "t1"
-        assert len(plane.runtime.shelf) == 0, "the payload of the repeat is not kept"
+        assert len(plane.runtime.payload_cache) == 0, "the payload of the repeat is not kept"
 
     def test_many_threads_with_one_key_get_one_item(self, plane: ControlPlane) -> None:
         with ThreadPoolExecutor(8) as pool:
@@ -124,7 +124,7 @@ class TestTheEnd:
         plane.runtime.close()
         with pytest.raises(SchedulerError, match="was shut down"):
             plane.submit(what)
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
         plane.runtime.close()
 
     def test_everything_unfinished_is_answered_however_much_it_is(self) -> None:
@@ -137,7 +137,7 @@ class TestTheEnd:
                 handle.result(0)
             assert handle.explain()["state"] == "CANCELLED"
         assert over.result(0) is None
-        assert len(plane.runtime.shelf) == 0
+        assert len(plane.runtime.payload_cache) == 0
 
     def test_what_is_known_can_still_be_read_and_nothing_is_started(self) -> None:
         with ControlPlane() as plane:

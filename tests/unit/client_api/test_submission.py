@@ -1,4 +1,4 @@
-"""From what a program gives to a description with a payload on the shelf, or a sentence and nothing left behind."""
+"""Submission: a validated description with its payload in the cache, or an error and nothing left behind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ray_multicluster_scheduler.app.client_api.embedded.submission import Submis
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 from tests.support.links import FakeClock
 
 
-def make() -> tuple[Submission, PayloadShelf]:
-    shelf = PayloadShelf()
-    return Submission(Settings(), shelf, FakeClock(77.0), "cp1", ["/home/alice"]), shelf
+def make() -> tuple[Submission, PayloadCache]:
+    payload_cache = PayloadCache()
+    return Submission(Settings(), payload_cache, FakeClock(77.0), "cp1", ["/home/alice"]), payload_cache
 
 
 def local_function() -> Callable[[int, int], int]:
@@ -30,14 +30,14 @@ def local_function() -> Callable[[int, int], int]:
 
 
 def test_a_task_and_its_payload() -> None:
-    submission, shelf = make()
+    submission, payload_cache = make()
     task, _ = submission.task(local_function(), (1,), {"b": 2}, {"CPU": 2, "memory": "1GiB"}, ["gpu"], priority=3)
     assert (task.kind, task.name.split(".")[-1], task.submitted_at) == ("task", "add", 77.0)
     assert (task.requirements, task.tags, task.priority) == ({"CPU": 2.0, "memory": 1024**3}, ("gpu",), 3)
     assert task.function_digest is not None
     assert task.arguments_digest is not None
-    args, kwargs = pickling.loads(shelf.get(task.arguments_digest))
-    assert pickling.loads(shelf.get(task.function_digest))(*args, **kwargs) == 3
+    args, kwargs = pickling.loads(payload_cache.get(task.arguments_digest))
+    assert pickling.loads(payload_cache.get(task.function_digest))(*args, **kwargs) == 3
 
 
 def test_ids_are_different_and_say_whose_they_are() -> None:
@@ -134,11 +134,11 @@ def captures_a_lock() -> Callable[[], bool]:
 def test_what_is_wrong_is_said_at_once_and_nothing_stays_on_the_shelf(
     arguments: dict[str, Any], kind: type[SchedulerError], says: str, next_step: str
 ) -> None:
-    submission, shelf = make()
+    submission, payload_cache = make()
     with pytest.raises(kind, match=says) as caught:
         submission.task(**{"fn": local_function(), **arguments})
     assert next_step in str(caught.value)
-    assert len(shelf) == 0
+    assert len(payload_cache) == 0
 
 
 def test_what_cannot_be_pickled_only_together_blames_all_of_it() -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_pickled_only_together_blames_all_of_it() -> None:
 
 
 def test_a_job() -> None:
-    submission, shelf = make()
+    submission, payload_cache = make()
     job = submission.job(
         "python train.py",
         submission_id="nightly-1",
@@ -172,7 +172,7 @@ def test_a_job() -> None:
     assert (job.id, job.kind, job.name, job.requirements) == ("nightly-1", "job", "python train.py", {"CPU": 16.0})
     assert job.job is not None
     assert (job.job.metadata, job.job.entrypoint_resources) == ({"team": "x"}, {"CPU": 1.0})
-    assert (job.retry_lost, job.tags, job.function_digest, len(shelf)) == (True, ("linux",), None, 0)
+    assert (job.retry_lost, job.tags, job.function_digest, len(payload_cache)) == (True, ("linux",), None, 0)
     assert submission.job("ls").requirements == {}, "unknown is 0"
 
 

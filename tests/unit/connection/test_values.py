@@ -49,55 +49,55 @@ class Shelf:
 
 
 async def test_they_come_few_at_a_time_and_one_that_hangs_holds_up_nobody() -> None:
-    shelf = Shelf()
-    shelf.values.fetch([K1, K2, K3])
+    payload_cache = Shelf()
+    payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
-    assert [ref for ref, _ in shelf.reads] == [b"one", b"two"]
-    await shelf.come()
-    assert [ref for ref, _ in shelf.reads] == [b"one", b"two", b"three"]
-    await shelf.come()
-    assert [(kind, head["id"], blobs) for kind, head, blobs in shelf.line.sent] == [
+    assert [ref for ref, _ in payload_cache.reads] == [b"one", b"two"]
+    await payload_cache.come()
+    assert [ref for ref, _ in payload_cache.reads] == [b"one", b"two", b"three"]
+    await payload_cache.come()
+    assert [(kind, head["id"], blobs) for kind, head, blobs in payload_cache.line.sent] == [
         (m.VALUE, "t2", [b"two"]),
         (m.VALUE, "t3", [b"three"]),
     ]
 
 
 async def test_none_is_read_while_much_waits_to_be_sent() -> None:
-    shelf = Shelf()
-    shelf.line.waiting = BACKLOG_HIGH
-    shelf.values.fetch([K1])
+    payload_cache = Shelf()
+    payload_cache.line.waiting = BACKLOG_HIGH
+    payload_cache.values.fetch([K1])
     await asyncio.sleep(0)
-    assert not shelf.reads
-    shelf.line.waiting = 0
-    shelf.values.send()
+    assert not payload_cache.reads
+    payload_cache.line.waiting = 0
+    payload_cache.values.send()
     await asyncio.sleep(0)
-    assert len(shelf.reads) == 1
+    assert len(payload_cache.reads) == 1
 
 
 async def test_one_that_was_read_for_a_connection_that_is_gone_is_not_sent() -> None:
-    shelf = Shelf()
-    shelf.values.fetch([K1, K2, K3])
+    payload_cache = Shelf()
+    payload_cache.values.fetch([K1, K2, K3])
     await asyncio.sleep(0)
-    shelf.line.which = "second"
-    shelf.values.resume()
-    ((kind, head, _),) = shelf.line.sent
+    payload_cache.line.which = "second"
+    payload_cache.values.resume()
+    ((kind, head, _),) = payload_cache.line.sent
     assert (kind, [tuple(one[:2]) for one in head["values"]]) == (m.KEPT, [K1, K2, K3])
     assert [one[2] for one in head["values"]] == sorted((one[2] for one in head["values"]), reverse=True), "their ages"
-    await shelf.come()
-    assert len(shelf.line.sent) == 1, "it is asked for again"
-    assert len(shelf.reads) == 2
+    await payload_cache.come()
+    assert len(payload_cache.line.sent) == 1, "it is asked for again"
+    assert len(payload_cache.reads) == 2
 
 
 async def test_one_that_is_not_here_or_cannot_be_read_is_said_to_be() -> None:
-    shelf = Shelf()
-    shelf.values.fetch([("other", 1), K1])
+    payload_cache = Shelf()
+    payload_cache.values.fetch([("other", 1), K1])
     for _ in range(10):
         await asyncio.sleep(0)
-    shelf.reads[-1][1].set_exception(RuntimeError("its node died"))
+    payload_cache.reads[-1][1].set_exception(RuntimeError("its node died"))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert [head.get("gone", False) for _, head, _ in shelf.line.sent] == [True, False]
-    problems = [head["problem"] for _, head, _ in shelf.line.sent]
+    assert [head.get("gone", False) for _, head, _ in payload_cache.line.sent] == [True, False]
+    problems = [head["problem"] for _, head, _ in payload_cache.line.sent]
     assert problems == [
         "the cluster does not have it any more",
         "it cannot be read there (RuntimeError: its node died)",
@@ -105,8 +105,8 @@ async def test_one_that_is_not_here_or_cannot_be_read_is_said_to_be() -> None:
 
 
 async def test_what_is_released_is_gone() -> None:
-    shelf = Shelf()
-    shelf.values.release([K1, K2, K3, ("other", 1)])
-    assert shelf.line.sent == [(m.RELEASED, {"keys": [K1, K2, K3, ("other", 1)]}, [])]
-    shelf.values.resume()
-    assert len(shelf.line.sent) == 1
+    payload_cache = Shelf()
+    payload_cache.values.release([K1, K2, K3, ("other", 1)])
+    assert payload_cache.line.sent == [(m.RELEASED, {"keys": [K1, K2, K3, ("other", 1)]}, [])]
+    payload_cache.values.resume()
+    assert len(payload_cache.line.sent) == 1

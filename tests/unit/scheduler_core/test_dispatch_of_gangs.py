@@ -12,16 +12,16 @@ from tests.unit.scheduler_core.test_dispatcher import Bench
 
 async def test_each_member_gets_what_is_its_own() -> None:
     bench = Bench()
-    shelf = bench.shelf
+    payload_cache = bench.payload_cache
     item = gang("g", 1, 2, strategy="SPREAD", home_paths=("/home/alice/x",))
     assert item.gang is not None
     first, second = item.gang.members
     members = (
-        replace(first, function_digest=shelf.put(b"f1"), arguments_digest=shelf.put(b"a1"), objects=1),
-        replace(second, function_digest=shelf.put(b"f2"), arguments_digest=shelf.put(b"a2"), objects=2),
+        replace(first, function_digest=payload_cache.put(b"f1"), arguments_digest=payload_cache.put(b"a1"), objects=1),
+        replace(second, function_digest=payload_cache.put(b"f2"), arguments_digest=payload_cache.put(b"a2"), objects=2),
     )
     bench.items["g"] = replace(item, gang=replace(item.gang, members=members))
-    shelf.attach("g", [("o1", b"1"), ("o2", b"2"), ("o1", b"1")])
+    payload_cache.attach("g", [("o1", b"1"), ("o2", b"2"), ("o1", b"1")])
     bench.links.open.set()
     bench.dispatcher.dispatch([Dispatch("g", 1, 7, "a")])
     await eventually(lambda: bench.sent() == ["g"])

@@ -22,8 +22,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.result_collector import ResultCollector
 from tests.support.eventually import eventually
 from tests.support.fake_link import FakeLink
@@ -66,14 +66,14 @@ class Prepare:
     def needs_upload(self, item: TaskDescription, cluster: str) -> bool:
         return item.id in self.slow
 
-    def plain_task(self, item: TaskDescription, cluster: str, attempt: int) -> Prepared:
-        return Prepared(cluster, attempt)
+    def plain_task(self, item: TaskDescription, cluster: str, attempt: int) -> PreparedAttempt:
+        return PreparedAttempt(cluster, attempt)
 
-    async def task(self, item: TaskDescription, cluster: str, attempt: int) -> Prepared:
+    async def task(self, item: TaskDescription, cluster: str, attempt: int) -> PreparedAttempt:
         await self.done.wait()
         if self.problem is not None:
             raise self.problem
-        return Prepared(cluster, attempt, {"pip": ["x"]})
+        return PreparedAttempt(cluster, attempt, {"pip": ["x"]})
 
 
 class Hands:
@@ -86,7 +86,7 @@ class Hands:
         self.refreshed: list[str] = []
         self.checked: list[str] = []
 
-    async def submit(self, order: Dispatch, prepared: dict[str, Prepared]) -> None:
+    async def submit(self, order: Dispatch, prepared: dict[str, PreparedAttempt]) -> None:
         self.submitted.append(order.task_id)
 
     def cancel(self, order: CancelAttempt) -> None:
@@ -107,14 +107,14 @@ class Bench:
 
     def __init__(self, python: str = "3.11.2") -> None:
         self.posted: list[events.Event] = []
-        self.shelf, self.preparation, self.hands = PayloadShelf(), Prepare(), Hands()
+        self.payload_cache, self.preparation, self.hands = PayloadCache(), Prepare(), Hands()
         collector = ResultCollector(self.posted.append, OutputStore())
         self.links = Links(lambda cluster: FakeLink(cluster, collector))
         self.items: dict[str, TaskDescription] = {}
         self.dispatcher = Dispatcher(
             lambda task_id: self.items[task_id],
             self.posted.append,
-            self.shelf,
+            self.payload_cache,
             cast("Any", self.links),
             cast("Any", self.hands),
             cast("Any", self.hands),
@@ -124,7 +124,10 @@ class Bench:
         )
 
     def order(self, task_id: str, cluster: str = "a", **values: Any) -> Dispatch:
-        payload = {"function_digest": self.shelf.put(b"fn"), "arguments_digest": self.shelf.put(task_id.encode())}
+        payload = {
+            "function_digest": self.payload_cache.put(b"fn"),
+            "arguments_digest": self.payload_cache.put(task_id.encode()),
+        }
         self.items.setdefault(task_id, task(task_id, **{**payload, **values}))
         return Dispatch(task_id, 1, 7, cluster)
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.control_plane.store import FleetNow, Outcome
+from ray_multicluster_scheduler.control_plane.store import FleetState, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
 from tests.unit.lifecycle.driver import FREE, cluster
@@ -19,8 +19,8 @@ class Held:
     def __init__(self) -> None:
         self.futures: list[Future[int]] = []
 
-    def fleet(self) -> FleetNow:
-        return FleetNow()
+    def fleet(self) -> FleetState:
+        return FleetState()
 
     def write(self, _: object) -> Future[int]:
         self.futures.append(Future())

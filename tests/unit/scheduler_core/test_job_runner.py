@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
 from ray_multicluster_scheduler.scheduler.scheduler_core import job_runner
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import PreparedAttempt
 from tests.support.eventually import eventually
 from tests.support.links import FakeClock
 from tests.unit.lifecycle.driver import job
@@ -38,7 +38,7 @@ class Bench:
         self.stops = 0
         self.ready = asyncio.Event()
         self.ready.set()
-        self.prepared: dict[str, Prepared] = {}
+        self.prepared: dict[str, PreparedAttempt] = {}
         self.clock = FakeClock(50.0)
         runner = JobRunner(
             lambda _: self.item, self.posted.append, cast("Any", self), cast("Any", self), self.clock, "cp1"
@@ -48,9 +48,9 @@ class Bench:
     def client(self, cluster: str) -> Bench:
         return self
 
-    async def job(self, item: TaskDescription, cluster: str, attempt: int, fence: int) -> Prepared:
+    async def job(self, item: TaskDescription, cluster: str, attempt: int, fence: int) -> PreparedAttempt:
         await self.ready.wait()
-        return Prepared(cluster, attempt, {"env_vars": {"A": "1"}}, "python moved.py")
+        return PreparedAttempt(cluster, attempt, {"env_vars": {"A": "1"}}, "python moved.py")
 
     async def submit_job(self, submission_id: str, entrypoint: str, **options: Any) -> None:
         self.submits.append({"id": submission_id, "entrypoint": entrypoint, **options})

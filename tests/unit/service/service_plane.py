@@ -151,15 +151,15 @@ class ServicePlane:
 
     def work(self, task_id: str) -> None:
         """On the loop: do what a worker would."""
-        described, shelf = self.runtime._describe(task_id), self.runtime.shelf
+        described, payload_cache = self.runtime._describe(task_id), self.runtime.payload_cache
         attempt = self.runtime.machine.record(task_id).attempt
         if described.kind == "job":
             self.post(events.AttemptFinished(task_id, attempt, "succeeded"))
             return
-        objects = shelf.objects_of(task_id)
+        objects = payload_cache.objects_of(task_id)
         try:
-            function = pickling.loads(shelf.get(described.function_digest or ""))
-            given = pickling.loads(shelf.get(described.arguments_digest or ""))
+            function = pickling.loads(payload_cache.get(described.function_digest or ""))
+            given = pickling.loads(payload_cache.get(described.arguments_digest or ""))
             args, kwargs = fill_in(given[0], given[1], lambda at: pickling.loads(objects[at][1]))
             done = CallResult(task_id, attempt, "succeeded", pickling.dumps(function(*args, **kwargs)))
         except Exception as error:  # noqa: BLE001 - as a worker does

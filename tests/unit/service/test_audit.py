@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import Listening
 from ray_multicluster_scheduler.control_plane.admin_api.serve import _access
-from ray_multicluster_scheduler.control_plane.store import Note, SqliteStore
+from ray_multicluster_scheduler.control_plane.store import OperationRecord, SqliteStore
 from tests.unit.client_api.control_plane import fleet, until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
 from tests.unit.service.http_service import HttpService, body
@@ -18,7 +18,7 @@ from tests.unit.service.service_plane import BLOBS, a_task
 
 def actions(service: HttpService) -> list[tuple[str, str, str | None, Any]]:
     """What was done, to what, by whom, with its details."""
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, Note)]
+    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
     said = [(json.loads(one.document), one) for one in notes if one.what == "action"]
     return [(words["action"], note.subject, note.user, words["details"]) for words, note in said]
 

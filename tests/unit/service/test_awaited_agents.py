@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.cli.app import app
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
 from tests.support.scripted_agent import ScriptedAgent
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
@@ -29,7 +29,7 @@ def remembered(service: HttpService, **values: Any) -> RememberedAgent:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     agent = RememberedAgent("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
-    asyncio.run(StoredMemory(service.plane.store).remember(agent))
+    asyncio.run(StoredAgentRecords(service.plane.store).remember(agent))
     return agent
 
 

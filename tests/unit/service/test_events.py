@@ -219,11 +219,11 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
     note = {"action": "test", "text": "x" * 200_000}
 
     def tell(count: int) -> None:
-        from ray_multicluster_scheduler.control_plane.store import Note
+        from ray_multicluster_scheduler.control_plane.store import OperationRecord
 
         document = json.dumps(note).encode()
         for _ in range(count):
-            service.plane.runtime.news.note(Note("action", "x", 1.0, "ann", document))
+            service.plane.runtime.news.note(OperationRecord("action", "x", 1.0, "ann", document))
 
     for _ in range(30):
         before = hub.number

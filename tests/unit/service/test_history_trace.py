@@ -12,7 +12,7 @@ import pytest
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.admin_api.metrics import history_trace as history_trace_module
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.history_trace import history_trace
-from ray_multicluster_scheduler.control_plane.store import Page, Wanted
+from ray_multicluster_scheduler.control_plane.store import ItemPage, ItemQuery
 from ray_multicluster_scheduler.main import main
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, trace_text
@@ -64,7 +64,7 @@ def test_however_much_there_is_only_a_page_is_in_memory(tmp_path: Path, monkeypa
         service.submit("waits", cpus=0, start_after=5e9, submitted_at=1.0)
         asked: list[int] = []
 
-        def items(wanted: Wanted) -> Page:
+        def items(wanted: ItemQuery) -> ItemPage:
             page = type(store).items(store, wanted)
             asked.append(len(page.items))
             return page

@@ -91,12 +91,12 @@ def test_what_another_item_needs_is_the_services_own_from_then_on(service: Keepi
     service.kept("t1")
     taker = service.plane.taken(a_task("t2"), ["result-t1"])
     running(taker)
-    assert service.plane.runtime.shelf.objects_of("t2") == [("result-t1", VALUE)]
+    assert service.plane.runtime.payload_cache.objects_of("t2") == [("result-t1", VALUE)]
     assert service.link.let_go_of == [("t1", 1)]
     service.restart()
     service.link.values.clear()
     assert service.get("/api/v1/items/t1/result") == VALUE
-    assert service.plane.runtime.shelf.objects_of("t2") == [("result-t1", VALUE)], "should it be tried again"
+    assert service.plane.runtime.payload_cache.objects_of("t2") == [("result-t1", VALUE)], "should it be tried again"
 
 
 def slow(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> threading.Event:

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedS
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.control_plane.store import Note
+from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -104,7 +104,7 @@ def test_who_did_it_is_recorded(service: HttpService) -> None:
     adam = service.token_for("adam", Role.ADMIN)
     assert service.ask("PUT", ANN, {"max_running": 3}, token=adam)[0] == 200
     assert service.ask("DELETE", ANN, token=adam)[0] == 200
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, Note)]
+    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
     told = [(note.user, note.subject, json.loads(note.document)) for note in notes if note.what == "action"]
     said = [(user, subject, words["action"], words["details"]) for user, subject, words in told]
     assert said == [

@@ -135,7 +135,7 @@ def test_the_value_of_an_item_is_an_argument_before_and_after_its_end(plane: Ser
     running(early)
     late = running(plane.taken(a_task("late"), ["result-first"]))
     for item in (early, late):
-        assert plane.runtime.ask(lambda one=item: plane.runtime.shelf.objects_of(one.id)) == [
+        assert plane.runtime.ask(lambda one=item: plane.runtime.payload_cache.objects_of(one.id)) == [
             ("result-first", b"value")
         ]
 

@@ -104,7 +104,7 @@ def test_what_waits_keeps_the_values_of_others_that_it_needs(tmp_path: Path) -> 
         plane.restart()
         again = plane.look("waits")
         assert again is not None
-        assert plane.runtime.shelf.objects_of("waits") == [("result-t1", VALUE)]
+        assert plane.runtime.payload_cache.objects_of("waits") == [("result-t1", VALUE)]
         plane.runtime.cancel("waits", "it was enough", force=False)
         until(again.done)
         assert plane.runtime.values.needed() == set()

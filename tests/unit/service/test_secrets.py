@@ -18,11 +18,11 @@ from ray_multicluster_scheduler.common.model import FailureClass, JobDescription
 from ray_multicluster_scheduler.common.redaction.patterns import MASKED
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.store import Note
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import LOST, Sealer, hidden, is_lost
+from ray_multicluster_scheduler.control_plane.store import OperationRecord
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import LOST, SecretCipher, hidden, is_lost
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation, Prepared
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import described, task_of
 from tests.unit.client_api.control_plane import until
 from tests.unit.client_api.test_job_logs import Dashboard
@@ -85,7 +85,7 @@ def test_the_canary(service: HttpService, caplog: pytest.LogCaptureFixture) -> N
         until(lambda: service.get("/api/v1/items/t")["state"] == "RUNNING")
         for name in ("t", "j"):
             sent = {**ENV, "env_vars": {**ENV["env_vars"], "RMCS_CLUSTER": "mac"}}  # type: ignore[dict-item]  # it is one
-            runtime.dispatcher.prepared[name] = Prepared("mac", 1, sent, COMMAND)
+            runtime.dispatcher.prepared[name] = PreparedAttempt("mac", 1, sent, COMMAND)
         ids = {"task": "t", "job": "j"}
         before = every_answer(service, ids)
         assert MASKED in before
@@ -138,7 +138,7 @@ def test_a_reason_is_masked_where_actions_are_told(
     assert CANARY not in str(actions)
     assert CANARY not in caplog.text, "nor in what is told of the item's end"
     assert CANARY not in str(service.get("/api/v1/items/t")) + str(service.get("/api/v1/owners"))
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, Note)]
+    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
     assert not any(CANARY.encode() in note.document for note in notes)
 
 
@@ -270,7 +270,7 @@ def test_a_lost_key_harms_only_what_needs_it(service: HttpService) -> None:
 
 
 async def test_one_whose_key_is_lost_is_refused_with_a_sentence() -> None:
-    preparation = Preparation(None, None, "/home/me")  # type: ignore[arg-type]  # nothing is asked
+    preparation = AttemptPreparation(None, None, "/home/me")  # type: ignore[arg-type]  # nothing is asked
     preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
     task = TaskDescription(id="t", kind="task", name="t", runtime_env={"env_vars": {"TOKEN": LOST}})
     with pytest.raises(TaskSubmissionError, match=r"t has secrets that were sealed with a key that is gone"):
@@ -281,17 +281,17 @@ async def test_one_whose_key_is_lost_is_refused_with_a_sentence() -> None:
 
 
 def test_sealed_and_opened(tmp_path: Path) -> None:
-    sealer = Sealer(tmp_path / "secret.key")
-    sealed = sealer.sealed(ENV)
+    cipher = SecretCipher(tmp_path / "secret.key")
+    sealed = cipher.sealed(ENV)
     assert CANARY not in json.dumps(sealed)
-    assert Sealer(tmp_path / "secret.key").opened(sealed) == ENV
+    assert SecretCipher(tmp_path / "secret.key").opened(sealed) == ENV
     assert hidden(sealed)["env_vars"] == {"HF_TOKEN": MASKED, "DB_PASSWORD": MASKED, "PLAIN": "plain"}
     assert not is_lost(ENV)
-    assert is_lost(Sealer(tmp_path / "other.key").opened(sealed))
+    assert is_lost(SecretCipher(tmp_path / "other.key").opened(sealed))
     (tmp_path / "secret.key").chmod(0o644)
-    assert is_lost(Sealer(tmp_path / "secret.key").opened(sealed))
+    assert is_lost(SecretCipher(tmp_path / "secret.key").opened(sealed))
     with pytest.raises(StoreError, match="can be read by others"):
-        Sealer(tmp_path / "secret.key").sealed(ENV)
+        SecretCipher(tmp_path / "secret.key").sealed(ENV)
 
 
 def test_somebody_elses_mark_in_a_description_means_nothing(service: HttpService) -> None:

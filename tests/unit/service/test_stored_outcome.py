@@ -8,7 +8,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.control_plane.store import ItemNow, NewItem, Outcome, StoredItem
+from ray_multicluster_scheduler.control_plane.store import ItemStatus, NewItem, Outcome, StoredItem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import (
@@ -51,7 +51,7 @@ def test_what_a_later_version_says_beside_is_ignored() -> None:
 
 def stored(state: TaskState, rest: bytes) -> StoredItem:
     new = NewItem(id="t", number=1, kind="task", name="n", owner="", submitted_at=1.0, description=b"{}")
-    return StoredItem(new, ItemNow("t", state, 2, "mac", rest=rest))
+    return StoredItem(new, ItemStatus("t", state, 2, "mac", rest=rest))
 
 
 def test_the_last_word_comes_back() -> None:

@@ -12,18 +12,18 @@ from ray_multicluster_scheduler.common.exception import StoreError, StoreFullErr
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store import (
     Change,
-    Decided,
-    FleetNow,
-    Happened,
-    ItemNow,
+    EventRecord,
+    FleetState,
+    ItemQuery,
+    ItemStatus,
+    LogEntry,
     NewItem,
-    Note,
+    OperationRecord,
     Outcome,
-    Printed,
+    OutputRecord,
     Step,
     Store,
-    Told,
-    Wanted,
+    StoredDecision,
 )
 
 Open = Callable[..., Store]
@@ -39,13 +39,13 @@ def item(number: int, **values: object) -> NewItem:
 
 def accepted(number: int, **values: object) -> Change:
     new = item(number, **values)
-    now = ItemNow(new.id, PENDING)
+    now = ItemStatus(new.id, PENDING)
     return Change([new], {new.id: now}, [Step(new.id, 1, PENDING, 0, new.submitted_at, "SUBMITTED", "was submitted")])
 
 
 def ended(number: int, at: float, step: int = 2) -> Change:
     name = f"t{number}"
-    now = ItemNow(name, SUCCEEDED, 1, "a", 7, 0, at, owed=False, rest=b'{"x": 1}')
+    now = ItemStatus(name, SUCCEEDED, 1, "a", 7, 0, at, owed=False, rest=b'{"x": 1}')
     return Change([], {name: now}, [Step(name, step, SUCCEEDED, 1, at, "DONE", "is over", "a")])
 
 
@@ -58,13 +58,13 @@ class StoreContract:
 
     def test_what_was_written_is_there_after_opening_it_again(self, open_store: Open) -> None:
         store = open_store()
-        decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
+        decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
         change = accepted(1, blobs=("d2", "d1"), key="mine")
-        change.add(Change([], {"t1": ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')}))
+        change.add(Change([], {"t1": ItemStatus("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')}))
         change.told.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
         change.told.append(decision)
         change.outcomes.append(Outcome("t1", 1, b"{}", "d3"))
-        change.fleet = FleetNow({"a": b"cordoned"}, {"ann": b"paused"})
+        change.fleet = FleetState({"a": b"cordoned"}, {"ann": b"paused"})
         change.next_fence = 6
         change.settings = {"agent:a": b"1", "agent:b": b"2", "tls": b"3"}
         assert store.write(change).result() == store.last_told == 3
@@ -73,7 +73,7 @@ class StoreContract:
         found = store.item("t1")
         assert found is not None
         assert found.new == item(1, blobs=("d2", "d1"), key="mine")
-        assert found.now == ItemNow("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
+        assert found.now == ItemStatus("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
         assert [one.new.id for one in store.owed()] == ["t1"]
         assert store.steps("t1") == [one for one in change.told if isinstance(one, Step)]
         assert store.decisions("t1") == [decision]
@@ -132,7 +132,9 @@ class StoreContract:
         store.write(accepted(1)).result()
         for digest, data in (("d1", b"one"), ("d2", b"two")):
             store.reserve({digest: 3}, owed=True)
-            store.write(Change(blobs={digest: data}, printed=[Printed("t1", 1, digest), Printed("no one", 1, digest)]))
+            store.write(
+                Change(blobs={digest: data}, printed=[OutputRecord("t1", 1, digest), OutputRecord("no one", 1, digest)])
+            )
         store.write(ended(1, at=200)).result()
         store.close()
         store = open_store()
@@ -193,8 +195,8 @@ class StoreContract:
         self, open_store: Open
     ) -> None:
         store = open_store()
-        decision = Decided("t1", 1, 101.0, "a", b'{"why": "free"}')
-        note = Note("cluster", "a", 102.0, "ann", b'{"cordoned": true}')
+        decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
+        note = OperationRecord("cluster", "a", 102.0, "ann", b'{"cordoned": true}')
         change = accepted(1)
         step = change.told[0]
         change.told[:0] = [note]
@@ -204,10 +206,10 @@ class StoreContract:
         store = open_store()
         assert store.write(Change(told=[note._replace(user=None)])).result() == 4
         assert store.told_after(0, 10) == [
-            Happened(1, note),
-            Happened(2, step, "task", "n1", "ann"),
-            Happened(3, decision, "task", "n1", "ann"),
-            Happened(4, note._replace(user=None)),
+            EventRecord(1, note),
+            EventRecord(2, step, "task", "n1", "ann"),
+            EventRecord(3, decision, "task", "n1", "ann"),
+            EventRecord(4, note._replace(user=None)),
         ]
         assert [one.number for one in store.told_after(1, 2)] == [2, 3]
         assert store.last_told == 4
@@ -219,7 +221,7 @@ class StoreContract:
 
     def test_old_notes_are_forgotten_and_their_numbers_are_not_used_again(self, open_store: Open) -> None:
         store = open_store()
-        notes: list[Told] = [Note("action", str(at), float(at), "ann", b"{}") for at in range(1, 1_201)]
+        notes: list[LogEntry] = [OperationRecord("action", str(at), float(at), "ann", b"{}") for at in range(1, 1_201)]
         store.write(Change(told=notes)).result()
         store.expire(1_200.0, keep=10)
         assert [one.number for one in store.told_after(0, 10)] == [1_200]
@@ -278,15 +280,15 @@ class StoreContract:
 
     def test_what_is_said_of_the_fleet_replaces_what_was_said(self, open_store: Open) -> None:
         store = open_store()
-        store.write(Change(fleet=FleetNow({"a": b"1", "b": b"2"}))).result()
-        store.write(Change(fleet=FleetNow({"b": b"3"}, {"ann": b"4"}))).result()
-        assert store.fleet() == FleetNow({"b": b"3"}, {"ann": b"4"})
+        store.write(Change(fleet=FleetState({"a": b"1", "b": b"2"}))).result()
+        store.write(Change(fleet=FleetState({"b": b"3"}, {"ann": b"4"}))).result()
+        assert store.fleet() == FleetState({"b": b"3"}, {"ann": b"4"})
 
     def test_fences_and_numbers_never_shrink(self, open_store: Open) -> None:
         store = open_store()
         store.write(accepted(9))
-        store.write(Change(fleet=FleetNow(), next_fence=8)).result()
-        store.write(Change(fleet=FleetNow(), next_fence=3)).result()
+        store.write(Change(fleet=FleetState(), next_fence=8)).result()
+        store.write(Change(fleet=FleetState(), next_fence=3)).result()
         store.write(ended(9, at=1.0)).result()
         assert store.expire(2.0, keep=0) == 1
         assert (store.next_fence, store.next_number) == (8, 10)
@@ -300,24 +302,24 @@ class StoreContract:
         store.write(accepted(3))
         store.write(ended(3, at=200.0)).result()
 
-        def found(wanted: Wanted) -> list[str]:
+        def found(wanted: ItemQuery) -> list[str]:
             return [one.new.id for one in store.items(wanted).items]
 
-        assert found(Wanted()) == ["t3", "t2", "t1"]
-        assert found(Wanted(kind="job")) == ["t1"]
-        assert found(Wanted(owner="bob")) == ["t2"]
-        assert found(Wanted(cluster="a")) == ["t3"]
-        assert found(Wanted(states=(SUCCEEDED, QUEUED))) == ["t3"]
-        assert found(Wanted(states=(PENDING,), owner="ann")) == ["t1"]
+        assert found(ItemQuery()) == ["t3", "t2", "t1"]
+        assert found(ItemQuery(kind="job")) == ["t1"]
+        assert found(ItemQuery(owner="bob")) == ["t2"]
+        assert found(ItemQuery(cluster="a")) == ["t3"]
+        assert found(ItemQuery(states=(SUCCEEDED, QUEUED))) == ["t3"]
+        assert found(ItemQuery(states=(PENDING,), owner="ann")) == ["t1"]
 
     def test_pages_come_one_after_another_while_more_is_submitted(self, open_store: Open) -> None:
         store = open_store()
         for number in range(1, 6):
             store.write(accepted(number)).result()
-        first = store.items(Wanted(limit=2))
+        first = store.items(ItemQuery(limit=2))
         store.write(accepted(6)).result()
-        second = store.items(Wanted(limit=2, after=first.after))
-        third = store.items(Wanted(limit=2, after=second.after))
+        second = store.items(ItemQuery(limit=2, after=first.after))
+        third = store.items(ItemQuery(limit=2, after=second.after))
         assert [one.new.number for page in (first, second, third) for one in page.items] == [5, 4, 3, 2, 1]
         assert third.after is None
 
@@ -380,7 +382,7 @@ class StoreContract:
             store.write(ended(number, at=200.0 + number)).result()
         assert store.expire(ended_before=202.0, keep=100) == 1
         assert store.expire(ended_before=0.0, keep=2) == 2
-        assert [one.new.id for one in store.items(Wanted()).items] == ["t6", "t5", "t4"]
+        assert [one.new.id for one in store.items(ItemQuery()).items] == ["t6", "t5", "t4"]
         assert [store.expired(f"t{number}") for number in range(1, 8)] == [True] * 3 + [False] * 4
         assert store.known([f"t{number}" for number in range(8)]) == {f"t{number}" for number in range(1, 7)}
         assert [len(store.known([f"t{number}"])) for number in (1, 6, 7)] == [1, 1, 0]
@@ -409,7 +411,7 @@ class StoreContract:
             many.add(ended(number, at=10.0))
         store.write(many).result()
         assert store.expire(ended_before=11.0, keep=10_000) == 1_202
-        assert store.items(Wanted()).items == ()
+        assert store.items(ItemQuery()).items == ()
 
     # ---- blobs
 

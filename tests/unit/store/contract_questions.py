@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.store import Change, ItemNow, Step, Unfinished, Wanted
+from ray_multicluster_scheduler.control_plane.store import Change, ItemQuery, ItemStatus, Step, UnfinishedCount
 from tests.unit.store.contract import PENDING, Open, accepted, ended
 
 
@@ -17,27 +17,27 @@ class QuestionContract:
         for number, owner in enumerate(["ann", "bob", "ann"], start=1):
             store.write(accepted(number, owner=owner)).result()
 
-        def found(wanted: Wanted) -> list[str]:
+        def found(wanted: ItemQuery) -> list[str]:
             return [one.new.id for one in store.items(wanted).items]
 
-        assert found(Wanted(name="n2")) == ["t2"]
-        assert found(Wanted(begins="t")) == ["t3", "t2", "t1"]
-        assert found(Wanted(begins="%")) == []
-        assert found(Wanted(since=102.0)) == ["t3", "t2"]
-        assert found(Wanted(since=102.0, oldest_first=True)) == ["t2", "t3"]
-        assert found(Wanted(after=1, limit=1, oldest_first=True)) == ["t2"]
-        assert found(Wanted(since=101.0, until=103.0, owner="bob")) == ["t2"]
+        assert found(ItemQuery(name="n2")) == ["t2"]
+        assert found(ItemQuery(begins="t")) == ["t3", "t2", "t1"]
+        assert found(ItemQuery(begins="%")) == []
+        assert found(ItemQuery(since=102.0)) == ["t3", "t2"]
+        assert found(ItemQuery(since=102.0, oldest_first=True)) == ["t2", "t3"]
+        assert found(ItemQuery(after=1, limit=1, oldest_first=True)) == ["t2"]
+        assert found(ItemQuery(since=101.0, until=103.0, owner="bob")) == ["t2"]
 
     def test_what_is_not_over_is_counted_by_what_it_has_in_common(self, open_store: Open) -> None:
         store = open_store()
         for number, owner in enumerate(["ann", "bob", "ann", "ann"], start=1):
             store.write(accepted(number, owner=owner)).result()
         store.write(ended(4, 105.0)).result()
-        store.write(Change([], {"t3": ItemNow("t3", TaskState.RUNNING, 1, "a")})).result()
+        store.write(Change([], {"t3": ItemStatus("t3", TaskState.RUNNING, 1, "a")})).result()
         assert sorted(store.unfinished(), key=str) == [
-            Unfinished("task", "ann", PENDING, None, 1),
-            Unfinished("task", "ann", TaskState.RUNNING, "a", 1),
-            Unfinished("task", "bob", PENDING, None, 1),
+            UnfinishedCount("task", "ann", PENDING, None, 1),
+            UnfinishedCount("task", "ann", TaskState.RUNNING, "a", 1),
+            UnfinishedCount("task", "bob", PENDING, None, 1),
         ]
 
     def test_when_the_first_of_what_ran_and_is_over_was_submitted(self, open_store: Open) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.control_plane.store import Change, Decided, Note, SqliteStore, Step
+from ray_multicluster_scheduler.control_plane.store import Change, OperationRecord, SqliteStore, Step, StoredDecision
 from ray_multicluster_scheduler.control_plane.store import database as database_module
 from ray_multicluster_scheduler.control_plane.store.sql_files import migrations, statements
 from tests.unit.store.contract import Open, accepted, numbers
@@ -132,8 +132,8 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
         (1, Step, "ann"),
         (2, Step, "ann"),
         (3, Step, "ann"),
-        (4, Decided, "ann"),
-        (5, Decided, "ann"),
+        (4, StoredDecision, "ann"),
+        (5, StoredDecision, "ann"),
     ]
     assert [one.attempt for one in store.decisions("t1")] == [1, 2]
     before = store.item("t1")
@@ -141,7 +141,7 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     assert before.new.repeats is None
     assert (store.last_told, store.next_fence, store.next_number) == (5, 8, 2)
     assert (tmp_path / "rmcs.db.before-0002").exists()
-    assert store.write(Change(told=[Note("action", "x", 9.0, None, b"{}")])).result() == 6
+    assert store.write(Change(told=[OperationRecord("action", "x", 9.0, None, b"{}")])).result() == 6
     store.close()
 
 

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
 from tests.unit.lifecycle.driver import Driver, cluster, job, snapshot, task
 
 AS_SHIPPED: dict[str, Any] = {"resource_threshold": 0.7, "submission_interval_s": 40}
@@ -190,14 +190,14 @@ class _Pool:
 
 
 @pytest.fixture
-def preparation() -> Iterator[Preparation]:
+def preparation() -> Iterator[AttemptPreparation]:
     packages = PackageCache()
-    made = Preparation(_Pool().client, packages, "/home/me")
+    made = AttemptPreparation(_Pool().client, packages, "/home/me")
     yield made
     packages.close()
 
 
-async def test_a_job_that_moves_gets_the_new_clusters_environment(preparation: Preparation) -> None:
+async def test_a_job_that_moves_gets_the_new_clusters_environment(preparation: AttemptPreparation) -> None:
     """«The Linux cluster refused my job. It was sent to the Mac, with the Linux paths, and failed there as well.»"""
     entries = {
         "centos": ClusterConfig(

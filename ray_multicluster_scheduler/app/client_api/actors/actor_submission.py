@@ -21,21 +21,23 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 
 @dataclass(frozen=True, slots=True)
 class NewActorItem:
-    """An actor that nothing is wrong with; its payload is not on the shelf yet."""
+    """An actor that nothing is wrong with; its payload is not in the payload cache yet."""
 
     task: TaskDescription
     payload: bytes
     arguments: Arguments
 
-    def shelved(self, shelf: PayloadShelf) -> TaskDescription:
-        """The description as the brain takes it, with its payload on the shelf."""
+    def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
+        """The description as the brain takes it, with its payload in the payload cache."""
         return replace(
-            self.task, function_digest=shelf.put(self.payload), arguments_digest=shelf.put(self.arguments.data)
+            self.task,
+            function_digest=payload_cache.put(self.payload),
+            arguments_digest=payload_cache.put(self.arguments.data),
         )
 
 

@@ -32,7 +32,7 @@ class EmbeddedActors(Actors):
                 raise name_taken(name, "a detached one", found[0])
             detached_actors.warn_of(silent, name)
         return self._registry.add(
-            lambda: self._runtime.submit(new.shelved(self._runtime.shelf), new.arguments),
+            lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache), new.arguments),
             name,
             methods,
             get_if_exists=get_if_exists,
@@ -52,5 +52,5 @@ class EmbeddedActors(Actors):
     def _adopt(self, name: str, cluster: str, methods: Mapping[str, MethodShape]) -> ActorHandle:
         new = self._submission.adopt(name, cluster)
         return self._registry.add(
-            lambda: self._runtime.submit(new.shelved(self._runtime.shelf)), name, methods, get_if_exists=True
+            lambda: self._runtime.submit(new.shelved(self._runtime.payload_cache)), name, methods, get_if_exists=True
         )

@@ -201,8 +201,8 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         try:
             return runtime.plan(task)
         finally:
-            runtime.shelf.release(task.function_digest)
-            runtime.shelf.release(task.arguments_digest)
+            runtime.payload_cache.release(task.function_digest)
+            runtime.payload_cache.release(task.arguments_digest)
 
     def _planned(self, submission: Submission, kind: str, options: dict[str, Any]) -> TaskDescription:
         match kind:
@@ -382,7 +382,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
                     self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env, self._proof)
                 self._submission = Submission(
                     self._runtime.settings,
-                    self._runtime.shelf,
+                    self._runtime.payload_cache,
                     self._runtime.clock,
                     self._control_plane,
                     self._runtime.homes,

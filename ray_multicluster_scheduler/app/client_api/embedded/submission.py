@@ -28,7 +28,7 @@ from ray_multicluster_scheduler.common.model import JobDescription, TaskDescript
 from ray_multicluster_scheduler.common.model.task_description import RESERVED_IDS
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -37,9 +37,9 @@ class Submission:
     """Makes descriptions for one control plane. Safe from any thread."""
 
     def __init__(
-        self, settings: Settings, shelf: PayloadShelf, clock: Clock, control_plane: str, homes: Sequence[str]
+        self, settings: Settings, payload_cache: PayloadCache, clock: Clock, control_plane: str, homes: Sequence[str]
     ) -> None:
-        self._settings, self._shelf, self._clock = settings, shelf, clock
+        self._settings, self._payload_cache, self._clock = settings, payload_cache, clock
         self._control_plane, self._homes = control_plane, homes
         self._numbers = itertools.count(1)
 
@@ -56,7 +56,7 @@ class Submission:
     ) -> tuple[TaskDescription, Arguments]:
         """Raises ConfigurationError for a wrong argument, TaskSubmissionError for what cannot be pickled.
 
-        Code and arguments are on the shelf then; whoever does not submit the task has to release them.
+        Code and arguments are in the payload cache then; whoever does not submit the task has to release them.
         """
         template = self.template(fn, resource_requirements, tags, num_returns, options)
         return self.of(template, *check_arguments(args, kwargs, template.name))
@@ -102,9 +102,9 @@ class Submission:
         )
         if template.joined:
             task = replace(task, content_key=content_key(task, arguments.source_names))
-        # Only now that nothing can be refused any more: nobody would take it off the shelf.
-        self._shelf.hold(function.digest, function.data)
-        self._shelf.hold(digest, arguments.data)
+        # Only now that nothing can be refused any more: nobody would release it.
+        self._payload_cache.hold(function.digest, function.data)
+        self._payload_cache.hold(digest, arguments.data)
         return task, arguments
 
     def job(self, entrypoint: str, **options: Unpack[JobOptions]) -> TaskDescription:

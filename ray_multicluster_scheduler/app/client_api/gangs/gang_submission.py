@@ -35,7 +35,7 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class NewGangItem:
-    """A gang that nothing is wrong with; its payload is not on the shelf yet."""
+    """A gang that nothing is wrong with; its payload is not in the payload cache yet."""
 
     task: TaskDescription
     parts: Sequence[_Part]
     arguments: Arguments
 
-    def shelved(self, shelf: PayloadShelf) -> TaskDescription:
-        """The description as the brain takes it, with its payload on the shelf."""
+    def shelved(self, payload_cache: PayloadCache) -> TaskDescription:
+        """The description as the brain takes it, with its payload in the payload cache."""
         for part in self.parts:
-            shelf.hold(part.description.function_digest, part.function.data)
-            shelf.hold(part.description.arguments_digest, part.arguments.data)
+            payload_cache.hold(part.description.function_digest, part.function.data)
+            payload_cache.hold(part.description.arguments_digest, part.arguments.data)
         return self.task
 
 

@@ -46,7 +46,7 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome,
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
@@ -79,7 +79,7 @@ class RemoteRuntime(RemoteKnown):
         """``runtime_env`` is for everything that is submitted, below each item's own."""
         self.address, self.control_plane, self._runtime_env = address, control_plane, runtime_env
         self._credentials = credentials
-        self.clock, self.shelf, self.output = SystemClock(), PayloadShelf(), RemoteOutput(self)
+        self.clock, self.payload_cache, self.output = SystemClock(), PayloadCache(), RemoteOutput(self)
         self._lock = threading.Lock()
         self._live: dict[str, Item] = {}
         self._own: set[str] = set()
@@ -133,9 +133,9 @@ class RemoteRuntime(RemoteKnown):
             task = replace(task, runtime_env=merge_runtime_env(self._runtime_env, task.runtime_env))
         check_words(task)
         check_own(arguments, self, task.id)
-        blobs = {digest: self.shelf.get(digest) for digest in task.payloads if digest is not None}
+        blobs = {digest: self.payload_cache.get(digest) for digest in task.payloads if digest is not None}
         for digest in task.payloads:
-            self.shelf.release(digest)
+            self.payload_cache.release(digest)
         check_priority(self, task)
         item = Item(task)
         self.check_process()

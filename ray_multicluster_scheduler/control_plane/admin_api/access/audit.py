@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.recent_activity i
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import caller_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.store import Note
+from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import ACTION
 
 _log = get_logger(__name__)
@@ -47,7 +47,7 @@ def note_action(
     done = repr(action) if " " in action else action
     _log.info("action=%s subject=%r user=%r token=%s%s", done, what, user, token or "none", words, extra=extra)
     document = json.dumps({"action": action, "token": token, "details": said}).encode()
-    runtime.news.note(Note(ACTION, what, runtime.clock.now(), user, document))
+    runtime.news.note(OperationRecord(ACTION, what, runtime.clock.now(), user, document))
 
 
 def _told(value: Any) -> Any:

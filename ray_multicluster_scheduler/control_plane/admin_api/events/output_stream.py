@@ -134,7 +134,7 @@ async def of_past_attempt(runtime: ServiceRuntime, item: Item, number: int, *, a
             next_step="ask for the newest one: give no attempt" if asked_for else "look for it on its cluster",
         )
     known = runtime.record(item.id) is not None
-    secrets = None if known else secrets_of(task_of(stored, runtime.store.sealer)[0])
+    secrets = None if known else secrets_of(task_of(stored, runtime.store.cipher)[0])
     try:
         return await job_logs.read(runtime, item.id, attempt.cluster, number, secrets)
     except TaskSubmissionError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
 

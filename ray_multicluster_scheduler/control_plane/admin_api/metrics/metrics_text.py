@@ -5,11 +5,11 @@ from __future__ import annotations
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.fleet_metrics import add_clusters, add_items
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.store import Room
+from ray_multicluster_scheduler.control_plane.store import StorageUsage
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
 
 
-def metrics_text(runtime: ServiceRuntime, room: Room) -> str:
+def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
     """On the loop; nobody is asked."""
     out = Exposition()
     out.family("rmcs_build_info", "gauge", "Which version this is.", [({"version": __version__}, 1)])
@@ -22,7 +22,7 @@ def metrics_text(runtime: ServiceRuntime, room: Room) -> str:
     return out.text()
 
 
-def _add_store(out: Exposition, runtime: ServiceRuntime, room: Room) -> None:
+def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
     out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", runtime.metrics.commit)
     trouble = runtime.store.trouble
     out.family("rmcs_store_up", "gauge", "1 if what is accepted can be written.", [({}, float(trouble is None))])

@@ -9,7 +9,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.store import StoredItem, Unfinished
+from ray_multicluster_scheduler.control_plane.store import StoredItem, UnfinishedCount
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
@@ -17,7 +17,7 @@ _RAN = (TaskState.RUNNING, TaskState.LOST)
 ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
 
 
-def depths(counts: Iterable[Unfinished], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
+def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
     """On the loop: how many wait, and how many are past that, as of the last commit; only those of this owner, if one
     is given. Lanes are those of the brain at this moment, of everybody."""
     seen = [one for one in counts if owner in (None, one.owner)]
@@ -71,7 +71,7 @@ def _waiting_since(record: TaskRecord) -> float:
 
 
 def owner_rows(
-    counts: Iterable[Unfinished], runtime: ServiceRuntime, also: Iterable[str] = ()
+    counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, also: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """On the loop: everybody who has something here, or of whom something was said, by name; and these."""
     counts, said = list(counts), {row.name: row for row in runtime.machine.owner_rows()}
@@ -90,7 +90,7 @@ def owner_rows(
     }
 
 
-def _sums(counts: Iterable[Unfinished], key: str) -> dict[str, int]:
+def _sums(counts: Iterable[UnfinishedCount], key: str) -> dict[str, int]:
     sums: Counter[str] = Counter()
     for one in counts:
         sums[str(getattr(one, key))] += one.items

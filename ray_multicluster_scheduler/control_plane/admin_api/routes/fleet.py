@@ -39,7 +39,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.control_plane.store import ItemQuery
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
 from ray_multicluster_scheduler.simulation.workloads.workload import Item
@@ -195,7 +195,7 @@ async def _lines(pages: Iterator[list[Item]], still: Callable[[], bool]) -> Asyn
 async def jobs(request: Request, after: str | None = None, limit: int = 100) -> Response:
     """The jobs that are remembered, newest first, in pages: ask again with the ``after`` of the answer for more."""
     runtime, only = runtime_of(request), only_owner_of(request)
-    query = Query(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
+    query = ItemQuery(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
     rows, reasons = [], reasons_now(runtime)  # once for all of them: each costs a decision
     for number, one in enumerate(page.items, 1):

@@ -55,8 +55,7 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
-from ray_multicluster_scheduler.control_plane.store import StoredItem
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import when_started
 
 router = APIRouter(prefix="/api/v1", tags=["items"])
@@ -240,7 +239,7 @@ async def list_items(
         check_seen(request, owner or caller.user, f"What belongs to {owner}")
         owner = caller.user
     last, most = number_of(after), rows_at_most(limit)
-    query = Query(states, kind, owner, cluster, last, most, name, begins, since, until)
+    query = ItemQuery(states, kind, owner, cluster, last, most, name, begins, since, until)
     page = await asyncio.to_thread(runtime_of(request).store.items, query)
     return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 

@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_l
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.control_plane.store import Wanted as Query
+from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
 
 router = APIRouter(prefix="/api/v1", tags=["queue"])

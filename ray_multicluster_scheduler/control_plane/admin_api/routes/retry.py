@@ -119,7 +119,7 @@ async def _over(runtime: ServiceRuntime, item_id: str) -> tuple[TaskDescription,
         raise SchedulerError(
             f"{item_id} is not over: {item.state}.", task_id=item_id, next_step="wait for its end, or cancel it first"
         )
-    task, objects = task_of(stored, runtime.store.sealer)
+    task, objects = task_of(stored, runtime.store.cipher)
     if task.actor is not None and task.actor.adopt:
         raise SchedulerError(
             f"{item_id} was made by another control plane, and only found here.",

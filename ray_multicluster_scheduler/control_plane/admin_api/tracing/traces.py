@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Stor
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.tracing.item_spans import spans_of
 from ray_multicluster_scheduler.control_plane.config.settings import Tracing
-from ray_multicluster_scheduler.control_plane.store import Store, Told
+from ray_multicluster_scheduler.control_plane.store import LogEntry, Store
 from ray_multicluster_scheduler.control_plane.store.records import Step
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import Tell
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import item_row
@@ -63,7 +63,7 @@ class Traces:
     def beside(self, tell: Tell) -> Tell:
         """What tells somebody else, and then us."""
 
-        def both(last: int, told: list[Told]) -> None:
+        def both(last: int, told: list[LogEntry]) -> None:
             try:
                 tell(last, told)
             finally:
@@ -71,7 +71,7 @@ class Traces:
 
         return both
 
-    def heard(self, told: Sequence[Told]) -> None:
+    def heard(self, told: Sequence[LogEntry]) -> None:
         """On the loop: this is durable now. It only remembers what is over."""
         for one in told:
             if type(one) is Step and one.state.terminal:

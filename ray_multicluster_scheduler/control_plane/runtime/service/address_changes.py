@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import Change, Store
-from ray_multicluster_scheduler.control_plane.store.records import Wanted
+from ray_multicluster_scheduler.control_plane.store.records import ItemQuery
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE
 
 _DASHBOARD = "dashboard:"
@@ -33,7 +33,7 @@ def check_moved(store: Store, clusters: Iterable[ClusterConfig], moved: Collecti
         before = known.get(one.name)
         if one.name in moved or before in (None, one.dashboard or ""):
             continue
-        jobs = [item.new.id for item in store.items(Wanted(tuple(LIVE), "job", cluster=one.name, limit=1000)).items]
+        jobs = [item.new.id for item in store.items(ItemQuery(tuple(LIVE), "job", cluster=one.name, limit=1000)).items]
         if jobs:
             raise _not_over(one, before or "", jobs)
 

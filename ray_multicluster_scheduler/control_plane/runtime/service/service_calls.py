@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls
 from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -80,7 +80,7 @@ class ServiceCalls:
     def heard(self, call_id: str) -> None:
         """Its program has the answer, or will never ask for it: its agent may forget it."""
         collector = self._runtime.collector
-        assert isinstance(collector, KeepingCollector)
+        assert isinstance(collector, DurableResultCollector)
         collector.heard(call_id)
 
     def no_more(self, item_id: str) -> None:

@@ -221,7 +221,7 @@ class ServiceRuntime(ServiceKnown):
         if self.item(known.id) is not None:
             return known.task
         stored = await asyncio.to_thread(self.store.item, known.id)
-        return known.task if stored is None else task_of(stored, self.store.sealer)[0]
+        return known.task if stored is None else task_of(stored, self.store.cipher)[0]
 
     async def _take_new(self, wanted: Wanted, blobs: Mapping[str, bytes]) -> Item:
         task = wanted.task
@@ -254,7 +254,7 @@ class ServiceRuntime(ServiceKnown):
         log.accept(task, own, wanted.objects)
         self.payloads.note(wanted.user, own)
         for digest, data in own.items():
-            self.shelf.hold(digest, data)
+            self.payload_cache.hold(digest, data)
         item: Item | None = None
         try:
             item = self.submit(task, arguments)

@@ -11,12 +11,12 @@ from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import KeepingCollector
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import StoredShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import StoredPayloads
 
 
 class StoreKeeping:
@@ -26,11 +26,11 @@ class StoreKeeping:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.objects = StoredShelf(store)
-        self.shelf: PayloadShelf = self.objects
+        self.objects = StoredPayloads(store)
+        self.payload_cache: PayloadCache = self.objects
         self.printed = StoredOutput(store)
         self.output: OutputStore = self.printed
-        self.agents = StoredMemory(store)
+        self.agents = StoredAgentRecords(store)
         self.memory: LinkMemory = self.agents
         self.life, self.lasting = store.epoch, True
 
@@ -51,8 +51,8 @@ class StoreKeeping:
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
-    ) -> KeepingCollector:
-        self._collector = KeepingCollector(post, self.printed, self._store, self.durable_log, when_durable)
+    ) -> DurableResultCollector:
+        self._collector = DurableResultCollector(post, self.printed, self._store, self.durable_log, when_durable)
         return self._collector
 
     def write_output(self) -> None:

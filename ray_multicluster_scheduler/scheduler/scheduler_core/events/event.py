@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ray_multicluster_scheduler.control_plane.store.records import Decided, Happened, Note, Step
+from ray_multicluster_scheduler.control_plane.store.records import EventRecord, OperationRecord, Step, StoredDecision
 
 Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "reset"]
 DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
@@ -32,7 +32,7 @@ class Event:
         return json.dumps(self.said, separators=(",", ":"))
 
 
-def event_of(one: Happened) -> Event:
+def event_of(one: EventRecord) -> Event:
     """What the store tells, for everybody else."""
     said: dict[str, Any]
     about = {"kind": one.kind, "name": one.name, "owner": one.owner}
@@ -50,7 +50,7 @@ def event_of(one: Happened) -> Event:
                 "sentence": step.sentence,
             }
             return Event("transition", said, one.number)
-        case Decided() as decided:
+        case StoredDecision() as decided:
             document = json.loads(decided.document)
             said = {
                 "at": decided.at,
@@ -63,7 +63,7 @@ def event_of(one: Happened) -> Event:
                 "candidates": [_candidate(row) for row in document.get("rows", ())],
             }
             return Event("decision", said, one.number)
-        case Note() as note:
+        case OperationRecord() as note:
             said = {"at": note.at, **json.loads(note.document)}
             if note.what == CLUSTER:
                 return Event("cluster", {**said, "cluster": note.subject}, one.number)

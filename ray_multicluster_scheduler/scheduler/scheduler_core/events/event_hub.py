@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.store.records import Decided, Happened, Note, Step, Told
+from ray_multicluster_scheduler.control_plane.store.records import (
+    EventRecord,
+    LogEntry,
+    OperationRecord,
+    Step,
+    StoredDecision,
+)
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import TELEMETRY, Event, event_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
@@ -239,16 +245,16 @@ class EventHub:
             if not self._by_key[word]:
                 del self._by_key[word]
 
-    def publish(self, last: int, told: Sequence[Told]) -> None:
+    def publish(self, last: int, told: Sequence[LogEntry]) -> None:
         """These are durable; the last of them has this number."""
         self.number = last
         if not self._all:
             return
         for number, one in enumerate(told, last - len(told) + 1):
-            about = self._about(one.item_id) if isinstance(one, (Step, Decided)) else ("", "", "")
+            about = self._about(one.item_id) if isinstance(one, (Step, StoredDecision)) else ("", "", "")
             places = self._places(one, about[2])
             if places:
-                event = event_of(Happened(number, one, *about))
+                event = event_of(EventRecord(number, one, *about))
                 for channel, reader in places.items():
                     if reader.wants(event):
                         channel.put(event)
@@ -270,12 +276,12 @@ class EventHub:
         words = reader.wanted.found_by()
         return [self._by_key.setdefault(word, {}) for word in words] if words else [self._broad]
 
-    def _places(self, one: Told, owner: str) -> dict[_Channel, Subscription]:
+    def _places(self, one: LogEntry, owner: str) -> dict[_Channel, Subscription]:
         """Where it may be wanted."""
         match one:
-            case Note(subject=cluster):
+            case OperationRecord(subject=cluster):
                 words = [("cluster", cluster)]
-            case Step(item_id=item, cluster=cluster) | Decided(item_id=item, cluster=cluster):
+            case Step(item_id=item, cluster=cluster) | StoredDecision(item_id=item, cluster=cluster):
                 words = [("id", item), ("owner", owner), ("cluster", cluster or "")]
         found = self._broad
         for word in words:

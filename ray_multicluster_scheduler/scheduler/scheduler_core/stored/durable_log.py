@@ -14,7 +14,15 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
-from ray_multicluster_scheduler.control_plane.store import Change, Note, Outcome, Printed, Store, StoredItem, Told
+from ray_multicluster_scheduler.control_plane.store import (
+    Change,
+    LogEntry,
+    OperationRecord,
+    Outcome,
+    OutputRecord,
+    Store,
+    StoredItem,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Persist, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -24,10 +32,10 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome i
 
 _log = get_logger(__name__)
 Deed = Callable[[], object]
-Tell = Callable[[int, list[Told]], object]
+Tell = Callable[[int, list[LogEntry]], object]
 
 
-def tell_safely(tell: Tell, last: int, told: list[Told]) -> None:
+def tell_safely(tell: Tell, last: int, told: list[LogEntry]) -> None:
     """Nothing stops because somebody who only looks on cannot be told."""
     try:
         tell(last, told)
@@ -35,7 +43,7 @@ def tell_safely(tell: Tell, last: int, told: list[Told]) -> None:
         _log.exception("what happened up to number %d could not be told", last)
 
 
-def tell_nobody(last: int, told: list[Told]) -> None:
+def tell_nobody(last: int, told: list[LogEntry]) -> None:
     """Nobody listens yet."""
 
 
@@ -67,7 +75,7 @@ class DurableLog:
         self.attached: dict[str, tuple[str, ...]] = {}
         """After :meth:`restored`: the names of the values attached to what is not over."""
         self._woken = False
-        self._written: deque[tuple[Future[int] | None, list[Told], list[Deed]]] = deque()
+        self._written: deque[tuple[Future[int] | None, list[LogEntry], list[Deed]]] = deque()
         self.tell: Tell = tell_nobody
         """Hears what is durable, in its order, with the number of the last of it; on the loop."""
 
@@ -81,7 +89,7 @@ class DurableLog:
         secrets that cannot be sealed.
         """
         try:
-            description = stored_rows.described(task, objects, self._store.sealer)
+            description = stored_rows.described(task, objects, self._store.cipher)
         except (TypeError, ValueError) as error:
             raise TaskSubmissionError(
                 f"{task.kind} {task.id} cannot be written down: {error}.",
@@ -120,7 +128,7 @@ class DurableLog:
             self._store.reserve({digest: len(data) for digest, data in blobs.items()}, owed=True)
             self._change.blobs.update(blobs)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: OperationRecord) -> None:
         """On the loop: something else happened that is to be known; it is written with the next flush."""
         self._change.told.append(note)
 
@@ -129,7 +137,7 @@ class DurableLog:
         digest = digest_of(document)
         self._store.reserve({digest: len(document)}, owed=True)
         self._change.blobs[digest] = document
-        self._change.printed.append(Printed(item_id, attempt, digest))
+        self._change.printed.append(OutputRecord(item_id, attempt, digest))
 
     # ---- what the lifecycle manager says
 
@@ -211,7 +219,7 @@ class DurableLog:
             self.attached[stored.new.id] = objects
         decisions = self._store.decisions(stored.new.id)
         decision = decisions[-1] if decisions else None
-        return stored_rows.item_row(stored, self._store.steps(stored.new.id), decision, self._store.sealer)
+        return stored_rows.item_row(stored, self._store.steps(stored.new.id), decision, self._store.cipher)
 
     def _whole_change(self) -> Change:
         change = self._change

@@ -25,7 +25,7 @@ _OUTPUT_S = 5.0
 """What an attempt prints is written when it ends, and before that so long after it came."""
 
 
-class KeepingCollector(ResultCollector):
+class DurableResultCollector(ResultCollector):
     """Ends are told in the order in which they came: what ends after a large value waits until that is written."""
 
     def __init__(
@@ -73,7 +73,7 @@ class KeepingCollector(ResultCollector):
         if result.of_actor is not None:
             super().finished(cluster, result)
             return
-        result = self.covers.result(result)
+        result = self.secret_masker.result(result)
         payload = result.payload
         if payload is not None and len(payload) > _SMALL_BYTES:
             task = asyncio.get_running_loop().create_task(self._write(cluster, result, payload))

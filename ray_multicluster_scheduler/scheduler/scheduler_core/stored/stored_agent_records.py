@@ -18,7 +18,7 @@ _SECRET = ("secret", "token", "identity")
 """Fields of an agent by which somebody else could take its place, or ours."""
 
 
-class StoredMemory:
+class StoredAgentRecords:
     """A LinkMemory for a control plane that outlives its process. Keys are sealed: the database alone tells none."""
 
     def __init__(self, store: Store) -> None:
@@ -30,7 +30,7 @@ class StoredMemory:
         the key is there and cannot be used: then they are to be left alone until it can."""
         known = self._store.settings(_AGENT).values()
         if known:
-            self._store.sealer.check()
+            self._store.cipher.check()
         return [self._agent(json.loads(text)) for text in known]
 
     def identity(self) -> bytes | None:
@@ -51,7 +51,7 @@ class StoredMemory:
         fields = agent.to_dict()
         for name in _SECRET:
             if fields[name]:
-                fields[name] = self._store.sealer.sealed_text(fields[name])
+                fields[name] = self._store.cipher.sealed_text(fields[name])
         await self._keep(f"{_AGENT}{agent.agent}", fields)
 
     def forget(self, agent: str) -> None:
@@ -60,7 +60,7 @@ class StoredMemory:
 
     async def keep_identity(self, pem: bytes) -> None:
         if self.identity() != pem:
-            await self._keep(_IDENTITY, self._store.sealer.sealed_text(pem.decode("ascii")))
+            await self._keep(_IDENTITY, self._store.cipher.sealed_text(pem.decode("ascii")))
 
     async def _keep(self, key: str, value: Any) -> None:
         await asyncio.wrap_future(self._store.write(Change(settings={key: json.dumps(value).encode()})))
@@ -81,5 +81,5 @@ class StoredMemory:
 
     def _opened(self, value: Any) -> str | None:
         """None if it cannot be, or was never sealed: then it is no secret any more."""
-        text = self._store.sealer.opened(value) if isinstance(value, dict) else None
+        text = self._store.cipher.opened(value) if isinstance(value, dict) else None
         return text if isinstance(text, str) and not is_lost(text) else None

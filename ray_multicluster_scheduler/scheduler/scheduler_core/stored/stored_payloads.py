@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.store import Store
-from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadShelf
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 AT_HAND_BYTES = 64 * 2**20
 _SMALL_BYTES = 4096
@@ -19,7 +19,7 @@ ENTRY_BYTES = 250
 """What one costs besides its bytes, about."""
 
 
-class StoredShelf(PayloadShelf):
+class StoredPayloads(PayloadCache):
     """Holds no more than ``at_hand_bytes``, however long the queue is, but for what is being sent just now.
 
     Used on one loop.

@@ -22,14 +22,14 @@ from ray_multicluster_scheduler.common.package_uri import packages_in
 from ray_multicluster_scheduler.common.redaction.patterns import has_secrets, line_has_secrets
 from ray_multicluster_scheduler.control_plane.config.owner_limits import kept_owner_limits
 from ray_multicluster_scheduler.control_plane.store.records import (
-    Decided,
-    FleetNow,
-    ItemNow,
+    FleetState,
+    ItemStatus,
     NewItem,
     Step,
+    StoredDecision,
     StoredItem,
 )
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sealer, hidden
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import SecretCipher, hidden
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -58,7 +58,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 _PARTS = ("job", "actor", "gang")
 
 
-def described(task: TaskDescription, objects: Sequence[str] = (), sealer: Sealer | None = None) -> bytes:
+def described(task: TaskDescription, objects: Sequence[str] = (), cipher: SecretCipher | None = None) -> bytes:
     """An item as it was accepted, with the names of the values that were attached to it, and its secrets sealed. Raises
     TypeError, ValueError for what is not plain data, StoreError for secrets that cannot be sealed."""
     said = zip(_TASK, _said_by(task), _USUAL, strict=True)
@@ -66,21 +66,21 @@ def described(task: TaskDescription, objects: Sequence[str] = (), sealer: Sealer
     for name in _PARTS:
         if name in document:
             document[name] = asdict(document[name])
-    if (task.runtime_env or task.job is not None) and sealer is not None and _seal(document, sealer):
+    if (task.runtime_env or task.job is not None) and cipher is not None and _seal(document, cipher):
         return _text({"v": _VERSION, "task": document, "objects": list(objects), "sealed": True})
     return _text({"v": _VERSION, "task": document, "objects": list(objects)})
 
 
-def _seal(document: dict[str, Any], sealer: Sealer) -> bool:
+def _seal(document: dict[str, Any], cipher: SecretCipher) -> bool:
     """Returns whether there was anything to be sealed."""
     parts = {name: document[name] for name in ("runtime_env", "job") if name in document}
     command = parts.get("job", {}).get("entrypoint", "")
     hides = line_has_secrets(command)
     if not hides and not has_secrets(parts):
         return False
-    document.update(sealer.sealed(parts))
+    document.update(cipher.sealed(parts))
     if hides:
-        document["job"]["entrypoint"] = sealer.sealed_text(command)
+        document["job"]["entrypoint"] = cipher.sealed_text(command)
     return True
 
 
@@ -101,7 +101,7 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
     )
 
 
-def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
+def item_now(row: ItemRow, completion: Complete | None = None) -> ItemStatus:
     """What may change of it, and how it ended if it is over."""
     rest = {name: value for name, value in zip(_REST, _rest_of(row), strict=True) if value}
     if row.ending is not None:
@@ -112,7 +112,7 @@ def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
     if completion is not None:
         rest[COMPLETION] = dict(zip(_COMPLETE, _last_word(completion), strict=True))
     owed = not row.state.terminal or bool(row.given_up)
-    return ItemNow(
+    return ItemStatus(
         row.task.id,
         row.state,
         row.attempt,
@@ -125,7 +125,7 @@ def item_now(row: ItemRow, completion: Complete | None = None) -> ItemNow:
     )
 
 
-def when_started(now: ItemNow) -> float | None:
+def when_started(now: ItemStatus) -> float | None:
     """When its last attempt was seen to start; None if it was not."""
     known: float | None = json.loads(now.rest).get("started_at")
     return known
@@ -142,14 +142,14 @@ class DecisionWriter:
     def __init__(self) -> None:
         self._texts: dict[int, tuple[CandidateReport, str]] = {}
 
-    def decided(self, task_id: str, attempt: int, decision: SchedulingDecision) -> Decided:
+    def decided(self, task_id: str, attempt: int, decision: SchedulingDecision) -> StoredDecision:
         """Its table row by row, without the names of the fields: it is written for every attempt."""
         document = {"v": _VERSION, "code": decision.code, "sentence": decision.sentence}
         if decision.unblocked_by is not None:
             document["unblocked_by"] = decision.unblocked_by
         rows = ",".join([self._row(row) for row in decision.candidates])
         text = f'{_json(document)[:-1]},"rows":[{rows}]}}'
-        return Decided(task_id, attempt, decision.at, decision.cluster, text.encode())
+        return StoredDecision(task_id, attempt, decision.at, decision.cluster, text.encode())
 
     def _row(self, row: CandidateReport) -> str:
         known = self._texts.get(id(row))
@@ -172,20 +172,20 @@ class DecisionWriter:
         return text
 
 
-def task_of(stored: StoredItem, sealer: Sealer | None = None) -> tuple[TaskDescription, tuple[str, ...]]:
-    """The item as it was accepted, and the names of the values attached to it. Without a ``sealer`` its secrets are
+def task_of(stored: StoredItem, cipher: SecretCipher | None = None) -> tuple[TaskDescription, tuple[str, ...]]:
+    """The item as it was accepted, and the names of the values attached to it. Without a ``cipher`` its secrets are
     masked."""
     document = json.loads(stored.new.description)
     if document.get("sealed"):
-        document["task"] = hidden(document["task"]) if sealer is None else sealer.opened(document["task"])
+        document["task"] = hidden(document["task"]) if cipher is None else cipher.opened(document["task"])
     known = {name: value for name, value in document["task"].items() if name in _TASK}
     return TaskDescription.from_dict(known), tuple(document["objects"])
 
 
 def item_row(
-    stored: StoredItem, steps: Iterable[Step], decision: Decided | None, sealer: Sealer | None = None
+    stored: StoredItem, steps: Iterable[Step], decision: StoredDecision | None, cipher: SecretCipher | None = None
 ) -> ItemRow:
-    """The row that was written; its secrets are masked without a ``sealer``."""
+    """The row that was written; its secrets are masked without a ``cipher``."""
     now = stored.now
     rest = {name: value for name, value in json.loads(now.rest).items() if name in _REST_SET}
     for name in ("earlier_fences", "after"):
@@ -200,7 +200,7 @@ def item_row(
     if "holding" in rest:
         rest["holding"] = Holding(*rest["holding"])
     return ItemRow(
-        task=task_of(stored, sealer)[0],
+        task=task_of(stored, cipher)[0],
         number=stored.new.number,
         history=tuple(Transition(*step) for step in steps),
         priority=now.priority,
@@ -213,7 +213,7 @@ def item_row(
     )
 
 
-def decision_of(stored: Decided) -> SchedulingDecision:
+def decision_of(stored: StoredDecision) -> SchedulingDecision:
     document = json.loads(stored.document)
     rows = [
         CandidateReport(cluster, tuple(Rejection(*one) for one in rejections), *rest)
@@ -230,18 +230,18 @@ def decision_of(stored: Decided) -> SchedulingDecision:
     )
 
 
-def fleet_now(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetNow:
+def fleet_now(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetState:
     """What people said of clusters and owners. Of ``absent`` clusters, which are not configured just now, what was said
     before still holds."""
     said = {one.name: _cluster(one) for one in clusters}
     known = {name: _text({"v": _VERSION, **document}) for name, document in said.items() if document}
-    return FleetNow(
+    return FleetState(
         {**{name: text for name, text in absent.items() if name not in said}, **known},
         {one.name: _text({"v": _VERSION, **_owner(one)}) for one in owners},
     )
 
 
-def fleet_rows(stored: FleetNow) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]]:
+def fleet_rows(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]]:
     clusters = []
     for name, text in stored.clusters.items():
         said = json.loads(text)

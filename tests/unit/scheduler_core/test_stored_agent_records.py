@@ -13,14 +13,14 @@ from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, LOST
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import NoMemory, RememberedAgent
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredMemory
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
 
 AGENT = RememberedAgent("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
 
 
 async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    memory = StoredMemory(store)
+    memory = StoredAgentRecords(store)
     assert (memory.agents(), memory.identity()) == ([], None)
     other = RememberedAgent("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True, why="it has a dashboard")
     await memory.remember(AGENT)
@@ -31,16 +31,16 @@ async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> 
     memory.forget("never was")
     store.close()
     store = SqliteStore(tmp_path)
-    memory = StoredMemory(store)
+    memory = StoredAgentRecords(store)
     assert (memory.agents(), memory.identity()) == ([other], b"pem")
     store.close()
 
 
 async def test_a_later_version_may_write_more_of_an_agent(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    fields = {**AGENT.to_dict(), "secret": store.sealer.sealed_text("secret"), "mood": "good"}
+    fields = {**AGENT.to_dict(), "secret": store.cipher.sealed_text("secret"), "mood": "good"}
     store.write(Change(settings={f"agent:{AGENT.agent}": json.dumps(fields).encode()})).result()
-    assert StoredMemory(store).agents() == [AGENT]
+    assert StoredAgentRecords(store).agents() == [AGENT]
     store.close()
 
 
@@ -56,7 +56,7 @@ def told_by_files(folder: Path) -> bytes:
 
 async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    memory, agent, ours = StoredMemory(store), dialled(), make_identity().pem
+    memory, agent, ours = StoredAgentRecords(store), dialled(), make_identity().pem
     await memory.keep_identity(ours)
     await memory.remember(replace(agent, away_s=3.0))
     await memory.remember(agent)
@@ -70,7 +70,7 @@ async def test_the_database_alone_tells_no_key(tmp_path: Path) -> None:
     assert agent.agent.encode() in told_by_files(tmp_path), "it is there, but for what is sealed"
     assert [one for one in secrets if one in told_by_files(tmp_path)] == []
     store = SqliteStore(tmp_path)
-    assert (StoredMemory(store).agents(), StoredMemory(store).identity()) == ([agent], ours)
+    assert (StoredAgentRecords(store).agents(), StoredAgentRecords(store).identity()) == ([agent], ours)
     store.close()
 
 
@@ -90,15 +90,15 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
     store = SqliteStore(tmp_path)
     agent = dialled()
     if how == "the key is gone":
-        await StoredMemory(store).remember(agent)
-        await StoredMemory(store).keep_identity(make_identity().pem)
+        await StoredAgentRecords(store).remember(agent)
+        await StoredAgentRecords(store).keep_identity(make_identity().pem)
         (tmp_path / KEY_FILE).unlink()
     else:
         plain = {f"agent:{agent.agent}": json.dumps(agent.to_dict()).encode(), "identity": make_identity().pem}
         store.write(Change(settings=plain)).result()
     store.close()
     store = SqliteStore(tmp_path)
-    memory = StoredMemory(store)
+    memory = StoredAgentRecords(store)
     (found,), (again,) = memory.agents(), memory.agents()
     assert replace(found, secret="") == replace(agent, secret="", token="", identity="")
     assert len(found.secret) > 20
@@ -119,13 +119,13 @@ async def test_who_remembers_nothing() -> None:
 
 async def test_a_key_that_is_there_and_cannot_be_used_is_not_taken_for_lost(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await StoredMemory(store).remember(AGENT)
+    await StoredAgentRecords(store).remember(AGENT)
     store.close()
     key = tmp_path / KEY_FILE
     key.chmod(0o640)  # as after a restore from a backup
     store = SqliteStore(tmp_path)
     with pytest.raises(StoreError, match="cannot be used"):
-        StoredMemory(store).agents()
+        StoredAgentRecords(store).agents()
     key.chmod(0o600)
-    assert StoredMemory(store).agents() == [AGENT], "nothing of it was given up meanwhile"
+    assert StoredAgentRecords(store).agents() == [AGENT], "nothing of it was given up meanwhile"
     store.close()

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored import durable_result_collector as module
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
-from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import KeepingCollector
+from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output import StoredOutput
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
@@ -48,7 +48,7 @@ class World:
         self.told: list[str] = []
         machine = SchedulerMachine(Settings(**FREE), [cluster("a")])
         self.log = Log(self.store, machine, loop.call_soon_threadsafe, self.failures.append)
-        self.collector = KeepingCollector(
+        self.collector = DurableResultCollector(
             self._post, StoredOutput(self.store), self.store, self.log, self._when_durable
         )
 

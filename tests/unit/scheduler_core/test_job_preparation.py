@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
-from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Preparation
+from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation
 from tests.unit.lifecycle.driver import job
 
 
@@ -45,15 +45,17 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def preparation(pool: Pool) -> Iterator[Preparation]:
+def preparation(pool: Pool) -> Iterator[AttemptPreparation]:
     packages = PackageCache()
-    preparation = Preparation(pool.client, packages, "/home/me")
+    preparation = AttemptPreparation(pool.client, packages, "/home/me")
     preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
     yield preparation
     packages.close()
 
 
-async def test_our_package_comes_after_the_users_modules(preparation: Preparation, pool: Pool, tmp_path: Path) -> None:
+async def test_our_package_comes_after_the_users_modules(
+    preparation: AttemptPreparation, pool: Pool, tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text("VALUE = 1")
     env = {"py_modules": ["s3://bucket/theirs.zip", str(tmp_path / "mine.py")], "working_dir": "s3://bucket/work.zip"}
     prepared = await preparation.job(job("j1", runtime_env=env), "mac", 1, 7)
@@ -64,7 +66,7 @@ async def test_our_package_comes_after_the_users_modules(preparation: Preparatio
     assert prepared.runtime_env["env_vars"]["RMCS_FENCE"] == "7"
 
 
-async def test_it_is_uploaded_once(preparation: Preparation, pool: Pool) -> None:
+async def test_it_is_uploaded_once(preparation: AttemptPreparation, pool: Pool) -> None:
     first = await preparation.job(job("j1"), "mac", 1, 1)
     second = await preparation.job(job("j2"), "mac", 1, 2)
     assert first.runtime_env["py_modules"] == second.runtime_env["py_modules"] == pool.store.uploads
@@ -72,7 +74,7 @@ async def test_it_is_uploaded_once(preparation: Preparation, pool: Pool) -> None
 
 
 @pytest.mark.parametrize("key", ["image_uri", "container"])
-async def test_a_job_in_a_container_gets_no_modules(preparation: Preparation, pool: Pool, key: str) -> None:
+async def test_a_job_in_a_container_gets_no_modules(preparation: AttemptPreparation, pool: Pool, key: str) -> None:
     """Ray refuses them there."""
     prepared = await preparation.job(job("j1", runtime_env={key: "an image"}), "mac", 1, 1)
     assert "py_modules" not in prepared.runtime_env
