@@ -1,13 +1,20 @@
-"""MetricsAggregator: rates and ratios from what happens to items. It never grows with the number of items."""
+"""MetricsAggregator: counts state transitions of items and measures durations, in memory that does not grow with the
+number of items. ``monitor/prometheus_client.py`` renders the values for a scrape."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from time import perf_counter
+from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Histogram
+from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 
 MOST_REASONS = 64
 OTHER = "OTHER"
@@ -23,6 +30,47 @@ _ENDED_BY_ITS_CODE = frozenset({
 """The cluster did its part: an actor whose __init__ raises, or a job that failed before anybody saw it run."""
 _NEVER_SENT = frozenset({"PAYLOAD_LOST", "PREPARATION_FAILED"})
 _LOST_THERE = frozenset({codes.FAILED["cluster"], codes.CLUSTER_RESTARTED, codes.DECLARED_DEAD})
+
+
+class Histogram:
+    """Counts of values per bucket, and their sum. Cheap to add to; only one thread may add."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[float, int]]:
+        """Each upper bound with the number of values up to it (cumulative); the last bound is infinite."""
+        total, rows = 0, []
+        for bound, count in zip((*self._bounds, inf), self._counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+class TimedMachine(SchedulerMachine):
+    """SchedulerMachine that records the duration of each event in a histogram."""
+
+    def __init__(self, *args: Any, durations: Histogram, **kwargs: Any) -> None:
+        self._durations = durations
+        super().__init__(*args, **kwargs)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        started = perf_counter()
+        instructions = super().handle(event, now)
+        self._durations.add(perf_counter() - started)
+        return instructions
 
 
 class MetricsAggregator:

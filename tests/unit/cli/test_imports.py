@@ -19,7 +19,7 @@ from tests.unit.service.http_service import HttpService
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {
     *("aiohttp", "apsw", "asyncio", "cloudpickle", "cryptography", "fastapi", "psutil", "pydantic", "ray", "uvicorn"),
-    "yaml",
+    *("prometheus_client", "yaml"),
 }
 COUNT = (
     "import sys; before = set(sys.modules); from ray_multicluster_scheduler.main import main; main({words!r});"

@@ -152,10 +152,10 @@ def test_alerts_fire_in_these_minutes_and_in_no_others(name: str, tmp_path: Path
 def test_what_is_recorded_tells_of_all_that_happened() -> None:
     """The recording itself: values of a run that is known."""
     series = STORIES["code that raises"].record().series
-    assert series['rmcs_tasks_total{instance="a",state="FAILED"}'][-1] == "269"
-    assert series['rmcs_tasks_total{instance="a",state="SUCCEEDED"}'][-1] == "0"
+    assert series['rmcs_tasks_total{instance="a",state="FAILED"}'][-1] == "269.0"
+    assert series['rmcs_tasks_total{instance="a",state="SUCCEEDED"}'][-1] == "0.0"
     began = [
         series[f'rmcs_attempts_total{{instance="a",cluster="{one}",outcome="began"}}'][-1] for one in ("mac", "linux")
     ]
-    assert sum(int(one or 0) for one in began) == 270
+    assert sum(float(one or 0) for one in began) == 270
     assert all(len(values) == MINUTES for values in series.values())

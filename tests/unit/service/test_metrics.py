@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,11 +14,16 @@ import pytest
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up
-from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MOST_REASONS, OTHER, MetricsAggregator
+from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import (
+    MOST_REASONS,
+    OTHER,
+    Histogram,
+    MetricsAggregator,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotFailed
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Histogram
+from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService
 from tests.unit.service.service_plane import CPUS, running
@@ -193,22 +200,34 @@ def test_a_fleet_with_nothing_to_do_is_up_and_a_scrape_is_a_look(tmp_path: Path)
 
 def test_the_text_is_what_prometheus_reads() -> None:
     out = Exposition()
-    out.family("a_total", "counter", "line\nbreak", [({"x": 'q"\\\n\udce9'}, 2), ({}, 0.5)])
-    out.family("nothing", "gauge", "is left out", [])
+    out.counter("a_total", "line\nbreak", [({"x": 'q"\\\n\udce9'}, 2)])
+    out.gauge("share", "without labels", [({}, 0.5)])
+    out.gauge("nothing", "is left out", [])
     histogram = Histogram((1.0, 2.5))
     for value in (0.5, 1.0, 2.0, 9.0):
         histogram.add(value)
     out.histogram("h", "seconds", histogram)
     assert out.text().splitlines() == [
-        "# HELP a_total line break",
+        r"# HELP a_total line\nbreak",
         "# TYPE a_total counter",
-        'a_total{x="q\\"\\\\\\n?"} 2',
-        "a_total 0.5",
+        r'a_total{x="q\"\\\n?"} 2.0',
+        "# HELP share without labels",
+        "# TYPE share gauge",
+        "share 0.5",
         "# HELP h seconds",
         "# TYPE h histogram",
-        'h_bucket{le="1"} 2',
-        'h_bucket{le="2.5"} 3',
-        'h_bucket{le="+Inf"} 4',
+        'h_bucket{le="1.0"} 2.0',
+        'h_bucket{le="2.5"} 3.0',
+        'h_bucket{le="+Inf"} 4.0',
+        "h_count 4.0",
         "h_sum 12.5",
-        "h_count 4",
     ]
+
+
+def test_only_a_scrape_loads_the_library() -> None:
+    program = (
+        "import sys; import ray_multicluster_scheduler.main; "
+        "from ray_multicluster_scheduler.control_plane.admin_api.routes import metrics; "
+        "sys.exit('prometheus_client' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.current_load import is_up, share_taken, waiting_by_queue
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Labels
+from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Samples
 
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _RESOURCES = ("CPU", "GPU", "memory")
-_Samples = Iterator[tuple[Labels, float]]
 
 
 def add_items(out: Exposition, machine: SchedulerMachine, metrics: MetricsAggregator) -> None:
     """What became of items, and how long it took."""
-    out.family(
+    out.counter(
         "rmcs_tasks_total",
-        "counter",
         "Steps of items into each state, since the service was started.",
         [({"state": state}, count) for state, count in metrics.entered.items()],
     )
-    out.family(
+    out.counter(
         "rmcs_retries_total",
-        "counter",
         "Attempts that are followed by another, by the reason.",
         [({"reason": code}, count) for code, count in sorted(metrics.retries.items())],
     )
     depths = [({"queue": one}, waiting) for one, waiting in waiting_by_queue(machine).items()]
-    out.family("rmcs_queue_depth", "gauge", "Items that wait.", depths)
+    out.gauge("rmcs_queue_depth", "Items that wait.", depths)
     out.histogram("rmcs_queue_wait_seconds", "From when an item was queued until it was sent.", metrics.queue_wait)
     out.histogram("rmcs_dispatch_seconds", "From when an item was sent until it ran.", metrics.dispatch)
     out.histogram("rmcs_decision_seconds", "One event, and all that was decided by it.", metrics.decision)
@@ -43,36 +40,34 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     for gone in {*metrics.started, *metrics.not_started, *metrics.lost}.difference(names):
         metrics.forget(gone)
     views = {name: machine.view(name, now) for name in names}
-    out.family(
+    out.counter(
         "rmcs_attempts_total",
-        "counter",
         "Attempts that were sent to a cluster: those that began there, and those that did not.",
         _attempts(metrics, names),
     )
     lost = [({"cluster": one}, metrics.lost[one]) for one in names]
-    out.family("rmcs_lost_total", "counter", "Attempts that a cluster had when it was lost.", lost)
-    out.family(
+    out.counter("rmcs_lost_total", "Attempts that a cluster had when it was lost.", lost)
+    out.gauge(
         "rmcs_schedule_success_ratio",
-        "gauge",
         "Of what was sent to a cluster since the service was started, which part began there.",
         [({"cluster": one}, ratio) for one in names if (ratio := metrics.success_ratio(one)) is not None],
     )
     ups = [({"cluster": name}, float(up)) for name, view in views.items() if (up := is_up(view)) is not None]
-    out.family("rmcs_cluster_up", "gauge", "1 if it takes work, as far as is known.", ups)
+    out.gauge("rmcs_cluster_up", "1 if it takes work, as far as is known.", ups)
     items = [({"cluster": name}, float(view.in_flight + view.ahead)) for name, view in views.items()]
-    out.family("rmcs_cluster_items", "gauge", "Items that are there.", items)
+    out.gauge("rmcs_cluster_items", "Items that are there.", items)
     breakers = [({"cluster": one}, float(_BREAKER[machine.registry.state(one).breaker.state(now)])) for one in names]
-    out.family("rmcs_breaker_state", "gauge", "0 closed, 1 half open, 2 open.", breakers)
-    out.family("rmcs_cluster_utilization", "gauge", "Which part of a resource is taken.", _taken(views))
+    out.gauge("rmcs_breaker_state", "0 closed, 1 half open, 2 open.", breakers)
+    out.gauge("rmcs_cluster_utilization", "Which part of a resource is taken.", _taken(views))
 
 
-def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> _Samples:
+def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> Samples:
     for name in names:
         yield {"cluster": name, "outcome": "began"}, metrics.started[name]
         yield {"cluster": name, "outcome": "did_not_begin"}, metrics.not_started[name]
 
 
-def _taken(views: Mapping[str, ClusterView]) -> _Samples:
+def _taken(views: Mapping[str, ClusterView]) -> Samples:
     for name, view in views.items():
         for what in _RESOURCES:
             share = share_taken(view, what)

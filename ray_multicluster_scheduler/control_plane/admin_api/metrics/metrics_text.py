@@ -12,21 +12,21 @@ from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Expos
 def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
     """On the loop; nobody is asked."""
     out = Exposition()
-    out.family("rmcs_build_info", "gauge", "Which version this is.", [({"version": __version__}, 1)])
+    out.gauge("rmcs_build_info", "Which version this is.", [({"version": __version__}, 1)])
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
     _add_store(out, runtime, room)
     if runtime.traces is not None:
         counts = [({"outcome": "sent"}, runtime.traces.sent), ({"outcome": "dropped"}, runtime.traces.dropped)]
-        out.family("rmcs_traces_total", "counter", "Items that a collector was, or could not be, told of.", counts)
+        out.counter("rmcs_traces_total", "Items that a collector was, or could not be, told of.", counts)
     return out.text()
 
 
 def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
     out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", runtime.metrics.commit)
     trouble = runtime.store.trouble
-    out.family("rmcs_store_up", "gauge", "1 if what is accepted can be written.", [({}, float(trouble is None))])
-    out.family("rmcs_store_free_bytes", "gauge", "Free where the record is kept.", [({}, room.free_bytes)])
-    out.family("rmcs_store_blob_bytes", "gauge", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
+    out.gauge("rmcs_store_up", "1 if what is accepted can be written.", [({}, float(trouble is None))])
+    out.gauge("rmcs_store_free_bytes", "Free where the record is kept.", [({}, room.free_bytes)])
+    out.gauge("rmcs_store_blob_bytes", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])
     quota = runtime.config.settings.payload_quota_bytes
-    out.family("rmcs_store_blob_quota_bytes", "gauge", "And how much they may take.", [({}, quota)])
+    out.gauge("rmcs_store_blob_quota_bytes", "And how much they may take.", [({}, quota)])

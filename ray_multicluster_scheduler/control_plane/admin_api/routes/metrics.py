@@ -7,11 +7,9 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule
-from ray_multicluster_scheduler.control_plane.admin_api.metrics.metrics_text import metrics_text
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import series as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
-from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE
 
 router = APIRouter(tags=["probes"])
 
@@ -20,6 +18,9 @@ router = APIRouter(tags=["probes"])
 async def metrics(request: Request) -> Response:
     """All figures, in the text form of Prometheus. Whoever asks looks at the clusters, too: those that nobody asked for
     ``health_check_interval_s`` are asked, and the next answer tells of it."""
+    from ray_multicluster_scheduler.control_plane.admin_api.metrics.metrics_text import metrics_text  # noqa: PLC0415
+    from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE  # noqa: PLC0415
+
     runtime = runtime_of(request)
     runtime.news.looked_at()
     room = await asyncio.to_thread(runtime.store.room)  # a disk may be slow

@@ -37,11 +37,10 @@ from ray_multicluster_scheduler.control_plane.runtime.service.stored_history imp
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_kept_values import StoredKeptValues
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
-from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
+from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator, TimedMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.scheduler.monitor.timed_machine import TimedMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import result_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
@@ -74,7 +73,7 @@ class ServiceRuntime(ServiceKnown):
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
         self.traces = traces_for(config.settings.tracing, store)
-        self._new_machine = functools.partial(TimedMachine, took=self.metrics.decision)
+        self._new_machine = functools.partial(TimedMachine, durations=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
         super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
