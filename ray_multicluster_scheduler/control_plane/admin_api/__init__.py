@@ -1,8 +1,9 @@
-"""The service's HTTP API: REST, events over SSE and WebSocket, access control, metrics. It contains no scheduling logic.
+"""The service's HTTP API: REST, events over SSE and WebSocket, access control, metrics. No scheduling logic.
 
 ``cli`` may import it; it stands on ``control_plane.runtime.service`` and everything below. Start reading at
 ``http/app.py`` (:func:`create_app`: all routes and middleware), then ``serve.py`` (the process of ``rmcs up``) and
-``routes/`` (one module for each resource). ``create_app`` is loaded when it is used, so importing this package is cheap.
+``routes/`` (one module for each resource). ``create_app`` is loaded when it is used, so that importing the
+package is cheap.
 """
 
 from __future__ import annotations

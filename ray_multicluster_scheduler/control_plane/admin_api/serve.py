@@ -18,7 +18,6 @@ from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
@@ -75,7 +74,7 @@ def serve(
                 access, made = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)
                 if made is not None:
-                    runtime.soon(note_action, runtime, getpass.getuser(), None, "first token", made)
+                    runtime.soon(runtime.audit, getpass.getuser(), None, "first token", made)
                 away_s = 0.0
                 try:
                     away_s = _serve(runtime, access, listening, listener, state, drain_s, say)

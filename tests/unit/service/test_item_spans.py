@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.tracing.item_spans import span_id_of, spans_of, trace_id_of
+from ray_multicluster_scheduler.control_plane.runtime.service.tracing.item_spans import (
+    span_id_of,
+    spans_of,
+    trace_id_of,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from tests.unit.service.service_plane import a_task
@@ -43,15 +47,15 @@ def test_a_cluster_that_was_lost_is_a_moment_of_the_attempt_and_its_error() -> N
         earlier=(4,),
     )
     whole, wait, again, first, second = spans_of(row)
-    assert (whole.part, whole.name, whole.begun, whole.ended, whole.error) == ("", "task n", 1.0, 9.0, None)
-    assert (whole.words["rmcs.cluster"], whole.words["rmcs.attempts"]) == ("gpu", 2)
-    assert (wait.begun, wait.ended, wait.words["rmcs.reason"]) == (1.0, 2.0, "CODE_1")
-    assert (again.begun, again.ended, again.words["rmcs.reason"]) == (5.0, 7.0, "CODE_6")
-    assert [one.name for one in again.moments] == ["RETRYING", "QUEUED"]
-    assert (first.begun, first.ended, first.words["rmcs.fence"]) == (2.0, 5.0, 4)
+    assert (whole.part, whole.name, whole.started_at, whole.ended_at, whole.error) == ("", "task n", 1.0, 9.0, None)
+    assert (whole.attributes["rmcs.cluster"], whole.attributes["rmcs.attempts"]) == ("gpu", 2)
+    assert (wait.started_at, wait.ended_at, wait.attributes["rmcs.reason"]) == (1.0, 2.0, "CODE_1")
+    assert (again.started_at, again.ended_at, again.attributes["rmcs.reason"]) == (5.0, 7.0, "CODE_6")
+    assert [one.name for one in again.events] == ["RETRYING", "QUEUED"]
+    assert (first.started_at, first.ended_at, first.attributes["rmcs.fence"]) == (2.0, 5.0, 4)
     assert first.error == "CODE_5: sentence 5"
-    assert [one.name for one in first.moments] == ["DISPATCHING", "RUNNING", "LOST"]
-    assert (second.words["rmcs.fence"], second.words["rmcs.cluster"], second.error) == (9, "gpu", None)
+    assert [one.name for one in first.events] == ["DISPATCHING", "RUNNING", "LOST"]
+    assert (second.attributes["rmcs.fence"], second.attributes["rmcs.cluster"], second.error) == (9, "gpu", None)
 
 
 def test_what_is_not_over_has_none() -> None:
@@ -60,7 +64,7 @@ def test_what_is_not_over_has_none() -> None:
 
 def test_one_that_is_refused_at_once_has_only_itself() -> None:
     (whole,) = spans_of(a_row((S.FAILED, 0, None)))
-    assert (whole.begun, whole.ended, whole.error) == (1.0, 1.0, "CODE_1: sentence 1")
+    assert (whole.started_at, whole.ended_at, whole.error) == (1.0, 1.0, "CODE_1: sentence 1")
 
 
 def test_ids_are_the_same_each_time_and_others_elsewhere() -> None:

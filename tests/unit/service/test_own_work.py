@@ -14,11 +14,10 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, UnknownItemError
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
-from ray_multicluster_scheduler.control_plane.admin_api.access.payload_ownership import OwnPayloads
-from ray_multicluster_scheduler.control_plane.admin_api.access.recent_activity import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership, RecentPairs
 from ray_multicluster_scheduler.scheduler.cluster.pin import Pin
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ActorService, a_call, an_actor
@@ -345,7 +344,7 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert (
         service.send(service.bob, a_task("coded", 0, runtime_env={"working_dir": f"rmcs://{digest}/x.zip"}))[0] == 200
     )
-    service.plane.runtime.payloads = OwnPayloads(service.plane.store)  # as after a restart
+    service.plane.runtime.payloads = PayloadOwnership(service.plane.store)  # as after a restart
     assert service.ask("GET", path, token=service.bob)[0] == 200, "an item of his names it"
     assert service.ask("GET", path, token=service.alice)[0] == 404
     item = service.plane.look("coded")
@@ -358,7 +357,7 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
 
 
 def test_who_put_what_is_not_remembered_for_ever() -> None:
-    put = Lately(most=2)
+    put = RecentPairs(most=2)
     for digest in ("a", "b", "a", "c"):
         put.note("bob", digest)
     assert [put.has("bob", digest) for digest in "abc"] == [True, False, True]

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from ray_multicluster_scheduler.common.exception import StoreError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import FailureClass, JobDescription, TaskDescription
 from ray_multicluster_scheduler.common.redaction.patterns import MASKED
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import LOST, SecretCipher, hidden, is_lost
@@ -147,7 +146,7 @@ def test_words_of_an_action_that_others_wrote_are_masked(
 ) -> None:
     with caplog.at_level(logging.INFO):
         runtime = service.plane.runtime
-        runtime.ask(lambda: note_action(runtime, "ann", None, "try", "mac", {"note": f"token={CANARY}", "n": 5}))
+        runtime.ask(lambda: runtime.audit("ann", None, "try", "mac", {"note": f"token={CANARY}", "n": 5}))
     assert f"note='token={MASKED}' n=5" in caplog.text
 
 

@@ -17,9 +17,9 @@ import pytest
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.logging import ROOT
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.control_plane.admin_api.tracing import traces as traces_module
-from ray_multicluster_scheduler.control_plane.admin_api.tracing.traces import Traces
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.runtime.service.tracing import trace_sender
+from ray_multicluster_scheduler.control_plane.runtime.service.tracing.trace_sender import TraceSender
 from ray_multicluster_scheduler.control_plane.store.records import Step
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.support.otlp_collector import OtlpCollector
@@ -29,13 +29,13 @@ from tests.unit.service.service_plane import a_job
 
 AT_ONCE = {"base_s": 0.0, "jitter": 0.0}
 ROOT_FOLDER = Path(__file__).resolve().parents[3]
-OTLP = "ray_multicluster_scheduler.control_plane.admin_api.tracing.otlp"
+OTLP = "ray_multicluster_scheduler.control_plane.runtime.service.tracing.otlp_exporter"
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces_module, "_GATHER_S", 0.02)
-    monkeypatch.setattr(traces_module, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(trace_sender, "_GATHER_S", 0.02)
+    monkeypatch.setattr(trace_sender, "_RETRY_S", 0.1)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded(tmp_path: Pa
         succeed(service, "good")
         until(lambda: len(collector.of("good")) == 3)
         story = service.get("/api/v1/items/good/explain")
-        until(lambda: service.plane.runtime.traces.sent == 1)
+        until(lambda: service.plane.runtime.trace_sender.sent == 1)
         metrics = service.ask("GET", "/metrics")[1].decode()
         control_plane = service.plane.runtime.control_plane
     assert collector.paths == ["/v1/traces"]
@@ -163,7 +163,7 @@ def test_a_restart_goes_on_with_the_same_trace(tmp_path: Path, collector: OtlpCo
         succeed(service, "long")
         until(lambda: len(collector.of("long")) == 3)
         before = collector.of("long")[0]
-        service.plane.runtime.traces.heard([Step("long", 9, TaskState.SUCCEEDED, 1, 0.0, "", "")])
+        service.plane.runtime.trace_sender.enqueue_finished([Step("long", 9, TaskState.SUCCEEDED, 1, 0.0, "", "")])
         until(lambda: len(collector.of("long")) == 6)
         story = service.get("/api/v1/items/long/explain")
     whole = collector.of("long")[0]
@@ -212,7 +212,7 @@ def test_a_collector_that_comes_back_gets_what_ended_meanwhile(
         collector.status = 200
         until(lambda: collector.of("one") and collector.of("two"))
         until(lambda: "traces are sent to" in caplog.text)
-        assert (service.plane.runtime.traces.sent, service.plane.runtime.traces.dropped) == (2, 0)
+        assert (service.plane.runtime.trace_sender.sent, service.plane.runtime.trace_sender.dropped) == (2, 0)
 
 
 def test_a_collector_that_does_not_answer_holds_up_neither_work_nor_the_end(
@@ -259,26 +259,26 @@ class _Empty:
 
 def test_more_than_may_wait_are_dropped_and_counted() -> None:
     stuck = _Stuck()
-    traces = Traces("http://x", _Empty(), stuck, most=3)  # type: ignore[arg-type]
+    sender = TraceSender("http://x", _Empty(), stuck, most=3)  # type: ignore[arg-type]
     ended = [Step(f"t{at}", 5, TaskState.SUCCEEDED, 1, 0.0, "", "") for at in range(10)]
     going = [Step(f"r{at}", 3, TaskState.RUNNING, 1, 0.0, "", "") for at in range(10)]
     begun = time.monotonic()
-    traces.heard([*going, *ended])
+    sender.enqueue_finished([*going, *ended])
     assert time.monotonic() - begun < 30
-    assert traces.dropped == 7
-    traces.close()
-    traces.close()
+    assert sender.dropped == 7
+    sender.close()
+    sender.close()
     assert stuck.closed.is_set()
-    assert (traces.sent, traces.dropped) == (0, 10)
+    assert (sender.sent, sender.dropped) == (0, 10)
 
 
 def test_a_group_that_is_never_taken_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces_module, "_GIVE_UP_S", 0.1)
-    monkeypatch.setattr(traces_module, "_AGAIN_S", 0.01)
-    traces = Traces("http://x", _Empty(), _Stuck())  # type: ignore[arg-type]
-    traces.heard([Step("t", 5, TaskState.SUCCEEDED, 1, 0.0, "", "")])
-    until(lambda: traces.dropped == 1)
-    traces.close()
+    monkeypatch.setattr(trace_sender, "_GIVE_UP_S", 0.1)
+    monkeypatch.setattr(trace_sender, "_RETRY_S", 0.01)
+    sender = TraceSender("http://x", _Empty(), _Stuck())  # type: ignore[arg-type]
+    sender.enqueue_finished([Step("t", 5, TaskState.SUCCEEDED, 1, 0.0, "", "")])
+    until(lambda: sender.dropped == 1)
+    sender.close()
 
 
 def test_without_the_extra_the_setting_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_without_the_extra_the_setting_says_what_to_install(tmp_path: Path, monk
 def test_off_nothing_of_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, OTLP, raising=False)
     with HttpService(tmp_path / "state") as service:
-        assert service.plane.runtime.traces is None
+        assert service.plane.runtime.trace_sender is None
         assert b"rmcs_traces_total" not in service.ask("GET", "/metrics")[1]
     assert OTLP not in sys.modules
 

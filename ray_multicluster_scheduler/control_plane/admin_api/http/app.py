@@ -10,7 +10,6 @@ from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.guard import Guard
-from ray_multicluster_scheduler.control_plane.admin_api.access.recent_activity import Lately
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, without_rule
 from ray_multicluster_scheduler.control_plane.admin_api.events.long_poll import Mailboxes
 from ray_multicluster_scheduler.control_plane.admin_api.http import problems
@@ -43,6 +42,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
 from ray_multicluster_scheduler.control_plane.admin_api.simulation_process import SimulatedRuns
 from ray_multicluster_scheduler.control_plane.runtime.service.fleet_changes import FleetChanges
+from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import RecentPairs
 from ray_multicluster_scheduler.control_plane.runtime.service.program_leases import ProgramLeases
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
@@ -92,7 +92,7 @@ def create_app(runtime: ServiceRuntime, access: Access) -> DocumentedApp:
     app.state.runtime, app.state.access = runtime, access
     app.state.mailboxes = mailboxes = Mailboxes(runtime, runtime.calls.heard)
     app.state.leases = ProgramLeases(runtime, mailboxes.last_heard)
-    app.state.called_actors = Lately()
+    app.state.called_actors = RecentPairs()
     app.state.fleet_changes = FleetChanges(runtime)
     app.state.simulated_runs = SimulatedRuns()
     app.state.series = LoadSeries(runtime)

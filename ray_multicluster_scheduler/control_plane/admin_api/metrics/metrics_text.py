@@ -16,8 +16,9 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
     _add_store(out, runtime, room)
-    if runtime.traces is not None:
-        counts = [({"outcome": "sent"}, runtime.traces.sent), ({"outcome": "dropped"}, runtime.traces.dropped)]
+    sender = runtime.trace_sender
+    if sender is not None:
+        counts = [({"outcome": "sent"}, sender.sent), ({"outcome": "dropped"}, sender.dropped)]
         out.counter("rmcs_traces_total", "Items that a collector was, or could not be, told of.", counts)
     return out.text()
 

@@ -38,7 +38,7 @@ async def get(request: Request, digest: str) -> Response:
     """The payload as it was put. Whoever does not steer everybody's work gets what was put with the same user's token,
     and what an item of that user has."""
     runtime, caller = runtime_of(request), caller_of(request)
-    if not await runtime.payloads.is_his(None if caller.steers_all else caller.user, digest):
+    if not await runtime.payloads.may_use(None if caller.steers_all else caller.user, digest):
         raise _not_here(digest)  # in the same words, whether somebody else has it or nobody
     large = await large_blob(runtime, digest)
     if large is not None:

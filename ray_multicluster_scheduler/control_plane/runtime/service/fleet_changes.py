@@ -10,7 +10,6 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.admin_api.access.audit import note_action
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, load_config
 from ray_multicluster_scheduler.control_plane.runtime import fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import note_places
@@ -61,7 +60,7 @@ class FleetChanges:
             return None
         _log.info("the configuration was read again: %s", changes.to_dict())
         told = {name: ", ".join(value) for name, value in changes.to_dict().items() if name != "unchanged"}
-        note_action(self._runtime, "SIGHUP", None, "reload", self._runtime.config.source, told)
+        self._runtime.audit("SIGHUP", None, "reload", self._runtime.config.source, told)
         return changes
 
     async def reload(self) -> Changes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
@@ -19,8 +20,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
-from ray_multicluster_scheduler.control_plane.admin_api.access.payload_ownership import OwnPayloads
-from ray_multicluster_scheduler.control_plane.admin_api.tracing.traces import traces_for
+from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentWatch
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
@@ -29,23 +29,27 @@ from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISH
 from ray_multicluster_scheduler.control_plane.runtime.service.actor_names import ActorNames
 from ray_multicluster_scheduler.control_plane.runtime.service.durability_wait import until_written
 from ray_multicluster_scheduler.control_plane.runtime.service.named_locks import NamedLocks
+from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check, ServiceKnown
 from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StoreKeeping
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_kept_values import StoredKeptValues
-from ray_multicluster_scheduler.control_plane.store import Store
+from ray_multicluster_scheduler.control_plane.runtime.service.tracing.trace_sender import trace_sender_for
+from ray_multicluster_scheduler.control_plane.store import OperationRecord, Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator, TimedMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import ACTION
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import result_of
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
 
 _log = get_logger(__name__)
 _AT_ONCE = 100
+_MOST_SUBJECT = 256
 
 
 class Wanted(NamedTuple):
@@ -67,12 +71,12 @@ class ServiceRuntime(ServiceKnown):
         self.store = store
         self._stored = StoreKeeping(store)
         self.history = StoredHistory(store)
-        self.payloads = OwnPayloads(store)
+        self.payloads = PayloadOwnership(store)
         self.values = StoredArguments(self)
         self.names, self.repeating = ActorNames(self), NamedLocks()
         self.calls = ServiceCalls(self)
         self.metrics = MetricsAggregator()
-        self.traces = traces_for(config.settings.tracing, store)
+        self.trace_sender = trace_sender_for(config.settings.tracing, store)
         self._new_machine = functools.partial(TimedMachine, durations=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
@@ -88,8 +92,8 @@ class ServiceRuntime(ServiceKnown):
     async def _build(self) -> None:
         await super()._build()
         log = self._stored.durable_log
-        if self.traces is not None:
-            log.tell = self.traces.beside(log.tell)
+        if self.trace_sender is not None:
+            log.tell = self.trace_sender.listening_after(log.tell)
         restored = await asyncio.to_thread(log.restored, self.clock.now(), self.settings.submission_interval_s)
         agents = await asyncio.to_thread(self._stored.agents.agents)
         identity = await asyncio.to_thread(self._stored.agents.identity)
@@ -344,6 +348,24 @@ class ServiceRuntime(ServiceKnown):
         """From any thread: values that were left in their clusters so long ago are not kept there any more."""
         self.soon(self.kept_values.there.let_go_older, seconds)
 
+    def audit(
+        self, user: str, token: str | None, action: str, subject: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Log an administrative action and publish it as an event, soon durable. ``details`` are visible to everybody
+        who may see the fleet, so text that looks like a secret is masked. On the loop."""
+        shown = {
+            name: masked_line(value) if isinstance(value, str) else value
+            for name, value in (details or {}).items()
+            if value not in ("", None)
+        }
+        pairs = "".join(f" {name}={value!r}" for name, value in shown.items())
+        subject = subject[:_MOST_SUBJECT]
+        extra = {"action": action, "subject": subject, "user": user, "token": token, "details": shown}
+        quoted = repr(action) if " " in action else action
+        _log.info("action=%s subject=%r user=%r token=%s%s", quoted, subject, user, token or "none", pairs, extra=extra)
+        document = json.dumps({"action": action, "token": token, "details": shown}).encode()
+        self.news.note(OperationRecord(ACTION, subject, self.clock.now(), user, document))
+
     # ---- what is counted
 
     def transition(self, transition: Transition) -> None:
@@ -380,8 +402,8 @@ class ServiceRuntime(ServiceKnown):
                 return self.run(self._park(away_s))
             finally:
                 self._end()
-                if self.traces is not None:
-                    self.traces.close()
+                if self.trace_sender is not None:
+                    self.trace_sender.close()
 
     async def _park(self, away_s: float) -> list[str]:
         if self.failure is None:

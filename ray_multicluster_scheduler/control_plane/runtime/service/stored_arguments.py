@@ -109,7 +109,7 @@ class StoredArguments:
     async def blob(self, digest: str, blobs: Mapping[str, bytes], task_id: str, user: str | None = None) -> bytes:
         """Raises MissingBlobs for one that is not here, or that this user may not name."""
         data = blobs.get(digest)
-        if data is None and await self._runtime.payloads.is_his(user, digest):
+        if data is None and await self._runtime.payloads.may_use(user, digest):
             data = await asyncio.to_thread(self._runtime.store.blob, digest)
         if data is None:
             raise MissingBlobs([digest], task_id)

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector. Only this module imports opentelemetry, and it is imported only with traces on."""
+"""OtlpExporter: sends spans to a collector over OTLP/HTTP. The only module that imports opentelemetry, an extra."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.control_plane.admin_api.tracing.item_spans import ItemSpan, span_id_of, trace_id_of
+from ray_multicluster_scheduler.control_plane.runtime.service.tracing.item_spans import (
+    ItemSpan,
+    span_id_of,
+    trace_id_of,
+)
 
 _TIMEOUT_S = 5.0
 _NANO = 1_000_000_000
 
 
-class Collector:
-    """Used by one thread, but for :meth:`close`. Headers, certificates and sampling are as the variables ``OTEL_…`` of
-    the environment say."""
+class OtlpExporter:
+    """Used by one thread, except :meth:`close`. The ``OTEL_…`` environment variables set headers, certificates and
+    sampling."""
 
     def __init__(self, endpoint: str, control_plane: str) -> None:
         self._control_plane = control_plane
-        self._ids = _Ids()
-        self._made = _Made()
+        self._ids = _PresetIds()
+        self._buffer = _SpanBuffer()
         resource = Resource.create(
             {
                 "service.name": "ray_multicluster_scheduler",
@@ -35,44 +39,44 @@ class Collector:
             }
         )
         provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(self._made)
+        provider.add_span_processor(self._buffer)
         self._tracer = provider.get_tracer("ray_multicluster_scheduler", __version__)
-        self._heard = _Heard()
+        self._exporter_log = _ExporterLog()
         self._exporter = trace_exporter.OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=_TIMEOUT_S)
 
     def add(self, item_id: str, spans: Sequence[ItemSpan]) -> None:
-        """To what :meth:`send` sends; the first one is the parent of the others."""
+        """Add to the batch that :meth:`send` sends; the first span is the parent of the others."""
         self._ids.trace = trace_id_of(self._control_plane, item_id)
         parent = None
         for one in spans:
             self._ids.span = span_id_of(self._control_plane, item_id, one.part)
-            begun = int(one.begun * _NANO)
-            span = self._tracer.start_span(one.name, parent, attributes=one.words, start_time=begun)
-            for moment in one.moments:
-                span.add_event(moment.name, moment.words, int(moment.at * _NANO))
+            started_at = int(one.started_at * _NANO)
+            span = self._tracer.start_span(one.name, parent, attributes=one.attributes, start_time=started_at)
+            for event in one.events:
+                span.add_event(event.name, event.attributes, int(event.at * _NANO))
             if one.error is not None:
                 span.set_status(Status(StatusCode.ERROR, one.error))
-            span.end(max(begun, int(one.ended * _NANO)))
+            span.end(max(started_at, int(one.ended_at * _NANO)))
             parent = parent or set_span_in_context(span)
 
     def send(self) -> str | None:
-        """All that was added since it last went well. Returns why it could not be sent; None: it was."""
-        if self._made.spans and self._exporter.export(self._made.spans) is not SpanExportResult.SUCCESS:
-            return self._heard.last
-        self._made.spans = []
+        """Send all spans added since the last success. Returns the reason if that failed, else None."""
+        if self._buffer.spans and self._exporter.export(self._buffer.spans) is not SpanExportResult.SUCCESS:
+            return self._exporter_log.last
+        self._buffer.spans = []
         return None
 
     def forget(self) -> None:
-        """What was added and not sent."""
-        self._made.spans = []
+        """Drop the spans that were added and not sent."""
+        self._buffer.spans = []
 
     def close(self) -> None:
-        """From any thread: what is being sent is not tried again."""
+        """From any thread: a send in progress is not retried."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call] # theirs has no types
 
 
-class _Ids(IdGenerator):
-    """Those that were said last."""
+class _PresetIds(IdGenerator):
+    """Returns the ids that were set last."""
 
     trace = span = 1
 
@@ -83,7 +87,7 @@ class _Ids(IdGenerator):
         return self.span
 
 
-class _Made(SpanProcessor):
+class _SpanBuffer(SpanProcessor):
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
 
@@ -91,8 +95,8 @@ class _Made(SpanProcessor):
         self.spans.append(span)
 
 
-class _Heard(logging.Handler):
-    """What the exporter complains about, each time, is for us: we say it once."""
+class _ExporterLog(logging.Handler):
+    """Takes over the exporter's log, which repeats each failure, and keeps the last message for our own log line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -101,6 +105,6 @@ class _Heard(logging.Handler):
         theirs.handlers, theirs.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        if "due to timeout" not in said:  # that comes last, and says nothing of what was wrong
-            self.last = said[:300]
+        message = record.getMessage()
+        if "due to timeout" not in message:  # logged last, and does not name the cause
+            self.last = message[:300]

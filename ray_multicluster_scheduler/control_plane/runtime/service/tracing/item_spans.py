@@ -1,4 +1,4 @@
-"""The spans of an item that is over, read off its history: the whole of it, its waits, and its attempts."""
+"""Spans of a finished item, from its history: one for the item, one for each wait and one for each attempt."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transiti
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import LIVE
 
-Words: TypeAlias = dict[str, str | int]
+Attributes: TypeAlias = dict[str, str | int]
 _LONGEST = 500
 
 
-class Moment(NamedTuple):
-    """Something that happened within a span."""
+class SpanEvent(NamedTuple):
+    """A state change within a span."""
 
     name: str
     at: float
-    words: Words
+    attributes: Attributes
 
 
 class ItemSpan(NamedTuple):
-    """``part`` tells the spans of an item apart; the one of the whole item is "". ``error`` is why it failed."""
+    """``part`` identifies a span within its item; "" is the item itself. ``error`` is set if it failed."""
 
     part: str
     name: str
-    begun: float
-    ended: float
-    words: Words
+    started_at: float
+    ended_at: float
+    attributes: Attributes
     error: str | None = None
-    moments: tuple[Moment, ...] = ()
+    events: tuple[SpanEvent, ...] = ()
 
 
 def trace_id_of(control_plane: str, item_id: str) -> int:
-    """The same after a restart, and another one for an item of this id elsewhere."""
+    """Stable over restarts, and different for an item of the same id of another control plane."""
     return _number(f"{control_plane}/{item_id}", 16)
 
 
@@ -52,36 +52,35 @@ def _number(text: str, size: int) -> int:
 
 
 def spans_of(row: ItemRow) -> list[ItemSpan]:
-    """The whole first. Times are those of the service's clock; secrets are masked as in its answers. Nothing for what
-    is not over."""
+    """The span of the item first; empty for an unfinished item. Times are the service's; secrets are masked."""
     end = next((at for at, step in enumerate(row.history) if step.state.terminal), None)
     if end is None:
         return []
     steps, last = row.history[: end + 1], row.history[end]
     fences = dict(enumerate((*row.earlier_fences, row.fence or 0), start=1))
-    attempts = [_attempt(one, steps, last) for one in attempts_of(steps, fences)]
-    return [_whole(row, last, len(attempts)), *_waits(steps), *attempts]
+    attempts = [_attempt_span(one, steps, last) for one in attempts_of(steps, fences)]
+    return [_item_span(row, last, len(attempts)), *_wait_spans(steps), *attempts]
 
 
-def _whole(row: ItemRow, last: Transition, attempts: int) -> ItemSpan:
+def _item_span(row: ItemRow, last: Transition, attempts: int) -> ItemSpan:
     task = row.task
-    name = _shown(task.name)
-    words: Words = {
+    name = _masked(task.name)
+    attributes: Attributes = {
         "rmcs.id": task.id,
         "rmcs.kind": task.kind,
         "rmcs.name": name,
         "rmcs.owner": task.owner,
-        **_where(row.cluster),
+        **_cluster_attribute(row.cluster),
         "rmcs.state": str(last.state),
         "rmcs.reason": last.code,
         "rmcs.attempts": attempts,
     }
-    error = _why(last.code, last.sentence) if last.state is TaskState.FAILED else None
-    return ItemSpan("", f"{task.kind} {name}", row.history[0].at, last.at, words, error)
+    error = _error_text(last.code, last.sentence) if last.state is TaskState.FAILED else None
+    return ItemSpan("", f"{task.kind} {name}", row.history[0].at, last.at, attributes, error)
 
 
-def _waits(steps: Sequence[Transition]) -> Iterator[ItemSpan]:
-    """From when it began to wait, for the first time or again, until it was sent or was over."""
+def _wait_spans(steps: Sequence[Transition]) -> Iterator[ItemSpan]:
+    """One span for each time it waited: until it was dispatched, or until its end."""
     waiting: list[Transition] = []
     waits = 0
     for step in steps:
@@ -89,15 +88,15 @@ def _waits(steps: Sequence[Transition]) -> Iterator[ItemSpan]:
             waiting.append(step)
         elif waiting:
             waits += 1
-            words: Words = {"rmcs.wait": waits, "rmcs.reason": waiting[-1].code}
-            yield ItemSpan(f"wait {waits}", "wait", waiting[0].at, step.at, words, None, _moments(waiting))
+            attributes: Attributes = {"rmcs.wait": waits, "rmcs.reason": waiting[-1].code}
+            yield ItemSpan(f"wait {waits}", "wait", waiting[0].at, step.at, attributes, None, _events(waiting))
             waiting = []
 
 
-def _attempt(row: AttemptRow, steps: Sequence[Transition], last: Transition) -> ItemSpan:
-    words: Words = {
+def _attempt_span(row: AttemptRow, steps: Sequence[Transition], last: Transition) -> ItemSpan:
+    attributes: Attributes = {
         "rmcs.attempt": row.attempt,
-        **_where(row.cluster),
+        **_cluster_attribute(row.cluster),
         **({} if row.fence is None else {"rmcs.fence": row.fence}),
         "rmcs.ended_as": row.ended_as or "",
         "rmcs.reason": row.code,
@@ -107,23 +106,23 @@ def _attempt(row: AttemptRow, steps: Sequence[Transition], last: Transition) -> 
         f"attempt {row.attempt}",
         row.sent_at,
         last.at if row.ended_at is None else row.ended_at,
-        words,
-        _why(row.code, row.sentence) if row.ended_as == "failed" else None,
-        _moments([step for step in steps if step.attempt == row.attempt and step.state in LIVE]),
+        attributes,
+        _error_text(row.code, row.sentence) if row.ended_as == "failed" else None,
+        _events([step for step in steps if step.attempt == row.attempt and step.state in LIVE]),
     )
 
 
-def _moments(steps: Sequence[Transition]) -> tuple[Moment, ...]:
-    return tuple(Moment(str(step.state), step.at, {"rmcs.reason": step.code}) for step in steps)
+def _events(steps: Sequence[Transition]) -> tuple[SpanEvent, ...]:
+    return tuple(SpanEvent(str(step.state), step.at, {"rmcs.reason": step.code}) for step in steps)
 
 
-def _where(cluster: str | None) -> Mapping[str, str]:
+def _cluster_attribute(cluster: str | None) -> Mapping[str, str]:
     return {} if cluster is None else {"rmcs.cluster": cluster}
 
 
-def _why(code: str, sentence: str) -> str:
-    return f"{code}: {_shown(sentence)}"
+def _error_text(code: str, sentence: str) -> str:
+    return f"{code}: {_masked(sentence)}"
 
 
-def _shown(text: str) -> str:
+def _masked(text: str) -> str:
     return masked_line(text.encode("utf-8", "backslashreplace").decode())[:_LONGEST]

@@ -1,1 +1,0 @@
-"""Traces of items for OpenTelemetry; off unless the setting ``tracing`` is given."""
