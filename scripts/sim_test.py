@@ -17,8 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ray_multicluster_scheduler.simulation.faulty.campaign import Tally, run_seeds, write_smallest  # noqa: E402
-from ray_multicluster_scheduler.simulation.faulty.items import STYLES  # noqa: E402
-from ray_multicluster_scheduler.simulation.faulty.script import ITEMS, make_script  # noqa: E402
+from ray_multicluster_scheduler.simulation.faulty.scenario import (  # noqa: E402
+    ITEMS,
+    STYLES,
+    make_script,
+)
 
 SHRUNK = 5
 """So many failing seeds are made smaller; the others are named."""

@@ -1,7 +1,5 @@
 """A fleet in virtual time; the same brain, no Ray. docs/simulation.md shows it in use."""
 
-from ray_multicluster_scheduler.simulation.api import compare, simulate
-from ray_multicluster_scheduler.simulation.bounds import lower_bound
 from ray_multicluster_scheduler.simulation.fleet_file import load_fleet
 from ray_multicluster_scheduler.simulation.model import (
     OthersLoad,
@@ -11,9 +9,8 @@ from ray_multicluster_scheduler.simulation.model import (
     cluster,
 )
 from ray_multicluster_scheduler.simulation.report.plot import plot
-from ray_multicluster_scheduler.simulation.report.result import Comparison, Result
-from ray_multicluster_scheduler.simulation.report.series import Series
-from ray_multicluster_scheduler.simulation.simulation import Simulation
+from ray_multicluster_scheduler.simulation.report.result import Comparison, Result, Series
+from ray_multicluster_scheduler.simulation.simulation import Simulation, compare, lower_bound, simulate
 from ray_multicluster_scheduler.simulation.workloads.synthetic import Synthetic
 from ray_multicluster_scheduler.simulation.workloads.trace import read_trace, write_trace
 from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload

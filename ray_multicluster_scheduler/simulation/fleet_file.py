@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.simulation.model import (
     SimulatedCluster,
     SimulatedFleet,
 )
-from ray_multicluster_scheduler.simulation.node_text import parse_nodes, parse_time
+from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes, parse_time
 
 
 def _time(value: object) -> float:

@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata, Resources
 from ray_multicluster_scheduler.common.model.resources import parse_resources
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
-from ray_multicluster_scheduler.simulation.node_text import parse_nodes
+from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes
 
 FaultKind = Literal["cut", "dies", "node_dies"]
 FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)

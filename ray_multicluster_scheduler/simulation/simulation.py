@@ -1,27 +1,102 @@
-"""Simulation: one run. The production SchedulerMachine, simulated hands, a workload, and virtual time."""
+"""Simulate a workload on a fleet in virtual time: `simulate`, `compare` and the `Simulation` that they run.
+
+A `Simulation` drives the production `SchedulerMachine` with a simulated executor and a virtual clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Continued, Event, Submitted, TimerFired
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import ClearTimer, Complete, Continue, SetTimer
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    ClearTimer,
+    Complete,
+    Continue,
+    Instruction,
+    SetTimer,
+)
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
-from ray_multicluster_scheduler.simulation.history import Line
+from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, How, Line, Nodes, Over, Setup, Told
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.recorder import Recorder
-from ray_multicluster_scheduler.simulation.report.result import Result
+from ray_multicluster_scheduler.simulation.report.result import Comparison, Result, Series
 from ray_multicluster_scheduler.simulation.report.run_metrics import Meter
-from ray_multicluster_scheduler.simulation.report.series import Series
-from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Work
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Watcher
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, Room, Watcher, Work
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import SimulatedHands
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import PYTHON
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
-from ray_multicluster_scheduler.simulation.workloads.workload import Workload
+from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
+
+
+def lower_bound(fleet: SimulatedFleet, workload: Workload, resource: str = "CPU") -> float:
+    """Seconds that the workload takes at the least, whoever schedules it: the work by all capacity, the work that
+    requires a tag by the capacity with that tag, and the longest item where it runs fastest. 0 where nothing can be
+    said."""
+    bounds = [_by_capacity(workload.work(resource), fleet.capacity(resource))]
+    bounds += [
+        _by_capacity(workload.work(resource, tag), fleet.capacity(resource, tag)) for tag in workload.required_tags()
+    ]
+    bounds += [item.run_s / _fastest(fleet, item) for item in workload]
+    return max(bounds, default=0.0)
+
+
+def _by_capacity(work: float, capacity: float) -> float:
+    return work / capacity if capacity else 0.0
+
+
+def _fastest(fleet: SimulatedFleet, item: Item) -> float:
+    speeds = [one.speed for one in fleet.clusters if all(tag in one.metadata.tags for tag in item.require_tags)]
+    return max(speeds, default=float("inf"))
+
+
+class Recorder:
+    """Stands before the meter, and tells ``observe`` what it hears."""
+
+    def __init__(
+        self, next_one: Watcher, clock: Clockwork, observe: Callable[[Line], object], fleet: SimulatedFleet
+    ) -> None:
+        self._next, self._clock, self._observe = next_one, clock, observe
+        settings = fleet.settings.model_dump(mode="json", exclude_defaults=True)
+        observe(Setup(clock.now, settings, tuple(one.metadata for one in fleet.clusters)))
+        for one in fleet.clusters:
+            sizes = {f"{one.name}-n{number}": dict(size) for number, size in enumerate(one.nodes, start=1)}
+            observe(Nodes(clock.now, one.name, sizes))
+
+    def fed(self, event: Event, instructions: Iterable[Instruction]) -> None:
+        """The machine was told this, and answered that."""
+        now = self._clock.now
+        self._observe(Fed(now, event))
+        for instruction in instructions:
+            self._observe(Told(now, instruction))
+
+    def began(self, cluster: str, attempt: Attempt) -> None:
+        parts: dict[str, Any] = {}
+        for node, amounts in attempt.parts or ():
+            held = parts.setdefault(node.name, {})
+            for name, amount in amounts.items():
+                held[name] = held.get(name, 0.0) + amount
+        order = attempt.order
+        self._observe(
+            Began(self._clock.now, cluster, order.task_id, order.attempt, order.fence, parts, attempt.work.task.kind)
+        )
+        self._next.began(cluster, attempt)
+
+    def over(self, cluster: str, attempt: Attempt, how: str) -> None:
+        if attempt.began_at is not None:
+            order = attempt.order
+            self._observe(Over(self._clock.now, cluster, order.task_id, order.attempt, cast("How", how)))
+        self._next.over(cluster, attempt, how)
+
+    def trouble(self, what: str) -> None:
+        self._observe(Fault(self._clock.now, what))
+        self._next.trouble(what)
+
+    def nodes(self, cluster: str, room: Room) -> None:
+        self._observe(Nodes(self._clock.now, cluster, {name: dict(size) for name, size in room.totals().items()}))
+        self._next.nodes(cluster, room)
+
 
 SAMPLES = 600
 PATIENCE_S = 86_400.0
@@ -153,3 +228,21 @@ class Simulation:
     def _look(self) -> None:
         use = [room.used.get("CPU", 0.0) / total if total else 0.0 for room, total in self._rooms]
         self._series.sample(self.clock.now, sum(self.machine.queue_depths().values()), use)
+
+
+def simulate(
+    fleet: SimulatedFleet, workload: Iterable[Item], *, seed: int = 0, observe: Observe | None = None
+) -> Result:
+    """Run a workload on a fleet in virtual time. Same arguments, same result, to the byte.
+
+    ``seed`` is for what the fleet does by chance: crashes, lost snapshots, other people's load. ``observe`` is given
+    every line of the run's history. Raises ConfigurationError.
+    """
+    items = workload if isinstance(workload, Workload) else Workload(workload)
+    return Simulation(fleet, items, seed=seed, observe=observe).run()
+
+
+def compare(fleets: Mapping[str, SimulatedFleet], workload: Iterable[Item], *, seed: int = 0) -> Comparison:
+    """The same workload on several fleets, or on one fleet with several settings. Raises ConfigurationError."""
+    items = workload if isinstance(workload, Workload) else Workload(workload)
+    return Comparison({label: simulate(fleet, items, seed=seed) for label, fleet in fleets.items()})

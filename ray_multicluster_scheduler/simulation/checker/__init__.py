@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_multicluster_scheduler.simulation.checker.attempts import AtMostOneLiveAttempt, FencesOnlyGrow
-from ray_multicluster_scheduler.simulation.checker.breakers import UserErrorsNeverOpenABreaker
-from ray_multicluster_scheduler.simulation.checker.cancelled import CancelledWorkDoesNotGoOn
-from ray_multicluster_scheduler.simulation.checker.capacity import ReservationsNeverExceedCapacity
-from ray_multicluster_scheduler.simulation.checker.ends import EveryAcceptedTaskReachesExactlyOneTerminalState
-from ray_multicluster_scheduler.simulation.checker.history_index import Story
-from ray_multicluster_scheduler.simulation.checker.idle import IdleFleetStartsAtOnce
-from ray_multicluster_scheduler.simulation.checker.leftovers import NothingIsLeft, RebuildEqualsLive
-from ray_multicluster_scheduler.simulation.checker.order import Order
-from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Property, replay
-from ray_multicluster_scheduler.simulation.checker.reasons import EveryWaitingTaskHasATrueReason
-from ray_multicluster_scheduler.simulation.checker.rules import RulesNeverBroken
-from ray_multicluster_scheduler.simulation.checker.starvation import NoStarvation
-from ray_multicluster_scheduler.simulation.checker.violation import Violation
+from ray_multicluster_scheduler.simulation.checker.attempt_properties import (
+    AtMostOneLiveAttempt,
+    CancelledWorkDoesNotGoOn,
+    EveryAcceptedTaskReachesExactlyOneTerminalState,
+    FencesOnlyGrow,
+    NothingIsLeft,
+    RebuildEqualsLive,
+)
+from ray_multicluster_scheduler.simulation.checker.placement_properties import (
+    IdleFleetStartsAtOnce,
+    NoStarvation,
+    Order,
+    ReservationsNeverExceedCapacity,
+    RulesNeverBroken,
+)
+from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Property, Story, Violation, replay
+from ray_multicluster_scheduler.simulation.checker.state_dump_properties import (
+    EveryWaitingTaskHasATrueReason,
+    UserErrorsNeverOpenABreaker,
+)
 from ray_multicluster_scheduler.simulation.history import Line
 
 PROPERTIES: dict[str, type[Property]] = {

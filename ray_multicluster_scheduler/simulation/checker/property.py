@@ -1,16 +1,67 @@
-"""What a judge is: a name, a sentence, and ``judge(history)``."""
+"""The base classes of the checker's properties, the index of a history, and violations."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
+from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
-from ray_multicluster_scheduler.simulation.checker.history_index import Entry, Story
 from ray_multicluster_scheduler.simulation.checker.history_state import Book
-from ray_multicluster_scheduler.simulation.checker.violation import Violation
-from ray_multicluster_scheduler.simulation.history import Fed, Line, Told
+from ray_multicluster_scheduler.simulation.history import Fed, Line, Setup, Told
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``line`` counts the lines of the history from 0; the last one, where something never came."""
+
+    property: str
+    line: int
+    at: float
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.property}: line {self.line}, at {self.at:g}: {self.sentence}"
+
+
+class Entry(NamedTuple):
+    """``what`` is the event of a Fed line, the instruction of a Told line, and else the line itself."""
+
+    number: int
+    at: float
+    what: Any
+
+
+class Story:
+    """Read once, for all judges."""
+
+    def __init__(self, history: Sequence[Line]) -> None:
+        self.entries = entries = [
+            Entry(
+                number, line.at, line.event if type(line) is Fed else line.instruction if type(line) is Told else line
+            )
+            for number, line in enumerate(history)
+        ]
+        self._by_kind: dict[type, list[Entry]] = {}
+        for entry in entries:
+            self._by_kind.setdefault(type(entry.what), []).append(entry)
+        first = history[0] if history and isinstance(history[0], Setup) else Setup(0.0, {}, ())
+        self.clusters = first.clusters
+        self.settings = Settings(**first.settings)
+
+    def some(self, *kinds: type) -> list[Entry]:
+        """Lines of these kinds, in their order."""
+        found = [entry for kind in kinds for entry in self._by_kind.get(kind, ())]
+        if len(kinds) > 1:
+            found.sort()
+        return found
+
+    @property
+    def end(self) -> Entry:
+        """The last line."""
+        return self.entries[-1] if self.entries else Entry(0, 0.0, None)
 
 
 class Property(ABC):

@@ -12,9 +12,8 @@ from random import Random
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
 from ray_multicluster_scheduler.scheduler.lifecycle import codes, events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt, Key, fate_of
-from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
-from ray_multicluster_scheduler.simulation.faulty.link import Link
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster, Key, fate_of
+from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
 from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
 from ray_multicluster_scheduler.simulation.history import How, Parts
 

@@ -11,13 +11,11 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
-from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
-from ray_multicluster_scheduler.simulation.faulty.items import OWNERS
-from ray_multicluster_scheduler.simulation.faulty.link import Link
+from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
 from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
-from ray_multicluster_scheduler.simulation.faulty.script import BEGIN, Script
+from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, OWNERS, Script
 from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
 from ray_multicluster_scheduler.simulation.history import Crashed, History, Over, Parts, Restarted, Setup
 

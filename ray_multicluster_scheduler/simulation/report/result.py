@@ -1,13 +1,74 @@
-"""Result: what came out of a run, and several of them side by side."""
+"""The result of a run: its figures, time series of use and queue depth, and statistics over many numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_multicluster_scheduler.simulation.report.series import Series
+DIGITS = 6
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest number that at least this share of them does not exceed. ``ordered`` is sorted, not empty."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def spread(numbers: Iterable[float]) -> dict[str, float | int | None]:
+    """How many, their mean, median, 95th and 99th percentile and the most; None for those of nothing."""
+    ordered = sorted(numbers)
+    if not ordered:
+        return {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None, "max": None}
+    return {
+        "count": len(ordered),
+        "mean": round(math.fsum(ordered) / len(ordered), DIGITS),
+        "p50": round(percentile(ordered, 0.50), DIGITS),
+        "p95": round(percentile(ordered, 0.95), DIGITS),
+        "p99": round(percentile(ordered, 0.99), DIGITS),
+        "max": round(ordered[-1], DIGITS),
+    }
+
+
+def jain(shares: Sequence[float]) -> float | None:
+    """Jain's index: 1 if all have the same, 1/n if one has all; None if nobody has anything."""
+    squares = math.fsum(share * share for share in shares)
+    return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
+
+
+MOST_SAMPLES = 1000
+
+
+class Series:
+    """When there are too many samples, every second one is dropped and the pace is halved."""
+
+    def __init__(self, clusters: Sequence[str], every_s: float) -> None:
+        self.every_s = every_s
+        self.times: list[float] = []
+        self.queued: list[int] = []
+        self.use: dict[str, list[float]] = {name: [] for name in clusters}
+        """Share of the cluster's CPUs that work of ours holds."""
+
+    def sample(self, now: float, queued: int, use: Sequence[float]) -> None:
+        self.times.append(round(now, DIGITS))
+        self.queued.append(queued)
+        for line, share in zip(self.use.values(), use, strict=True):
+            line.append(round(share, DIGITS))
+        if len(self.times) > MOST_SAMPLES:
+            self.every_s *= 2
+            del self.times[1::2], self.queued[1::2]
+            for line in self.use.values():
+                del line[1::2]
+
+    def mean_queue(self) -> float:
+        return round(sum(self.queued) / len(self.queued), DIGITS) if self.queued else 0.0
+
+    def most_queued(self) -> int:
+        return max(self.queued, default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"times_s": self.times, "queued": self.queued, "use": self.use}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, describe
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
-from ray_multicluster_scheduler.simulation.report.figures import DIGITS, jain, spread
-from ray_multicluster_scheduler.simulation.report.series import Series
-from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt, Work
-from ray_multicluster_scheduler.simulation.virtual_fleet.node_allocation import Room
+from ray_multicluster_scheduler.simulation.report.result import DIGITS, Series, jain, spread
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, Room, Work
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
 
 _LOST = ("crashed", "lease", "died")

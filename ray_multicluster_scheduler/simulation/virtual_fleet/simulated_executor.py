@@ -16,8 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.simulation.model import OthersLoad, PlannedFault, SimulatedFleet
-from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt, Work
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Watcher
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, Watcher, Work
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import NearSide
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
 

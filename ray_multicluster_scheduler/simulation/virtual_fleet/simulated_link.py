@@ -28,8 +28,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     SnapshotTaken,
 )
 from ray_multicluster_scheduler.simulation.model import SimulatedCluster
-from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import FarSide, Watcher
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, FarSide, Watcher
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
 
 PYTHON, RAY = "3.11.9", "2.60.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.simulation.node_text import parse_amounts, parse_time
+from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
 from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
 
 COLUMNS = ("submit", "shape", "run", "owner", "priority", "tags", "kind", "function", "members", "fails")

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.scheduler.lifecycle.events import DispatchAccepted, Started
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.simulation import Comparison, Synthetic, load_fleet, simulate
-from ray_multicluster_scheduler.simulation.checker.violation import Violation
+from ray_multicluster_scheduler.simulation.checker.property import Violation
 from ray_multicluster_scheduler.simulation.history import Fed, Told
 from ray_multicluster_scheduler.simulation.replay import Replayed
 from tests.unit.cli.conftest import Rmcs

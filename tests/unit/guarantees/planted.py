@@ -19,10 +19,9 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.queue.shape_group import Head, ShapeGroup
-from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
-from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
-from ray_multicluster_scheduler.simulation.faulty.script import Script
+from ray_multicluster_scheduler.simulation.faulty.scenario import Script
 from tests.unit.guarantees.scripts import deed, item, script, submit
 from tests.unit.lifecycle.gangs import gang
 

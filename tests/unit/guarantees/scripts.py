@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, TaskDescription
-from ray_multicluster_scheduler.simulation.faulty.script import BEGIN, SETTINGS, Deed, Script
+from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, SETTINGS, Deed, Script
 from tests.unit.lifecycle.driver import task
 
 FREE: dict[str, Any] = {**SETTINGS, "resource_threshold": 1, "submission_interval_s": 0, "prefetch_ms": 0}

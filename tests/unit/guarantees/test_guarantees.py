@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
-from ray_multicluster_scheduler.simulation.faulty.script import make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import make_script
 from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fault, Fed, History, Setup
 
 SEEDS = range(80)

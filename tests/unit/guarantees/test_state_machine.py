@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.simulation.checker import judge
-from ray_multicluster_scheduler.simulation.faulty.items import OWNERS, STYLES, some_item
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
-from ray_multicluster_scheduler.simulation.faulty.script import make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import OWNERS, STYLES, make_script, some_item
 
 NAMES = st.sampled_from(["a", "b"])
 A_WHILE = st.sampled_from([0.05, 1.0, 5.0, 12.0, 30.0])

@@ -30,7 +30,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager impor
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored import stored_rows
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
 from ray_multicluster_scheduler.simulation.faulty.campaign import play
-from ray_multicluster_scheduler.simulation.faulty.script import make_script
+from ray_multicluster_scheduler.simulation.faulty.scenario import make_script
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, snapshot, task

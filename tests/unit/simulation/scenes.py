@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.simulation import (
     simulate,
 )
 from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, Line, Nodes, Over, Told
-from ray_multicluster_scheduler.simulation.node_text import parse_nodes
+from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes
 
 FREE: dict[str, Any] = {"resource_threshold": 1, "submission_interval_s": 0, "prefetch_ms": 0}
 

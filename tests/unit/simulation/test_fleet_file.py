@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.simulation import (
     load_fleet,
     lower_bound,
 )
-from ray_multicluster_scheduler.simulation.node_text import parse_nodes, parse_time
+from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes, parse_time
 from tests.unit.simulation.scenes import exact, fleet, item
 
 

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
 from ray_multicluster_scheduler.simulation import OthersLoad, Synthetic, Workload
-from ray_multicluster_scheduler.simulation.virtual_fleet.attempts import Attempt, Work
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, Work
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import stream
 from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import NearSide
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork

@@ -14,10 +14,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.simulation.checker import judge
-from ray_multicluster_scheduler.simulation.faulty.campaign import RAISED, one_seed, problems, run_seeds, write_smallest
+from ray_multicluster_scheduler.simulation.faulty.campaign import (
+    RAISED,
+    one_seed,
+    problems,
+    run_seeds,
+    shrink,
+    write_smallest,
+)
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun, Outcome
-from ray_multicluster_scheduler.simulation.faulty.script import Script, make_script
-from ray_multicluster_scheduler.simulation.faulty.shrink import shrink
+from ray_multicluster_scheduler.simulation.faulty.scenario import Script, make_script
 from ray_multicluster_scheduler.simulation.history import Fed, read_history, write_history
 from ray_multicluster_scheduler.simulation.replay import replay
 from tests.unit.guarantees.planted import UsesOldFences

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from ray_multicluster_scheduler.simulation import Comparison, plot, simulate
-from ray_multicluster_scheduler.simulation.report.figures import jain, percentile, spread
 from ray_multicluster_scheduler.simulation.report.report_text import rows, seconds
+from ray_multicluster_scheduler.simulation.report.result import jain, percentile, spread
 from tests.unit.simulation.scenes import exact, fleet, item
 
 WHERE = fleet(exact("a", "{CPU:2}"), exact("b<&>", "{CPU:1}@2"))

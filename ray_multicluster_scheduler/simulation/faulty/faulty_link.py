@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.simulation.faulty.attempt import Attempt
-from ray_multicluster_scheduler.simulation.faulty.far_cluster import FarCluster
+from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands

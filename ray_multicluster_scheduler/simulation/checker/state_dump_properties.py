@@ -1,14 +1,12 @@
-"""every_waiting_task_has_a_true_reason, by a naive look at each reason."""
+"""Properties checked on each state dump: the reason of every waiting item, and which circuit breakers are open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ray_multicluster_scheduler.simulation.checker.history_index import Entry
-from ray_multicluster_scheduler.simulation.checker.history_state import Book
-from ray_multicluster_scheduler.simulation.checker.item_history import Cluster, Item
-from ray_multicluster_scheduler.simulation.checker.property import BookJudge
+from ray_multicluster_scheduler.simulation.checker.history_state import Book, Cluster, Item
+from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Entry
 from ray_multicluster_scheduler.simulation.history import Looked
 
 _ROUNDING = 1e-3
@@ -181,3 +179,18 @@ _OF_CLUSTERS: dict[str, Callable[[_Look], bool]] = {
     "DASHBOARD_SILENT": lambda look: look.item.task.kind == "job" and not look.one.dashboard_ok,
     "TOO_BIG": _is_too_big,
 }
+
+
+class UserErrorsNeverOpenABreaker(BookJudge):
+    """A breaker may be open only where the cluster itself failed ``breaker_failures`` times in a row."""
+
+    name = "user_errors_never_open_a_breaker"
+    sentence = "Only failures of a cluster itself keep work away from it; exceptions and crashes of user code never do."
+
+    def see(self, entry: Entry, book: Book) -> None:
+        if type(entry.what) is not Looked:
+            return
+        for name in entry.what.open_breakers:
+            cluster = book.clusters.get(name)
+            if cluster is not None and not cluster.may_be_open:
+                self.accuse(entry, f"the breaker of {name} is open, and {name} has not failed that often")
