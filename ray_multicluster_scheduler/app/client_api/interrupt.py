@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api import program as this_program
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 
 class AwaitedJobs:

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
-from ray_multicluster_scheduler.common.model.task_description import MOST_PRIORITY
-from ray_multicluster_scheduler.common.redaction.patterns import masked_line
+from ray_multicluster_scheduler.common.model.checks import priority_of, whole
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.common.model import TaskDescription
     from ray_multicluster_scheduler.control_plane.config import Settings
-    from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 _LONGEST_S = 100 * 365 * 86400.0
 _FIRST_EPOCH = 1e9
@@ -287,45 +284,6 @@ def _text(given: object, what: str) -> str | None:
 def _class_names(given: object, what: str) -> tuple[str, ...]:
     items = given if isinstance(given, (list, tuple, set, frozenset)) else (given,)
     return _texts([item.__name__ if isinstance(item, type) else item for item in items], what)
-
-
-def whole(value: object, what: str) -> int:
-    """Raises ConfigurationError for what is no whole number."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(f"{what} is {value!r}.", next_step="give a whole number")
-    return value
-
-
-def priority_of(value: object) -> int:
-    """Raises ConfigurationError for what is no priority."""
-    priority = whole(value, "priority")
-    if abs(priority) > MOST_PRIORITY:
-        raise ConfigurationError(
-            f"priority is {priority}.", next_step=f"give a whole number between {-MOST_PRIORITY} and {MOST_PRIORITY}"
-        )
-    return priority
-
-
-def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
-    """Raises ConfigurationError above the ceiling of its owner. What is known of that may be old: nobody is refused
-    before it was asked for anew."""
-    for anew in (False, True):
-        most = runtime.limits_of(task.owner, anew=anew).max_priority
-        if most is None or task.priority <= most:
-            return
-    raise ConfigurationError(
-        f"priority is {task.priority}, and {task.owner} may ask for {most} at the most.",
-        task_id=task.id,
-        next_step="ask for less, or change max_priority of that owner",
-    )
-
-
-def explained_by(reason: object) -> str:
-    """The words with which something is held or paused: everybody may read them, so what looks like a secret is masked.
-    Raises ConfigurationError for what are none."""
-    if not isinstance(reason, str):
-        raise ConfigurationError(f"reason is {reason!r}.", next_step="say it in words, or leave it out")
-    return masked_line(reason)
 
 
 def _seconds(value: object, what: str) -> float | None:

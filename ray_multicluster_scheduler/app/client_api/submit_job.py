@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.app.client_api.execution_context import side
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ray_multicluster_scheduler.app.client_api.cluster_rows import why_words
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import not_a_service, silent
 from ray_multicluster_scheduler.cli.arguments import completion
 from ray_multicluster_scheduler.cli.arguments.options import ByOwner, OfKind
 from ray_multicluster_scheduler.cli.arguments.selectors import KINDS, LAST, STATES, doubt_cluster, find_one
@@ -18,7 +19,6 @@ from ray_multicluster_scheduler.cli.arguments.usage_errors import check_known
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, as_text, cluster_state, say, show_fitting
 from ray_multicluster_scheduler.cli.layout.times import moment_of
 from ray_multicluster_scheduler.cli.service.client import Address, Service, connect, path_of
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import not_a_service, silent
 
 _PATH = path_of("events")
 _TYPES = ("transition", "decision", "cluster", "action", "telemetry")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import not_ready
 from ray_multicluster_scheduler.cli.arguments.options import LONGEST_S
 from ray_multicluster_scheduler.cli.commands.queue import depth_line
 from ray_multicluster_scheduler.cli.layout.item_tables import waiting_table
@@ -25,7 +26,6 @@ from ray_multicluster_scheduler.cli.service.item_wait import away_words, patient
 from ray_multicluster_scheduler.cli.service.passive_queries import clusters_now
 from ray_multicluster_scheduler.common.control_characters import escaped
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import not_ready
 
 if TYPE_CHECKING:
     from rich.console import Group

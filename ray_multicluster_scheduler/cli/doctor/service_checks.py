@@ -10,13 +10,13 @@ from typing import Any
 
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.app.client_api.cluster_rows import pause_words
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import NobodyAnswersError
 from ray_multicluster_scheduler.cli.doctor.findings import Finding, doubtful, well, wrong
 from ray_multicluster_scheduler.cli.doctor.local_checks import room
 from ray_multicluster_scheduler.cli.service.client import Service, connect, path_of, until_when, was_killed
 from ray_multicluster_scheduler.cli.service.passive_queries import clusters_asked, is_known_only_by_a_gateway
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import NobodyAnswersError
 from ray_multicluster_scheduler.control_plane.store.state_folder import holder
 
 PATIENCE_S = 30.0

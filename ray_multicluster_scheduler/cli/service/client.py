@@ -17,14 +17,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_address import named_service, service_here
-from ray_multicluster_scheduler.cli.exit_codes import NotThereError
-from ray_multicluster_scheduler.cli.service.connect_timeout import LOOK_S, SILENT_S, SilenceWatch, notice_death
-from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
-from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials, find_credentials
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import (
-    SERVICE_HEADER,
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
     no_tls,
     nobody_answers,
     not_a_service,
@@ -32,6 +27,11 @@ from ray_multicluster_scheduler.control_plane.runtime.service_errors import (
     refusal,
     silent,
 )
+from ray_multicluster_scheduler.cli.exit_codes import NotThereError
+from ray_multicluster_scheduler.cli.service.connect_timeout import LOOK_S, SILENT_S, SilenceWatch, notice_death
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import SERVICE_HEADER
 from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, holder, killed
 
 Address = Annotated[

@@ -50,8 +50,8 @@ class Draining:
 
     def _service(self, address: str) -> Service:
         """Asked with the token of that folder, wherever that is, unless another one was given."""
+        from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
         from ray_multicluster_scheduler.cli.service.client import Service
-        from ray_multicluster_scheduler.control_plane.runtime.credentials import find_credentials
 
         proof = find_credentials(address, {**os.environ, "RMCS_HOME": str(self._folder)})
         return Service(address, proof, _PATIENCE_S)

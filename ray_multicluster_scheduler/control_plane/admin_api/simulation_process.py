@@ -14,7 +14,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.exception import ConfigurationError, QueueFullError, SchedulerError
 from ray_multicluster_scheduler.control_plane.config.loader import config_from
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 MOST_ITEMS = 5_000
 LONGEST_S = 30.0
@@ -64,7 +64,7 @@ async def _in_a_process(asked: dict[str, Any], limit_s: float) -> dict[str, Any]
             next_step="simulate less, or with `rmcs simulate`, which says why",
         ) from None
     if "problem" in answer:
-        raise problem_from_wire(answer["problem"])
+        raise error_from_problem(answer["problem"])
     return answer
 
 

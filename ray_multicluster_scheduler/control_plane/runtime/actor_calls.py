@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
-from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch, Values
 from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import how_it_ended, never_sent
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
@@ -45,13 +43,11 @@ class ActorCalls:
         self._adopted: deque[CallItem] = deque()
         item.watch_steps(lambda _: calls.wake(self))
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> CallItem:
-        """Make a call. Raises TaskSubmissionError for arguments that cannot be sent, SchedulerError after the end."""
-        calls = self._calls
-        prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
-        call = CallItem(calls.new_id(), self, method, prepared.data, complete=prepared.plain)
-        call.has_paths = bool(find_in_arguments(args, kwargs, calls.homes, 1))
-        self.take(call, prepared)
+    def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> CallItem:
+        """As :meth:`CallQueue.call`."""
+        call = CallItem(self._calls.new_id(), self, method, arguments.data, complete=arguments.plain)
+        call.has_paths = has_paths
+        self.take(call, arguments)
         return call
 
     def take(self, call: CallItem, arguments: Arguments) -> None:

@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls
-    from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentWatch, Values
+    from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch, Values
 
 _NO_RESOURCES: dict[str, float] = {}
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+
+if TYPE_CHECKING:
+    from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 
 ANSWERED = "ANSWERED"
 
@@ -49,8 +52,9 @@ class CallQueue(Protocol):
     def killed(self) -> bool:
         """Its end was asked for, even if it is not over yet."""
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> CallPromise:
-        """Make a call. Raises TaskSubmissionError for arguments that cannot be sent, SchedulerError after the end."""
+    def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> CallPromise:
+        """Make a call. ``has_paths``: some of its arguments begin with a home directory. Raises TaskSubmissionError for
+        arguments that cannot be sent, SchedulerError after the end."""
 
     def no_more(self) -> None:
         """Its end was asked for: calls that have not left yet wait for it and fail."""

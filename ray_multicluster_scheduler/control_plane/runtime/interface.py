@@ -15,9 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
-    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
-    from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+    from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
     from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, CallQueue
     from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
     from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
@@ -76,10 +74,6 @@ class ControlPlane(ABC):
     @abstractmethod
     def is_call(self, item_id: str) -> bool:
         """Is this the id of a call of an actor's method?"""
-
-    @abstractmethod
-    def actors(self, submission: ActorSubmission) -> Actors:
-        """Whoever makes and finds actors here; made anew."""
 
     @abstractmethod
     def calls_of(self, actor: Item) -> CallQueue:
@@ -187,5 +181,5 @@ class ControlPlane(ABC):
         """Are we in the child of a fork, where nothing of this runs?"""
 
     @abstractmethod
-    def shutdown(self, *, drain: bool) -> None:
+    def shutdown(self, *, drain: bool, interrupted: Callable[[], bool] = lambda: False) -> None:
         """End it, with ``drain`` after everything is over; see :meth:`UnifiedScheduler.shutdown`."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.current_item import member_id
+from ray_multicluster_scheduler.common.model import ActorDescription, MemberDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 
@@ -185,6 +186,43 @@ class Item(Promise):
             with self._lock:
                 watchers = list(self._step_watchers or ())
             _tell(self, watchers)
+
+
+class MemberItem(Item):
+    """One actor of a gang: it goes where the gang goes, and its end is the gang's."""
+
+    __slots__ = ("_following", "_gang")
+
+    def __init__(self, gang: Item, index: int, member: MemberDescription) -> None:
+        name = member_id(gang.id, index)
+        actor = ActorDescription(ray_name=name, placement=member.requirements, asynchronous=member.asynchronous)
+        super().__init__(
+            TaskDescription(
+                id=name,
+                kind="actor",
+                name=member.name,
+                owner=gang.task.owner,
+                requirements=member.requirements,
+                actor=actor,
+            )
+        )
+        self._gang = gang
+        self._following = threading.Lock()
+        gang.watch_steps(self._follow)
+        self._follow(gang)
+
+    @property
+    def whole(self) -> str:
+        return self._gang.id
+
+    def _follow(self, gang: Item) -> None:
+        with self._following:  # looked at in here: of two threads that tell of it, the later one then tells the newest
+            step, outcome = gang.transition, gang.outcome
+            if outcome is None and step is not None:
+                self.moved(step._replace(task_id=self.id))
+        if outcome is not None:
+            gang.unwatch_steps(self._follow)
+            self.ended(Outcome(replace(outcome.completion, task_id=self.id), outcome.result, outcome.origin))
 
 
 def wait_for(

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, open_calls
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
             rows = [_row(record) for record in reversed(records[-MOST_LISTED:])]
             return {"program": _program(runtime), "items": rows, "more": len(records) - len(rows)}
         case {"declare_dead": str(cluster)}:
-            reason, force = explained_by(question.get("reason", "")), question.get("force") is True
+            reason, force = checked_reason(question.get("reason", "")), question.get("force") is True
             items = await fleet_control.declare_dead(runtime, cluster, reason, force=force)
             return {"program": _program(runtime), "cluster": cluster, "items": items}
         case {"drain": str(cluster)}:

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, job_logs, open_calls
@@ -21,12 +20,11 @@ from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome,
 from ray_multicluster_scheduler.control_plane.runtime.kept_value import Then, not_in_time
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
-    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 LOOK_AGAIN_S = 0.5
@@ -53,11 +51,6 @@ class Known(LoopThread, ControlPlane):
         if self.is_call(task_id):
             return open_calls.explain_by_id(self._here, task_id)
         return explanation.explain_item(self._here, task_id)
-
-    def actors(self, submission: ActorSubmission) -> Actors:
-        from ray_multicluster_scheduler.app.client_api.embedded import embedded_actors  # noqa: PLC0415 - it imports this
-
-        return embedded_actors.EmbeddedActors(self._here, submission)
 
     def calls_of(self, actor: Item) -> ActorCalls:
         return ActorCalls(actor, self._here.method_calls)

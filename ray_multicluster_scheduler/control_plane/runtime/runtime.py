@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.common.clock import SystemClock
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
+from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, IncompleteItems
 from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, taken_by
-from ray_multicluster_scheduler.control_plane.runtime.incomplete_items import IncompleteItems
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.local_query_server import QuestionSocket
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
@@ -181,11 +180,11 @@ class Runtime(Known):
 
     # The end ------------------------------------------------------------------------------------------------
 
-    def shutdown(self, *, drain: bool) -> None:
+    def shutdown(self, *, drain: bool, interrupted: Callable[[], bool] = lambda: False) -> None:
         if drain:
             shutdown_report.drain(self)
         self.refuse()
-        shutdown_report.cancel_all(self)
+        shutdown_report.cancel_all(self, interrupted=interrupted())
         self.close()
 
     def refuse(self, why: str = "was shut down") -> None:

@@ -1,11 +1,11 @@
-"""What is refused before the brain hears of it."""
+"""Checks of what users ask for, before the scheduler gets it: ids, priorities, dependencies, names, reasons."""
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.model import TaskDescription
+from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 
 
@@ -29,3 +29,35 @@ def _refuse_to_wait_for_actors(runtime: ControlPlane, task: TaskDescription) -> 
                 task_id=task.id,
                 next_step="wait for the actor with ready(), or give the handle of a call as an argument",
             )
+
+
+def check_priority(runtime: ControlPlane, task: TaskDescription) -> None:
+    """Raises ConfigurationError above the ceiling of its owner. What is known of that may be old: nobody is refused
+    before it was asked for anew."""
+    for anew in (False, True):
+        most = runtime.limits_of(task.owner, anew=anew).max_priority
+        if most is None or task.priority <= most:
+            return
+    raise ConfigurationError(
+        f"priority is {task.priority}, and {task.owner} may ask for {most} at the most.",
+        task_id=task.id,
+        next_step="ask for less, or change max_priority of that owner",
+    )
+
+
+def checked_reason(reason: object) -> str:
+    """The reason given for a hold, pause or cancel, with secrets masked: everybody may read it. Raises
+    ConfigurationError if it is not text."""
+    if not isinstance(reason, str):
+        raise ConfigurationError(f"reason is {reason!r}.", next_step="give text, or leave it out")
+    return masked_line(reason)
+
+
+def name_taken(name: str, by: str, cluster: str | None) -> ConfigurationError:
+    """Names are unique among living actors."""
+    where = f" on {cluster}" if cluster else ""
+    return ConfigurationError(
+        f"There is a living actor {name!r} already: {by}{where}.",
+        cluster=cluster,
+        next_step=f"use it with get_actor({name!r}) or get_if_exists=True, kill it first, or take another name",
+    )

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import refusal
 from ray_multicluster_scheduler.cli.service import client as cli_service
 from ray_multicluster_scheduler.cli.service import connect_timeout
 from ray_multicluster_scheduler.common.exception import NotAllowedError, ServiceUnavailableError
 from ray_multicluster_scheduler.control_plane.admin_api.http import http_server
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import refusal
 from tests.support.running_service import RunningService
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.service.http_service import HttpService

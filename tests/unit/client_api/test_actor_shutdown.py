@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.common.exception import TaskCancelledError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
 from tests.support.moments import press_ctrl_c, when_main_thread_is_in
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments, runtime_env_for
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
 from ray_multicluster_scheduler.common import pickling
@@ -23,6 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument, fill_in
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job, task
@@ -90,15 +91,15 @@ class TestTakenOut:
     def test_what_a_value_needs_goes_along(self, plane: ControlPlane, users_module: str) -> None:
         kept = ObjectHandle(b"", {"users_shapes"}, (), plane.runtime)
         arguments = prepare_arguments((kept,), {}, "f")
-        assert arguments.runtime_env({})["py_modules"] == [users_module]
-        assert arguments.runtime_env({"py_modules": []}) == {"py_modules": []}, "the caller is taken at his word"
+        assert runtime_env_for(arguments, {})["py_modules"] == [users_module]
+        assert runtime_env_for(arguments, {"py_modules": []}) == {"py_modules": []}, "the caller is taken at his word"
 
     def test_the_modules_of_a_task_go_along_with_its_result(self, plane: ControlPlane) -> None:
         producer = plane.task("t1", runtime_env={"py_modules": ["/users/shapes"]})
         arguments = prepare_arguments((producer,), {}, "f")
-        assert arguments.runtime_env({}) == {"py_modules": ["/users/shapes"]}
-        assert arguments.runtime_env({"py_modules": ["/x"]}) == {"py_modules": ["/x", "/users/shapes"]}
-        assert arguments.runtime_env({"py_modules": []}) == {"py_modules": []}
+        assert runtime_env_for(arguments, {}) == {"py_modules": ["/users/shapes"]}
+        assert runtime_env_for(arguments, {"py_modules": ["/x"]}) == {"py_modules": ["/x", "/users/shapes"]}
+        assert runtime_env_for(arguments, {"py_modules": []}) == {"py_modules": []}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
 from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskState
-from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, ArgumentWatch, Values
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition

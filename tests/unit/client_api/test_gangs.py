@@ -9,7 +9,6 @@ import pytest
 
 from ray_multicluster_scheduler import GangMember, member, remote
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.app.client_api.embedded.embedded_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import handles_of
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, NewGangItem
@@ -24,7 +23,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model import FailureClass, GangDescription, TaskState
-from ray_multicluster_scheduler.control_plane.runtime import explanation, local_queries
+from ray_multicluster_scheduler.control_plane.runtime import explanation, local_queries, shutdown_report
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from tests.unit.client_api.actor_plane import ActorPlane, Counter
 from tests.unit.client_api.control_plane import until

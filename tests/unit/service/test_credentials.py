@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.app.client_api.remote import service_client
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common.exception import (
@@ -18,7 +19,6 @@ from ray_multicluster_scheduler.common.exception import (
     TaskCancelledError,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.access.roles import Role
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials, find_credentials
 from ray_multicluster_scheduler.control_plane.store.private_file import write_private
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from tests.unit.client_api.control_plane import until

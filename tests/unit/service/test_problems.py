@@ -17,14 +17,15 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 import ray_multicluster_scheduler
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import refusal
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, code_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.error_middleware import Unexpected
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import document
 from ray_multicluster_scheduler.control_plane.admin_api.routes import request_parsing
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire, refusal
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from tests.unit.service.http_service import HttpService, body
@@ -188,7 +189,7 @@ def test_every_error_arrives_as_one_that_its_reader_can_catch() -> None:
     kinds = [kind for kind in _kinds(SchedulerError) if kind.__module__.startswith(package.__name__)]
     assert {DashboardProblem, LinkProblem, MissingBlobs} <= set(kinds)
     for kind in kinds:
-        back = type(problem_from_wire({"error": wire.told_as(kind), "message": "m"}))
+        back = type(error_from_problem({"error": wire.told_as(kind), "message": "m"}))
         assert issubclass(kind, back)
         assert back is not SchedulerError or kind.__bases__ == (SchedulerError,), f"{kind} is told as nothing"
 

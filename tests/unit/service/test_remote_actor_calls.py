@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.remote_calls import RemoteCalls
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 
@@ -64,22 +64,22 @@ def queue(item: Item, desk: Desk) -> RemoteActorCalls:
 
 def test_calls_stay_here_until_their_actor_runs(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
     """The service does not write calls down: those that it had would be lost with it."""
-    queue.call("f", (), {})
+    queue.call("f", Arguments(b""), has_paths=False)
     assert desk.left == [], "the service does not know the actor yet"
     item.moved(step(1, TaskState.QUEUED))
-    queue.call("f", (), {})
+    queue.call("f", Arguments(b""), has_paths=False)
     assert desk.left == []
     item.moved(step(2, TaskState.RUNNING))
     assert desk.left == ["call-1", "call-2"]
     item.moved(step(3, TaskState.RETRYING))
-    queue.call("f", (), {})
+    queue.call("f", Arguments(b""), has_paths=False)
     assert desk.left == ["call-1", "call-2"]
     item.moved(step(4, TaskState.RUNNING))
     assert desk.left == ["call-1", "call-2", "call-3"]
 
 
 def test_calls_of_an_actor_that_is_over_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
-    call = queue.call("f", (), {})
+    call = queue.call("f", Arguments(b""), has_paths=False)
     item.moved(step(1, TaskState.QUEUED))
     item.ended(Outcome(Complete("actor-1", TaskState.CANCELLED, 0, None), None))
     assert call.outcome is not None
@@ -88,9 +88,9 @@ def test_calls_of_an_actor_that_is_over_fail_here(item: Item, desk: Desk, queue:
 
 
 def test_calls_of_an_actor_that_was_refused_fail_here(item: Item, desk: Desk, queue: RemoteActorCalls) -> None:
-    early = queue.call("f", (), {})
+    early = queue.call("f", Arguments(b""), has_paths=False)
     item.ended(Outcome(Complete("actor-1", TaskState.FAILED, 0, None, "QueueFullError", "There is no room."), None))
-    late = queue.call("f", (), {})
+    late = queue.call("f", Arguments(b""), has_paths=False)
     for call in (early, late):
         assert call.outcome is not None
         assert call.outcome.completion.error == "ActorDiedError"

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import ClusterLostError, Schedu
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from tests.unit.lifecycle.driver import task
@@ -100,24 +100,24 @@ def test_a_blob_that_is_another_one_is_refused(said: dict[str, str]) -> None:
 
 def test_an_error_comes_back_as_itself() -> None:
     error = ClusterLostError("It was lost.", task_id="t", cluster="mac", next_step="try again")
-    again = problem_from_wire(json.loads(json.dumps(wire.problem_to_wire(error))))
+    again = error_from_problem(json.loads(json.dumps(wire.problem_to_wire(error))))
     assert type(again) is ClusterLostError
     assert (str(again), again.task_id, again.cluster, again.next_step) == (str(error), "t", "mac", "try again")
 
 
 @pytest.mark.parametrize("name", ["NoSuchError", "BaseException", "annotations", "__name__", None, 5])
 def test_an_error_that_nobody_knows_is_one_of_ours(name: object) -> None:
-    again = problem_from_wire({"error": name, "message": "something"})
+    again = error_from_problem({"error": name, "message": "something"})
     assert type(again) is SchedulerError
     assert "something" in str(again)
-    assert problem_from_wire({}).message
+    assert error_from_problem({}).message
 
 
 def test_every_error_of_ours_can_be_told() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SchedulerError)]
     assert len(kinds) > 10
     for kind in kinds:
-        assert type(problem_from_wire({"error": kind.__name__, "message": "m"})) is kind
+        assert type(error_from_problem({"error": kind.__name__, "message": "m"})) is kind
 
 
 def test_missing_blobs() -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api.actors.call_handle import ActorCallHandle, CallPartHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import prepare_arguments
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.several_returns import check_num_returns
 
 if TYPE_CHECKING:
@@ -42,7 +44,10 @@ class ActorMethod:
                 f"{self!r} is a generator; its values cannot be streamed across clusters.",
                 next_step="return a list, or give the actor a method that returns the next value",
             )
-        handle = ActorCallHandle(self._calls.call(self._name, args, kwargs, shape.num_returns), self._runtime)
+        name = f"{self._calls.item.task.name}.{self._name}"
+        arguments = prepare_arguments(args, kwargs, name, num_returns=shape.num_returns)
+        has_paths = bool(find_in_arguments(args, kwargs, self._runtime.homes, 1))
+        handle = ActorCallHandle(self._calls.call(self._name, arguments, has_paths=has_paths), self._runtime)
         if shape.num_returns == 1:
             return handle
         return CallPartHandle.split(handle, shape.num_returns) if shape.num_returns else None

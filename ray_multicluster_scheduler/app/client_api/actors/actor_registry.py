@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
-from ray_multicluster_scheduler.common.exception import ConfigurationError, UnknownItemError
+from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 
 class ActorRegistry:
@@ -89,13 +90,3 @@ class ActorRegistry:
             name = None if item.task.actor is None else item.task.actor.public_name
             if name is not None and self._id_of_name.get(name) == item.id:
                 del self._id_of_name[name]
-
-
-def name_taken(name: str, by: str, cluster: str | None) -> ConfigurationError:
-    """Names are unique among living actors."""
-    where = f" on {cluster}" if cluster else ""
-    return ConfigurationError(
-        f"There is a living actor {name!r} already: {by}{where}.",
-        cluster=cluster,
-        next_step=f"use it with get_actor({name!r}) or get_if_exists=True, kill it first, or take another name",
-    )

@@ -8,10 +8,10 @@ from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions, refuse_what_tasks_have
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
-    Arguments,
     check_arguments,
     pickled,
     prepare_arguments,
+    runtime_env_for,
 )
 from ray_multicluster_scheduler.app.client_api.options import begins_at, common_fields
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_class import RemoteClass
@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription, mentions_cpu, parse_resources
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 
@@ -69,7 +70,7 @@ class ActorSubmission:
             modules = {*modules, cls.__module__}
         arguments = prepare_arguments(positional, named, name, captured)
         now = self._clock.now()
-        fields["runtime_env"] = arguments.runtime_env(fields["runtime_env"], modules)
+        fields["runtime_env"] = runtime_env_for(arguments, fields["runtime_env"], modules)
         task = TaskDescription(
             id=actor_id,
             kind="actor",

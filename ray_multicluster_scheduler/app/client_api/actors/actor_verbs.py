@@ -11,10 +11,14 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import ActorOptions
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
+from ray_multicluster_scheduler.app.client_api.embedded.embedded_actors import EmbeddedActors
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_namespace
+from ray_multicluster_scheduler.app.client_api.remote.remote_actors import RemoteActors
+from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 
 class ActorVerbs(ABC):
@@ -82,6 +86,10 @@ class ActorVerbs(ABC):
         runtime, submission = self._started()
         with self._lock:
             if self._actors is None:
-                new_id, homes = submission.new_id, runtime.homes
-                self._actors = runtime.actors(ActorSubmission(runtime.settings, runtime.clock, homes, new_id))
+                new = ActorSubmission(runtime.settings, runtime.clock, runtime.homes, submission.new_id)
+                if isinstance(runtime, Runtime):
+                    self._actors = EmbeddedActors(runtime, new)
+                else:
+                    assert isinstance(runtime, RemoteRuntime)
+                    self._actors = RemoteActors(runtime, new)
             return self._actors

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
@@ -12,45 +11,27 @@ from ray_multicluster_scheduler.app.client_api.modules.user_modules import with_
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, ValueSource
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What was given, ready to be sent but for the values of ``sources``.
+def source_names(arguments: Arguments) -> list[str]:
+    """What identifies the values that are not in ``data``: the digest of what was ``put``, the item of all others."""
+    return [one.digest if isinstance(one, ObjectHandle) else one._item.id for one in arguments.sources]
 
-    ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``;
-    behind them, how many values a method is to return, if not one.
-    ``actors`` are the handles of actors in there: whoever uses them must run where they are.
+
+def runtime_env_for(arguments: Arguments, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
+    """The caller's runtime_env, with the user's modules that the values need, and ``modules``.
+
+    What the result of another task needs is not known before it exists, so that task's own modules are added.
     """
-
-    data: bytes
-    modules: Set[str] = frozenset()
-    sources: tuple[Handle, ...] = ()
-    actors: tuple[Any, ...] = ()
-
-    @property
-    def plain(self) -> bool:
-        """Is nothing missing?"""
-        return not self.sources and not self.actors
-
-    @property
-    def source_names(self) -> list[str]:
-        """What tells the values apart that are not in ``data``: what was put by its content, others by their item."""
-        return [one.digest if isinstance(one, ObjectHandle) else one._item.id for one in self.sources]
-
-    def runtime_env(self, given: Mapping[str, Any], modules: Iterable[str] = ()) -> dict[str, Any]:
-        """The caller's, with the user's modules that the values need, and ``modules`` beside them.
-
-        What a result of another task needs is not known before it exists, so that task's own modules go along.
-        """
-        needed = {*self.modules, *modules}
-        env = with_users_modules(given, needed) if needed else dict(given)
-        if not self.sources or ("py_modules" in given and not given["py_modules"]):
-            return env  # nothing to be added, or the caller said that nothing is
-        here = env.get("py_modules", [])
-        more = [place for source in self.sources for place in _py_modules(source) if place not in here]
-        return {**env, "py_modules": [*here, *dict.fromkeys(more)]} if more else env
+    needed = {*arguments.modules, *modules}
+    env = with_users_modules(given, needed) if needed else dict(given)
+    if not arguments.sources or ("py_modules" in given and not given["py_modules"]):
+        return env  # nothing to be added, or the caller asked for nothing
+    present = env.get("py_modules", [])
+    more = [place for source in arguments.sources for place in _py_modules(source) if place not in present]
+    return {**env, "py_modules": [*present, *dict.fromkeys(more)]} if more else env
 
 
 def prepare_arguments(
@@ -142,6 +123,6 @@ def _pickled_arguments(
     return data, modules, tuple(actors)
 
 
-def _py_modules(source: Handle) -> list[str]:
+def _py_modules(source: ValueSource) -> list[str]:
     item = source._item
     return list(item.task.runtime_env.get("py_modules", ())) if isinstance(item, Item) else []

@@ -7,9 +7,9 @@ import time
 from abc import ABC, abstractmethod
 
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
-from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import CordonChanged
 
 _POLL_S = 0.05
@@ -60,7 +60,7 @@ class ClusterVerbs(ABC):
         Raises SchedulerError for a cluster that answers, unless ``force`` is given, and ConfigurationError for one that
         is not there.
         """
-        name, why = _name(cluster, "declare_dead"), explained_by(reason)
+        name, why = _name(cluster, "declare_dead"), checked_reason(reason)
         runtime, _ = self._started()
         return runtime.declare_dead(name, why, force=force)
 

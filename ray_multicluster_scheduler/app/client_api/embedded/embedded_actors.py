@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
-from ray_multicluster_scheduler.app.client_api.actors.actor_registry import name_taken
 from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission, NewActorItem
 from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape
 from ray_multicluster_scheduler.control_plane.runtime import detached_actors
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 
 class EmbeddedActors(Actors):

@@ -28,6 +28,7 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, Job
 from ray_multicluster_scheduler.app.client_api.options import JobOptions, TaskOptions, absolute_paths, item_id_of
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_recursive, check_what_to_cancel
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction
+from ray_multicluster_scheduler.app.client_api.remote.credentials import find_credentials
 from ray_multicluster_scheduler.app.client_api.remote.find_service import find_service
 from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
@@ -35,7 +36,6 @@ from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDesc
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, ConfigArgument, FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.config import load_config as load
 from ray_multicluster_scheduler.control_plane.runtime import explanation
-from ray_multicluster_scheduler.control_plane.runtime.credentials import find_credentials
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import with_own_id
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
@@ -323,7 +323,7 @@ class UnifiedScheduler(GangVerbs, JobVerbs, QueueVerbs, ClusterVerbs, EventVerbs
         if runtime is None:
             return
         try:
-            runtime.shutdown(drain=drain)
+            runtime.shutdown(drain=drain, interrupted=program.interrupted)
         finally:
             with self._lock:
                 if self._runtime is runtime:

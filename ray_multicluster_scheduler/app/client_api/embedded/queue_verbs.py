@@ -8,10 +8,12 @@ from typing import Any, Literal, Unpack
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
 from ray_multicluster_scheduler.app.client_api.embedded.submission import Submission
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.app.client_api.options import LimitOptions, explained_by, item_id_of, priority_of
+from ray_multicluster_scheduler.app.client_api.options import LimitOptions, item_id_of
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
     OwnerLimitsChanged,
@@ -31,7 +33,7 @@ class QueueVerbs(ABC):
         """Let it not start before :meth:`release`; what was sent to a cluster already goes on, and its next attempt is
         held. Nothing happens to what is over. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "hold")
-        runtime.tell(HoldRequested(task_id, explained_by(reason)))
+        runtime.tell(HoldRequested(task_id, checked_reason(reason)))
 
     def release(self, item: Item) -> None:
         """The end of :meth:`hold`. Raises UnknownItemError."""
@@ -51,7 +53,7 @@ class QueueVerbs(ABC):
         Raises ConfigurationError for a cluster that is not there, or when not exactly one of the two is named.
         """
         runtime, what, name = self._queue(cluster, owner, "pause_queue")
-        runtime.tell(QueuePaused(what, name, explained_by(reason)))
+        runtime.tell(QueuePaused(what, name, checked_reason(reason)))
 
     def resume_queue(self, cluster: str | None = None, owner: str | None = None) -> None:
         """The end of :meth:`pause_queue`."""

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, check_arguments, prepare_arguments
+from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
+    check_arguments,
+    prepare_arguments,
+    runtime_env_for,
+    source_names,
+)
 from ray_multicluster_scheduler.app.client_api.embedded.task_template import TaskTemplate, make_template
 from ray_multicluster_scheduler.app.client_api.options import (
     JobOptions,
@@ -27,6 +32,7 @@ from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import JobDescription, TaskDescription, parse_resources
 from ray_multicluster_scheduler.common.model.task_description import RESERVED_IDS
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
@@ -91,7 +97,7 @@ class Submission:
         task = TaskDescription(
             id=self.new_id("task"),
             preferred_cluster=template.preferred_cluster or ClusterContextManager.get(),
-            runtime_env=arguments.runtime_env(template.runtime_env, function.modules),
+            runtime_env=runtime_env_for(arguments, template.runtime_env, function.modules),
             function_digest=function.digest,
             arguments_digest=digest,
             arguments_bytes=len(arguments.data),
@@ -101,7 +107,7 @@ class Submission:
             **template.fields,
         )
         if template.joined:
-            task = replace(task, content_key=content_key(task, arguments.source_names))
+            task = replace(task, content_key=content_key(task, source_names(arguments)))
         # Only now that nothing can be refused any more: nobody would release it.
         self._payload_cache.hold(function.digest, function.data)
         self._payload_cache.hold(digest, arguments.data)

@@ -9,11 +9,12 @@ from typing import Any, Literal
 from ray_multicluster_scheduler.app.client_api.actors.actor_options import refuse_what_tasks_have
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import MethodShape, methods_of
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import (
-    Arguments,
     check_arguments,
     one_of_each,
     pickled,
     prepare_arguments,
+    runtime_env_for,
+    source_names,
 )
 from ray_multicluster_scheduler.app.client_api.embedded.task_template import PickledFunction, make_template
 from ray_multicluster_scheduler.app.client_api.gangs.gang_options import GangOptions
@@ -34,6 +35,7 @@ from ray_multicluster_scheduler.common.model import (
     parse_resources,
 )
 from ray_multicluster_scheduler.control_plane.config import Settings
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.scheduler.lifecycle.content_key import content_key
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
@@ -93,7 +95,7 @@ class GangSubmission:
         gang = GangDescription(described, strategy, of, _ready_timeout(options.get("ready_timeout", 300.0)))
         arguments = _together([part.arguments for part in parts])
         modules = {module for part in parts for module in part.function.modules}
-        fields["runtime_env"] = arguments.runtime_env(fields["runtime_env"], modules)
+        fields["runtime_env"] = runtime_env_for(arguments, fields["runtime_env"], modules)
         now = self._clock.now()
         task = TaskDescription(
             id=self._new_id("gang"),
@@ -108,7 +110,7 @@ class GangSubmission:
             **({**fields, "retries": 0} if of == "actor" else fields),
         )
         if of == "task" and is_joined(options, self._settings):
-            task = replace(task, content_key=content_key(task, arguments.source_names))
+            task = replace(task, content_key=content_key(task, source_names(arguments)))
         return NewGangItem(task, parts, arguments)
 
     def _task(self, member: GangMember) -> _Part:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.handle_html import handle_html
-from ray_multicluster_scheduler.app.client_api.options import explained_by, item_id_of, priority_of
+from ray_multicluster_scheduler.app.client_api.options import item_id_of
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import (
     ResultLostError,
@@ -19,11 +19,13 @@ from ray_multicluster_scheduler.common.exception import (
     TaskTimeoutError,
 )
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
 from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, payload_of, value_of
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 if TYPE_CHECKING:
@@ -197,7 +199,7 @@ class QueuedHandle(Handle):
 
     def hold(self, reason: str = "") -> None:
         """Let it not start before :meth:`release`; what was sent to a cluster already goes on."""
-        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), explained_by(reason)))
+        self._runtime.tell(HoldRequested(item_id_of(self, "hold"), checked_reason(reason)))
 
     def release(self) -> None:
         """The end of :meth:`hold`."""

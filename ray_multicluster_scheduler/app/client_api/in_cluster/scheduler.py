@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.app.client_api.in_cluster import (
     actor_proxy,
     actors,
@@ -37,6 +36,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Task
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say, some_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say, some_of
 
 TIMEOUT_S = 60.0
 SAY_AFTER_S = 1.0

@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
-from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.app.client_api.remote.submission_sender import Parcel
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
-from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch
+from ray_multicluster_scheduler.control_plane.runtime.arguments import (
+    ArgumentFailure,
+    Arguments,
+    ArgumentWatch,
+    ValueSource,
+)
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
+    from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+    from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
     from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
 
 
@@ -29,8 +34,9 @@ def check_own(arguments: Arguments | None, runtime: RemoteRuntime, what: str) ->
     """Raises TaskSubmissionError for values and actors that another scheduler has."""
     if arguments is None:
         return
-    others = [one.id for one in arguments.sources if not isinstance(one, ObjectHandle) and one._runtime is not runtime]
-    others += [actor._item.id for actor in arguments.actors if actor._rmcs_runtime is not runtime]
+    handles, actors = cast("tuple[Handle, ...]", arguments.sources), cast("tuple[ActorHandle, ...]", arguments.actors)
+    others = [one.id for one in handles if not isinstance(one, ObjectHandle) and one._runtime is not runtime]
+    others += [actor._item.id for actor in actors if actor._rmcs_runtime is not runtime]
     if others:
         raise TaskSubmissionError(
             f"{what} was given {others[0]}, which another scheduler has.",
@@ -67,7 +73,8 @@ def send_when_there(runtime: RemoteRuntime, parcel: Parcel, arguments: Arguments
         ended = tuple(one for one in actors if one._item.outcome is not None and one._item in waits)
         ArgumentWatch(Arguments(b"", sources=(*calls, *over), actors=ended), send, fail).begin()
 
-    named = [one._item for one in (*sources, *actors) if isinstance(one._item, Item)]
+    every = [*(one._item for one in sources), *(one._item for one in actors)]
+    named = [one for one in every if isinstance(one, Item)]
     waits = [one for one in (*named, *runtime.late_ones(item.task.after)) if runtime.is_late(one)]
     late = bool(calls or waits)
     if late:
@@ -94,17 +101,17 @@ def _when_accepted(items: Sequence[Item], then: Callable[[], object]) -> None:
     tell(first)
 
 
-def names_of(sources: Sequence[Handle]) -> list[str]:
+def names_of(sources: Sequence[ValueSource]) -> list[str]:
     """What the service calls these values. Calls among them have succeeded."""
     return [_value(source)[0] for source in sources]
 
 
-def bytes_of(sources: Sequence[Handle]) -> dict[str, bytes]:
+def bytes_of(sources: Sequence[ValueSource]) -> dict[str, bytes]:
     """Those of them that it has to be given, by their names."""
     return {name: data for name, data in map(_value, sources) if data is not None}
 
 
-def _value(source: Handle) -> tuple[str, bytes | None]:
+def _value(source: ValueSource) -> tuple[str, bytes | None]:
     item, outcome = source._item, source._item.outcome
     if isinstance(item, Item):
         return f"{RESULT}{item.id}", None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.app.client_api.remote.service_address import (
     checked_address,
     named_service,
@@ -12,6 +11,7 @@ from ray_multicluster_scheduler.app.client_api.remote.service_address import (
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE, holder
 
 _log = get_logger(__name__)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments, prepare_arguments
 from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import bytes_of, names_of
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.common.home_paths import find_in_arguments
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR
 from ray_multicluster_scheduler.control_plane.runtime import wire
-from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentFailure, ArgumentWatch, Values
+from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentFailure, Arguments, ArgumentWatch, Values
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise, never_sent
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -141,21 +139,20 @@ class RemoteActorCalls:
         """As far as is known here, the service passes calls on."""
         return self.item.outcome is None and self.item.state is TaskState.RUNNING
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int = 1) -> RemoteCall:
+    def call(self, method: str, arguments: Arguments, *, has_paths: bool) -> RemoteCall:
         """As :meth:`CallQueue.call`."""
         calls = self._calls
-        prepared = prepare_arguments(args, kwargs, f"{self.item.task.name}.{method}", num_returns=num_returns)
-        calls.check_own(prepared, self.item.id)
-        call = RemoteCall(calls.new_id(), self, method, prepared)
-        call.has_paths = bool(find_in_arguments(args, kwargs, calls.homes(), 1))
+        calls.check_own(arguments, self.item.id)
+        call = RemoteCall(calls.new_id(), self, method, arguments)
+        call.has_paths = has_paths
         if not call.complete:
             call.watch_arguments = ArgumentWatch(
-                Arguments(b"", sources=prepared.sources),
+                Arguments(b"", sources=arguments.sources),
                 lambda values: self._filled_in(call, values),
                 lambda failure: self._failed(call, failure),
             )
         calls.put(call)
-        for actor in prepared.actors:
+        for actor in arguments.actors:
             if not actor._item.accepted:
                 actor._item.watch_steps(self._moved)
         if call.watch_arguments is not None:

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import aiohttp
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import Packed, RemoteActorCalls, RemoteCall
 from ray_multicluster_scheduler.app.client_api.remote.service_client import PATIENCE_S, ServiceClient
@@ -23,11 +22,12 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.runtime import open_calls, wire
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import call_story
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
@@ -290,7 +290,7 @@ class RemoteCalls:
                 self._not_left(call)
                 again.append(call)
             elif problem:
-                self.end(call, call.failed(problem_from_wire(problem)))
+                self.end(call, call.failed(error_from_problem(problem)))
             else:
                 self._taken(call)
         self._out.extendleft(reversed(again))

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import NobodyAnswersError
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import NobodyAnswersError
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
 _log = get_logger(__name__)

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
-from ray_multicluster_scheduler.app.client_api.options import check_priority
 from ray_multicluster_scheduler.app.client_api.remote.acceptance import Acceptance
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.app.client_api.remote.deferred_arguments import check_own, send_when_there
 from ray_multicluster_scheduler.app.client_api.remote.find_service import where_now
 from ray_multicluster_scheduler.app.client_api.remote.remote_call import RemoteCall
@@ -38,20 +37,18 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.task_description import Kind
 from ray_multicluster_scheduler.control_plane.config import Settings
-from ray_multicluster_scheduler.control_plane.runtime import wire
+from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire
 from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.app.client_api.actors.actor_submission import ActorSubmission
-    from ray_multicluster_scheduler.app.client_api.actors.actors import Actors
-    from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
+    from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 
 _log = get_logger(__name__)
 _INTERRUPTED = "the program that submitted it was interrupted"
@@ -230,11 +227,6 @@ class RemoteRuntime(RemoteKnown):
             self.acceptance.wait(item)
         return item
 
-    def actors(self, submission: ActorSubmission) -> Actors:
-        from ray_multicluster_scheduler.app.client_api.remote import remote_actors  # noqa: PLC0415 - it imports this
-
-        return remote_actors.RemoteActors(self, submission)
-
     def unfinished(self) -> list[Item]:
         with self._lock:
             return list(self._live.values())
@@ -270,7 +262,7 @@ class RemoteRuntime(RemoteKnown):
 
     # ---- the end
 
-    def shutdown(self, *, drain: bool) -> None:
+    def shutdown(self, *, drain: bool, interrupted: Callable[[], bool] = lambda: False) -> None:
         """What was accepted goes on; with ``drain`` it is waited for. Where the program asked for it (the decorator,
         wait_for_all_jobs), what it submitted itself is cancelled after Ctrl+C."""
         unfinished = self.unfinished()

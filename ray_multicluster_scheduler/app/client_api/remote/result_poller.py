@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.exception import NotAllowedError, Schedul
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 _log = get_logger(__name__)
 POLL_S = 25.0
@@ -120,7 +120,7 @@ class Inbound:
             item = self._find(item_id)
             self._heard[item_id] = None
             if item is not None:
-                self._unknown(item, problem_from_wire(problem))
+                self._unknown(item, error_from_problem(problem))
 
     async def _hear_one(self, status: Mapping[str, Any]) -> None:
         item = self._find(status["id"])

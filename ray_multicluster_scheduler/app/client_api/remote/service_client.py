@@ -13,15 +13,15 @@ from typing import Any
 
 import aiohttp
 
-from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
-from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import (
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
+from ray_multicluster_scheduler.app.client_api.remote.service_errors import (
     NobodyAnswersError,
     nobody_answers,
     not_trusted,
     refusal,
 )
+from ray_multicluster_scheduler.common.exception import SchedulerError, ServiceUnavailableError, TaskSubmissionError
+from ray_multicluster_scheduler.common.logging import get_logger
 
 _log = get_logger(__name__)
 PATIENCE_S = 30.0

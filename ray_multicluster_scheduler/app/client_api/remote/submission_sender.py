@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ray_multicluster_scheduler.app.client_api.embedded.shutdown_report import say
 from ray_multicluster_scheduler.app.client_api.remote.program_packages import ProgramPackages
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import problem_from_wire
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
+from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 _log = get_logger(__name__)
 
@@ -120,7 +120,7 @@ class Outbound:
                     self._there.difference_update(missing)  # the service forgot them meanwhile
                     again.append(parcel)
                 elif problem:
-                    self._refused(parcel, problem_from_wire(problem))
+                    self._refused(parcel, error_from_problem(problem))
                 else:
                     self._accepted(parcel, answer)
             self._waiting.extendleft(reversed(again))

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.admin_api.http.bounded_http import BoundedHttp, Bounds
 from ray_multicluster_scheduler.control_plane.admin_api.http.listen_address import shown
 from ray_multicluster_scheduler.control_plane.admin_api.http.quiet_websocket import QuietWebSocket
-from ray_multicluster_scheduler.control_plane.runtime.service_errors import SERVICE_HEADER
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import SERVICE_HEADER
 
 _log = get_logger(__name__)
 CLOSE_PATIENCE_S = 2

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from ray_multicluster_scheduler import __version__
-from ray_multicluster_scheduler.app.client_api.options import explained_by
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.identifier_checks import check_word
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
@@ -39,6 +38,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_descriptio
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery
 from ray_multicluster_scheduler.scheduler.lifecycle.events import QueuePaused, QueueResumed
 from ray_multicluster_scheduler.simulation.workloads.trace import trace_text
@@ -118,7 +118,7 @@ async def _cordoned(request: Request, name: str, *, cordoned: bool) -> dict[str,
 async def declare_dead(request: Request, name: str) -> dict[str, Any]:
     """Settle all that was there now: ``{"reason": "…", "force": false}``."""
     said, runtime = await json_of(request), runtime_of(request)
-    reason = explained_by(said.get("reason", ""))
+    reason = checked_reason(said.get("reason", ""))
     check_cluster(request, name)
     items = await fleet_control.declare_dead(runtime, name, reason, force=said.get("force") is True)
     await runtime.durable()
@@ -130,7 +130,7 @@ async def declare_dead(request: Request, name: str) -> dict[str, Any]:
 async def pause(request: Request, what: str, name: str) -> dict[str, Any]:
     """Start nothing new on a ``cluster``, or nothing new of an ``owner``."""
     said, runtime = await json_of(request), runtime_of(request)
-    reason = explained_by(said.get("reason", ""))
+    reason = checked_reason(said.get("reason", ""))
     before = _paused(request, what, name)
     runtime.tell(QueuePaused("cluster" if what == "cluster" else "owner", name, reason))
     await runtime.durable()

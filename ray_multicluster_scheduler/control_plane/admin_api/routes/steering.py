@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ray_multicluster_scheduler.app.client_api.options import explained_by, priority_of
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of
@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 
 router = APIRouter(prefix="/api/v1/items/{item_id}", tags=["items"])
@@ -29,7 +30,7 @@ async def cancel(request: Request, item_id: str) -> dict[str, Any]:
     item = await there(request, item_id)
     changed = item is not None and not item.done()
     if item is not None and changed:
-        reason = explained_by(said.get("reason", "")) or "cancelled by the caller"
+        reason = checked_reason(said.get("reason", "")) or "cancelled by the caller"
         runtime.kill(item, reason, force=said.get("force") is True)
         await runtime.durable()
         await record_if_others(request, item.task.owner, "cancel", item_id, {"reason": reason})
@@ -41,7 +42,7 @@ async def hold(request: Request, item_id: str) -> dict[str, Any]:
     """Let it not start before it is released. What was sent to a cluster already goes on; its next attempt is held."""
     said, runtime = await json_of(request), runtime_of(request)
     item = await _waiting(request, item_id)
-    reason, before = explained_by(said.get("reason", "")), _held(request, item)
+    reason, before = checked_reason(said.get("reason", "")), _held(request, item)
     runtime.tell(HoldRequested(item_id, reason))
     await runtime.durable()
     await record_if_others(request, item.task.owner, "hold", item_id, {"reason": reason})

@@ -7,13 +7,13 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_registry import name_taken
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import ActorDescription, TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import detached_actors
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.named_locks import NamedLocks
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import name_taken
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check

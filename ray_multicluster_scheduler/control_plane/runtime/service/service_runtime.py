@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
 from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
-from ray_multicluster_scheduler.control_plane.runtime.argument_watch import ArgumentWatch
+from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED

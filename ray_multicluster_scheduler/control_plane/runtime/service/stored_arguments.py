@@ -6,21 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
-from ray_multicluster_scheduler.app.client_api.gangs.actor_gang import MemberItem
-from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError, UnknownItemError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, ItemValue, ValueSource
+from ray_multicluster_scheduler.control_plane.runtime.item import Item, MemberItem, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
 from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
     from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check
     from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
@@ -56,7 +53,7 @@ class StoredArguments:
         """Handles that stand for these values and actors. Raises TaskSubmissionError, ResultLostError for a value that
         was forgotten, and as ``check`` does for one whose owner it does not like. ``user`` is whose payloads may be
         named; None: everybody's."""
-        sources: list[Handle] = []
+        sources: list[ValueSource] = []
         actors: list[_Actor] = []
         for name in names:
             if name.startswith(ACTOR):
@@ -64,7 +61,7 @@ class StoredArguments:
             elif name.startswith(RESULT):
                 sources.append(await self._result(name.removeprefix(RESULT), task_id, check))
             else:
-                sources.append(_Put(name, await self.blob(name, blobs, task_id, user), self._runtime))
+                sources.append(_PutValue(name, await self.blob(name, blobs, task_id, user)))
         return Arguments(b"", sources=tuple(sources), actors=tuple(actors))
 
     def keep_for(self, item: Item, names: Sequence[str]) -> None:
@@ -115,7 +112,7 @@ class StoredArguments:
             raise MissingBlobs([digest], task_id)
         return data
 
-    async def _result(self, item_id: str, task_id: str, check: Check | None) -> Handle:
+    async def _result(self, item_id: str, task_id: str, check: Check | None) -> ItemValue:
         item = self._runtime.item(item_id)
         if item is not None and check is not None:
             check(item.task.owner, item_id)
@@ -132,7 +129,7 @@ class StoredArguments:
             item = await asyncio.to_thread(self._runtime.history.item, stored)
         if item.outcome is not None and item.outcome.succeeded and not is_away(item.outcome):
             payload_of(item.outcome)  # raises ResultLostError now, not when all others are there
-        return JobHandle(item, self._runtime) if item.task.kind == "job" else TaskHandle(item, self._runtime)
+        return ItemValue(item)
 
 
 class _Actor:
@@ -144,16 +141,16 @@ class _Actor:
         self._item = item
 
 
-class _Put(Handle):
+class _PutValue(ItemValue):
     """A value that a program has put."""
 
     __slots__ = ("_digest",)
 
-    def __init__(self, digest: str, data: bytes, runtime: Runtime) -> None:
+    def __init__(self, digest: str, data: bytes) -> None:
         promise = Promise(digest)
         done = Complete(digest, TaskState.SUCCEEDED, 0, None, message="it was put")
         promise.ended(Outcome(done, CallResult(digest, 0, "succeeded", data)))
-        super().__init__(promise, runtime)
+        super().__init__(promise)
         self._digest = digest
 
     def _blob(self, outcome: Outcome) -> tuple[str, bytes]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import urlsplit
 
-from ray_multicluster_scheduler.common import exception as errors
+from ray_multicluster_scheduler.app.client_api.remote.credentials import Credentials
 from ray_multicluster_scheduler.common.control_characters import escaped
 from ray_multicluster_scheduler.common.exception import NotAllowedError, SchedulerError, ServiceUnavailableError
-from ray_multicluster_scheduler.control_plane.runtime.credentials import Credentials
+from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
-SERVICE_HEADER = "Rmcs-Api"
-"""Every answer of a service has it; those of older ones do not."""
 _OURS = frozenset({"error", "code", "message"})
 """What each of our problem documents says; those of others may say some of it."""
 _AWAY = frozenset({502, 503, 504})
@@ -28,19 +24,6 @@ class NobodyAnswersError(ServiceUnavailableError):
     """Not even to say that it cannot be served."""
 
 
-def problem_from_wire(said: Mapping[str, Any]) -> SchedulerError:
-    """The error that a problem document tells of."""
-    kind = getattr(errors, str(said.get("error")), SchedulerError)
-    if not (isinstance(kind, type) and issubclass(kind, SchedulerError)):
-        kind = SchedulerError
-    return kind(
-        str(said.get("message") or "The service refused, and did not say why."),
-        task_id=said.get("task_id"),
-        cluster=said.get("cluster"),
-        next_step=said.get("next_step"),
-    )
-
-
 def refusal(address: str, credentials: Credentials, status: int, answer: bytes, by: str = "") -> SchedulerError:
     """What an answer that is none means; ``by`` is how whoever gave it calls itself."""
     try:
@@ -48,7 +31,7 @@ def refusal(address: str, credentials: Credentials, status: int, answer: bytes, 
     except ValueError:
         said = None
     if isinstance(said, dict) and said.keys() >= _OURS:
-        return _not_let_in(address, credentials) if status == 401 else problem_from_wire(said)
+        return _not_let_in(address, credentials) if status == 401 else error_from_problem(said)
     if isinstance(said, dict) and said.get("status") == "not ready":
         return ServiceUnavailableError(
             f"The service {address} {not_ready(str(said.get('reason')))}.",

@@ -1,16 +1,86 @@
-"""Waits until every value that stands among the arguments exists, and every actor there is ready."""
+"""Arguments of items and calls while some of their values do not exist yet.
+
+:class:`Arguments` is what was given, :class:`ArgumentWatch` waits until every value exists and every actor is ready,
+and :class:`IncompleteItems` holds the items that were accepted before that.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
-from ray_multicluster_scheduler.app.client_api.arguments.arguments import Arguments
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_value import Bring, is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
+from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
+
+
+class ValueSource(Protocol):
+    """A value among arguments that travels apart from the call: the result of an item, or what was ``put``."""
+
+    @property
+    def _item(self) -> Promise:
+        """What has to succeed before there is a value."""
+
+    @property
+    def id(self) -> str: ...
+
+    def done(self) -> bool: ...
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        """A name, and the pickled value. Raises ResultLostError."""
+
+
+class ActorSource(Protocol):
+    """An actor among arguments: whoever uses it must run where it is."""
+
+    @property
+    def _item(self) -> Item: ...
+
+
+class ItemValue:
+    """The result of an item, as a :class:`ValueSource`."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, item: Promise) -> None:
+        self._item = item
+
+    @property
+    def id(self) -> str:
+        return self._item.id
+
+    def done(self) -> bool:
+        return self._item.outcome is not None
+
+    def _blob(self, outcome: Outcome) -> tuple[str, bytes]:
+        return f"{RESULT}{self._item.id}", payload_of(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was given, ready to be sent but for the values of ``sources``.
+
+    ``data`` is the pickled ``(args, kwargs)``, where ``ObjectArgument(i)`` stands for the value of ``sources[i]``,
+    followed by the number of values that a method returns, if not one. ``modules`` are the user's modules that it
+    needs, ``actors`` the actors that it contains.
+    """
+
+    data: bytes
+    modules: Set[str] = frozenset()
+    sources: tuple[ValueSource, ...] = ()
+    actors: tuple[ActorSource, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Is nothing missing?"""
+        return not self.sources and not self.actors
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +249,54 @@ def _waits_for(arguments: Arguments, most: int = 3) -> str:
 def _list(names: Sequence[str], most: int) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+class IncompleteItems:
+    """Puts the values into the payload cache and tells the brain, on the loop, unless the item is over by then."""
+
+    def __init__(
+        self,
+        payload_cache: PayloadCache,
+        post: Callable[[Event], None],
+        soon: Callable[..., None],
+        bring: Bring | None = None,
+    ) -> None:
+        """``bring`` is for values that were left in their clusters, if there can be any."""
+        self._payload_cache, self._post, self._soon, self._bring = payload_cache, post, soon, bring
+        self._watches: dict[str, ArgumentWatch] = {}
+        self._origins: dict[str, Outcome | None] = {}
+
+    def expect(self, task_id: str, arguments: Arguments) -> ArgumentWatch | None:
+        """From any thread, for a new item. None: nothing is missing. Else begin the watch once the brain was told."""
+        if all_there(arguments):
+            self._payload_cache.attach(task_id, values_of(arguments))
+            return None
+        watch = self._watches[task_id] = ArgumentWatch(
+            arguments,
+            ready=lambda values: self._soon(self._ready, task_id, values),
+            failed=lambda failure: self._soon(self._failed, task_id, failure),
+            bring=self._bring,
+        )
+        return watch
+
+    def bytes_beside(self, task_id: str) -> int:
+        """How much travels beside its call and for it alone; what was ``put`` is for many."""
+        return sum(len(data) for name, data in self._payload_cache.objects_of(task_id) if name.startswith(RESULT))
+
+    def over(self, task_id: str) -> Outcome | None:
+        """On the loop: the item has ended. Returns how an argument of it failed, if that was why."""
+        watch = self._watches.pop(task_id, None)
+        if watch is not None:
+            watch.stop()
+        self._payload_cache.detach(task_id)
+        return self._origins.pop(task_id, None)
+
+    def _ready(self, task_id: str, values: Values) -> None:
+        if self._watches.pop(task_id, None) is not None:
+            self._payload_cache.attach(task_id, values.objects)
+            self._post(ArgumentsReady(task_id, values.pinned, self.bytes_beside(task_id)))
+
+    def _failed(self, task_id: str, failure: ArgumentFailure) -> None:
+        if self._watches.pop(task_id, None) is not None:
+            self._origins[task_id] = failure.origin
+            self._post(ArgumentsFailed(task_id, failure.sentence, failure.error))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.app.client_api import program
-from ray_multicluster_scheduler.app.client_api.embedded import shutdown_report
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.support.moments import when_main_thread_is_in
@@ -122,7 +122,7 @@ def test_what_a_shutdown_cancelled_was_not_interrupted(monkeypatch: pytest.Monke
         assert "the scheduler was shut down" in str(first.exception(0))
         second = plane.job("j2")
         program.end_without_draining()
-        shutdown_report.cancel_all(plane.runtime)
+        plane.runtime.shutdown(drain=False, interrupted=program.interrupted)
         assert "the program that submitted it was interrupted" in str(second.exception(0))
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
@@ -55,12 +54,12 @@ def drain(runtime: Runtime) -> None:
         stop(runtime, [item for item in runtime.unfinished() if not item.task.serves], _INTERRUPTED)
 
 
-def cancel_all(runtime: Runtime) -> None:
-    """Cancel what is left, without a word if there is nothing; only detached actors are left alone."""
+def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
+    """Cancel what is left, silently if there is nothing; only detached actors are left alone."""
     items = runtime.unfinished()
     left = [item for item in items if not item.task.serves]
     if left:
-        stop(runtime, left, _INTERRUPTED if program.interrupted() else _SHUT_DOWN)
+        stop(runtime, left, _INTERRUPTED if interrupted else _SHUT_DOWN)
     detached = [item for item in items if _lives_on(item)]
     if detached:
         say(f"detached, so left alone: {_actors(detached)}")
