@@ -71,7 +71,7 @@ class Hands:
         for order in orders:
             result = CallResult(order.task_id, order.attempt, "succeeded", _NONE, took=self._run_s)
             collector.finished(order.cluster, result)
-        collector.when_kept(lambda: None)
+        collector.when_durable(lambda: None)
 
     def start(self, order: StartAttempt) -> None: ...
 

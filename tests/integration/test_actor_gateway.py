@@ -105,7 +105,7 @@ async def test_methods_of_a_later_process_run_after_those_that_came_of_the_one_b
     await eventually(lambda: all(debt.call is None for _, debt in owed.items()), timeout=30)  # all of them have come
     line.link.adopt_method("m1", ("a1", 1), ("a1", 1))
     lost = await line.result("m1")
-    assert (lost.failure, lost.of_actor) == (FailureClass.CLUSTER, "a1")
+    assert (lost.failure, lost.actor_id) == (FailureClass.CLUSTER, "a1")
     line.submit(method("n1", "a1", "all", 1, life=2), method("n0", "a1", "add", 0, 5, life=2))
     assert await line.value("n1") == [0, 1, 5_000_000, 4, 5]
     assert [await line.value(name) for name in ("m0", "m2", "m4", "n0")] == [2, 3, 4, 5]
@@ -123,7 +123,7 @@ async def test_what_a_method_sees_says_and_raises(line: BareLink) -> None:
     assert isinstance(pickling.loads(error.payload or b""), KeyError)
     assert "in fail" in error.traceback
     assert len(await line.value("m3")) == 5_000_000
-    assert {result.of_actor for result in line.heard.results()} == {"a1"}
+    assert {result.actor_id for result in line.heard.results()} == {"a1"}
     for number in range(20):
         line.submit(method(f"s{number}", "a1", "say", 4 + number, f"line {number}", attempt=3))
     took = await line.result("s19")
@@ -292,7 +292,7 @@ async def test_other_code_of_the_cluster_can_use_an_actor_natively(line: BareLin
 async def test_a_method_of_an_actor_that_nobody_has_fails(line: BareLink) -> None:
     line.submit(method("m0", "nobody", "f", 0))
     result = await line.result("m0")
-    assert (result.code, result.error_type, result.of_actor) == ("ACTOR_DIED", "ActorDiedError", "nobody")
+    assert (result.code, result.error_type, result.actor_id) == ("ACTOR_DIED", "ActorDiedError", "nobody")
     line.make("a1", counter(), adopt=True, ray_name="nobody-has-this-name")
     missing = await line.result("a1")
     assert (missing.failure, missing.code) == (FailureClass.PERMANENT, "ACTOR_NOT_FOUND")

@@ -15,7 +15,7 @@ import pytest
 from ray_multicluster_scheduler import TaskState, UnifiedScheduler
 from ray_multicluster_scheduler.local_fleet import LocalFleet
 from ray_multicluster_scheduler.scheduler.connection.links import agent_link
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import snapshot_from
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import resource_snapshot
 from tests.support.mac_alone import agents_of_mac, config_of_mac, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,9 +78,9 @@ def test_how_busy_a_cluster_of_one_node_is_comes_with_its_snapshots(
 
     def keep(info: Any, head: dict[str, Any], now: float) -> Any:
         heads.append(head)
-        return snapshot_from(info, head, now)
+        return resource_snapshot(info, head, now)
 
-    monkeypatch.setattr(agent_link, "snapshot_from", keep)
+    monkeypatch.setattr(agent_link, "resource_snapshot", keep)
     with UnifiedScheduler(config_of_mac(fleet, tmp_path)) as scheduler:
         assert scheduler.submit_task(len, ("abc",)) == 3
         until(lambda: any("cpu" in (head["observed"] or {}) for head in heads), 20)

@@ -25,7 +25,7 @@ Key = tuple[str, int]
 
 def success(call: Call) -> CallResult:
     """An automatic answer: every call succeeds with its own arguments as the value."""
-    return CallResult(call.task_id, call.attempt, "succeeded", payload=call.arguments, of_actor=actor_of(call))
+    return CallResult(call.task_id, call.attempt, "succeeded", payload=call.arguments, actor_id=actor_of(call))
 
 
 def actor_of(call: Call) -> str | None:
@@ -112,11 +112,11 @@ class FakeLink:
         self.adopted.append((task_id, attempt))
         self._open.setdefault((task_id, attempt), {"accepted", "started"})
 
-    def adopt_method(self, call_id: str, actor: Key, prints_for: Key) -> None:
+    def adopt_method(self, call_id: str, actor: Key, output_owner: Key) -> None:
         key = (call_id, 1)
         if key in self._open:
             return
-        self.adopted_methods.append((call_id, actor, prints_for))
+        self.adopted_methods.append((call_id, actor, output_owner))
         self._open[key], self._call[key] = set(), _method(call_id, actor)
         if self.closed:
             self._settle(_lost(self._call[key], "the link is closed"))
@@ -139,13 +139,13 @@ class FakeLink:
             raise value_lost(task_id, self._cluster, "the test has none")
         return self.values[task_id, attempt]
 
-    def let_go(self, task_id: str, attempt: int) -> None:
+    def release_value(self, task_id: str, attempt: int) -> None:
         self.let_go_of.append((task_id, attempt))
         self.values.pop((task_id, attempt), None)
 
-    def let_go_older(self, seconds: float) -> None:
+    def release_values_older_than(self, seconds: float) -> None:
         for key in list(self.values):
-            self.let_go(*key)
+            self.release_value(*key)
 
     def recall(self, task_id: str, attempt: int) -> None:
         if (task_id, attempt) in self._ahead:
@@ -227,7 +227,7 @@ class FakeLink:
 
     def _end(self, key: Key, status: Any, **values: Any) -> None:
         if key in self._open:
-            self._settle(CallResult(*key, status, of_actor=actor_of(self._call[key]), **values))
+            self._settle(CallResult(*key, status, actor_id=actor_of(self._call[key]), **values))
 
     def _settle(self, result: CallResult) -> None:
         key = (result.task_id, result.attempt)
@@ -273,5 +273,5 @@ def _lost(call: Call, sentence: str) -> CallResult:
         error_type="ClusterLostError",
         code="CLUSTER_LOST",
         message=sentence,
-        of_actor=actor_of(call),
+        actor_id=actor_of(call),
     )

@@ -166,8 +166,8 @@ class FaultyLink:
     def adopt(self, task_id: str, attempt: int) -> None:
         self._faults.pass_on("adopt", task_id, lambda: self._inner.adopt(task_id, attempt))
 
-    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
-        self._faults.pass_on("adopt", call_id, lambda: self._inner.adopt_method(call_id, actor, prints_for))
+    def adopt_method(self, call_id: str, actor: tuple[str, int], output_owner: tuple[str, int]) -> None:
+        self._faults.pass_on("adopt", call_id, lambda: self._inner.adopt_method(call_id, actor, output_owner))
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         self._faults.pass_on("cancel", task_id, lambda: self._inner.cancel(task_id, attempt, force=force))
@@ -233,11 +233,11 @@ class _FaultyListener:
     def finished(self, cluster: str, result: CallResult) -> None:
         self._faults.pass_on("finished", result.task_id, lambda: self._listener.finished(cluster, result))
 
-    def when_kept(self, deed: Callable[[], object]) -> None:
-        self._listener.when_kept(deed)
+    def when_durable(self, deed: Callable[[], object]) -> None:
+        self._listener.when_durable(deed)
 
-    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
-        return self._listener.until_heard(call_id, deed)
+    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
+        return self._listener.hold_until_delivered(call_id, deed)
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:
         self._faults.pass_on("snapshot", "", lambda: self._listener.snapshot(snapshot))
@@ -252,5 +252,5 @@ def _refused(call: Call) -> CallResult:
         error_type="ClusterConnectionError",
         code="REFUSED",
         message="the cluster refused the call",
-        of_actor=None if call.method is None else call.method.actor_id,
+        actor_id=None if call.method is None else call.method.actor_id,
     )

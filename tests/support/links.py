@@ -86,12 +86,12 @@ class Heard:
     def finished(self, cluster: str, result: CallResult) -> None:
         self.events.append(("finished", result.task_id, result.attempt, result))
 
-    def when_kept(self, deed: Callable[[], object]) -> None:
+    def when_durable(self, deed: Callable[[], object]) -> None:
         self.kept_later.append(deed)
         if not self.slow:
             self.keep()
 
-    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
         if self.hears_later:
             self.unheard[call_id] = deed
         return self.hears_later

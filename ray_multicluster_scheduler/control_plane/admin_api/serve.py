@@ -131,7 +131,7 @@ def _serve(
         runtime.config.settings,
         runtime.clock,
         needed=runtime.values.needed,
-        let_go=runtime.let_go_older,
+        let_go=runtime.release_values_older_than,
     )
     runtime.when_failed = stop.set
     stop.on_hang_up = lambda: runtime.soon(app.state.fleet_changes.reload_soon)

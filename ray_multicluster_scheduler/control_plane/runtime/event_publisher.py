@@ -68,7 +68,7 @@ class News:
         now = self._loop.time()
         if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
             self._checked_at = now
-            self._runtime.leave(self._runtime.health.look_at_all())
+            self._runtime.leave(self._runtime.health.check_all_queryable())
 
     def note(self, note: OperationRecord) -> None:
         """On the loop: write it down, and tell it then."""

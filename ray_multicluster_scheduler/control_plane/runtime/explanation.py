@@ -181,9 +181,9 @@ def _but(runtime: Runtime, record: TaskRecord) -> str:
     starting = None if record.task.kind == "job" or record.accepted else runtime.links.starting_since(record.cluster)
     if starting is not None:
         return f"; {_being_started(record.cluster, runtime.clock.now() - starting)}"
-    awaited_s = None if record.task.kind == "job" else runtime.links.awaited_s(record.cluster)
-    if awaited_s is not None:
-        return f", but {_awaited(awaited_s)}"
+    return_wait_s = None if record.task.kind == "job" else runtime.links.return_wait_s(record.cluster)
+    if return_wait_s is not None:
+        return f", but {_awaited(return_wait_s)}"
     trouble = runtime.machine.view(record.cluster, runtime.clock.now()).trouble
     if trouble is None:
         return ""
@@ -330,14 +330,14 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
     choice = runtime.links.carrier(name)
     link_name = info.carrier if info is not None else (None if choice is None else choice.carrier)
     trouble = view.trouble or view.job_trouble or view.link_trouble
-    awaited_s = runtime.links.awaited_s(name)
+    return_wait_s = runtime.links.return_wait_s(name)
     stale = trouble is not None and trouble.being_asked
     said = ["" if trouble is None else trouble.sentence + _half(trouble.code)]
     if stale and not runtime.machine.registry.state(name).refreshing:  # nothing waits: nobody has a reason to ask it
         said = [
             said[0].replace("it is being asked", "it is asked when something waits for it, or somebody wants to know")
         ]
-    said.append("" if awaited_s is None else _awaited(awaited_s))
+    said.append("" if return_wait_s is None else _awaited(return_wait_s))
     starting = runtime.links.starting_since(name)
     said.append("" if starting is None else _being_started(name, now - starting))
     return {
@@ -345,7 +345,7 @@ def _cluster_row(runtime: Runtime, name: str) -> dict[str, Any]:
         "state": "UP" if trouble is None else trouble.code,
         "sentence": "; ".join(filter(None, said)),
         "stale": stale,
-        "agent_awaited_until": None if awaited_s is None else now + awaited_s,
+        "agent_awaited_until": None if return_wait_s is None else now + return_wait_s,
         "cordoned": view.cordoned,
         "paused": view.paused,
         "items": view.in_flight + view.ahead,

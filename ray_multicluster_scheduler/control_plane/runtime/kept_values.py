@@ -30,9 +30,11 @@ class KeptValues:
         if result is None or result.kept is None:
             return outcome
         if not outcome.succeeded:
-            self.there.let_go(outcome.completion.cluster, result)
+            self.there.release_value(outcome.completion.cluster, result)
         elif not self._lasting:
-            end = weakref.finalize(item, self._runtime.soon, self.there.let_go, outcome.completion.cluster, result)
+            end = weakref.finalize(
+                item, self._runtime.soon, self.there.release_value, outcome.completion.cluster, result
+            )
             end.atexit = False
         return outcome
 
@@ -77,7 +79,7 @@ class KeptValues:
         if here is None:
             here = brought(outcome, await self.there.fetch(outcome.completion.cluster, outcome.result))
             await self._keep(here)
-            self.there.let_go(outcome.completion.cluster, outcome.result)
+            self.there.release_value(outcome.completion.cluster, outcome.result)
         return here
 
     # ---- where values are kept for longer than the process, it is one of them afterwards

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import News
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import LinkMemory, NoMemory
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import TransitionLog
@@ -24,7 +24,7 @@ class Keeping(Protocol):
 
     payload_cache: PayloadCache
     output: OutputStore
-    memory: LinkMemory
+    memory: AgentRecordStore
     life: int
     """Counts the processes that this control plane has had."""
     lasting: bool
@@ -55,7 +55,7 @@ class NothingKept:
 
     def __init__(self) -> None:
         self.payload_cache, self.output = PayloadCache(), OutputStore()
-        self.memory: LinkMemory = NoMemory()
+        self.memory: AgentRecordStore = NoAgentRecords()
         self.life, self.lasting = 1, False
 
     def blob(self, digest: str) -> bytes | None:

@@ -15,11 +15,15 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Setti
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NOWHERE, AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AgentLauncher, JoinInvitation
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentListener, AgentReception
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import LinkMemory, NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import (
+    AgentRecord,
+    AgentRecordStore,
+    NoAgentRecords,
+)
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import (
     Carrier,
     CarrierChoice,
-    Choices,
+    CarrierSelector,
     reached_at,
     way_of,
 )
@@ -37,7 +41,7 @@ from ray_multicluster_scheduler.scheduler.connection.links.link_messages import 
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache, PackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.client_carrier import ClientCarrier
-from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ClientPackages
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
 
 _log = get_logger(__name__)
 _WRITE_PATIENCE_S = 5.0
@@ -58,10 +62,10 @@ class RayClientPool:
         clock: Clock,
         control_plane: str,
         packages: PackageCache,
-        memory: LinkMemory | None = None,
+        memory: AgentRecordStore | None = None,
         life: int = 1,
     ) -> None:
-        self._memory: LinkMemory = memory or NoMemory()
+        self._memory: AgentRecordStore = memory or NoAgentRecords()
         self._life = life
         self._clusters = dict(clusters)
         self._settings, self._jobs, self._listener, self._clock = settings, jobs, listener, clock
@@ -73,7 +77,7 @@ class RayClientPool:
             "dial_in": DialInCarrier(self._clusters_now, settings, jobs, launcher),
             "ray_client": self._by_client,
         }
-        self._choices = Choices(clock)
+        self._choices = CarrierSelector(clock)
         self._ports: dict[tuple[str, int], AgentListener] = {}
         self._dialled = AgentReception(clock)
         """Where those are let in that come to none of our ports."""
@@ -83,7 +87,7 @@ class RayClientPool:
         self._since: dict[str, float] = {}
         self._farewells: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._known: dict[str, RememberedAgent] = {}
+        self._known: dict[str, AgentRecord] = {}
 
     def update(self, clusters: Mapping[str, ClusterConfig]) -> None:
         """The fleet changed; links that exist stay until they are closed."""
@@ -112,17 +116,17 @@ class RayClientPool:
         async def ask(order: str, **more: Any) -> Any:
             return await self._by_client.ask((await self.link(cluster)).agent, order, **more)
 
-        return ClientPackages(cluster, ask)
+        return ConnectorPackageStore(cluster, ask)
 
     def existing(self, cluster: str) -> ClusterLink | None:
         """The link if it is there and takes calls."""
         link = self._links.get(cluster)
         return None if link is None or link.closing or link.over.is_set() else link
 
-    def awaited_s(self, cluster: str) -> float | None:
+    def return_wait_s(self, cluster: str) -> float | None:
         """For so much longer its agent is waited for, which the process before ours had; None if there is none."""
         link = self._links.get(cluster)
-        return None if link is None else link.awaited_s
+        return None if link is None else link.return_wait_s
 
     def starting_since(self, cluster: str) -> float | None:
         """Since when an agent is being started there, for which calls wait; None if none is."""
@@ -178,8 +182,8 @@ class RayClientPool:
         await asyncio.gather(*self._starting.values(), *self._farewells, return_exceptions=True)
         # Before anybody is told anything: an agent that is let in again takes us for back.
         for port in self._ports.values():
-            port.let_nobody_in()
-        await asyncio.gather(*(carrier.dial_no_more() for carrier in self._carriers.values()))
+            port.stop_admitting()
+        await asyncio.gather(*(carrier.stop_dialing() for carrier in self._carriers.values()))
         told = await self._announce(away_s) if away_s else await self._end_idle()
         await asyncio.gather(*(link.park() for link in self._links.values()))
         await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
@@ -193,7 +197,7 @@ class RayClientPool:
         idle = [link for link in self._links.values() if link.is_empty]
         await asyncio.gather(*(link.close("the control plane stops, and there is nothing to be kept") for link in idle))
         for link in idle:
-            if link.hung_up:
+            if link.closed_by_agent:
                 self._forget(link.agent)
         return []
 
@@ -240,7 +244,7 @@ class RayClientPool:
         invitation = JoinInvitation(
             address.tell_host, address.tell_port or number, token, certificate, admit=reception.admit
         )
-        known = RememberedAgent(
+        known = AgentRecord(
             cluster,
             agent,
             secret,
@@ -267,14 +271,14 @@ class RayClientPool:
         self._keep(link, reception, carrier)
         return link
 
-    async def take_back(self, agents: Iterable[RememberedAgent], identity: bytes | None) -> None:
+    async def take_back(self, agents: Iterable[AgentRecord], identity: bytes | None) -> None:
         """Wait for the agents of the process before ours, where they dial. One whose port somebody else has by now ends
         by its lease, and what it ran is lost then. One that was just being started was given nothing yet: another is
         started when it is needed. Before anything is awaited here, all their links exist."""
         if identity is not None:
             self._identity = identity_from(identity)
         expected = []
-        for one in sorted(agents, key=RememberedAgent.age):  # of two of a cluster, the newer one is its link
+        for one in sorted(agents, key=AgentRecord.age):  # of two of a cluster, the newer one is its link
             carrier = self._carriers[one.carrier]
             if one.fresh:
                 self._forget(one.agent)
@@ -289,7 +293,7 @@ class RayClientPool:
             self._known[one.agent] = one
             if one.cluster in self._clusters:
                 self._choices.took(self._clusters[one.cluster], way_of(one))
-            reception.expect_back(one.cluster, one.agent, link, one.secret)
+            reception.expect_return(one.cluster, one.agent, link, one.secret)
             self._keep(link, reception, carrier)
             expected.append((one, place, reception))
             if one.away_s:
@@ -304,7 +308,7 @@ class RayClientPool:
                     self._ports.pop(place, None)  # others are not to wait for it
                 self._beside(carrier.end(one.cluster, one.agent))
 
-    async def _is_back(self, link: AgentLink, agent: RememberedAgent) -> None:
+    async def _is_back(self, link: AgentLink, agent: AgentRecord) -> None:
         """From now on its lease is as short as any."""
         waits = [asyncio.ensure_future(one.wait()) for one in (link.back, link.over)]
         try:
@@ -316,7 +320,7 @@ class RayClientPool:
             await self._remember(replace(agent, away_s=0.0))
 
     def _new_link(
-        self, cluster: str, agent: str, carrier: Carrier, *, of_before: RememberedAgent | None = None
+        self, cluster: str, agent: str, carrier: Carrier, *, of_before: AgentRecord | None = None
     ) -> AgentLink:
         """One ``of_before`` may have been given a longer lease than those of today, and is waited for accordingly."""
         longer_s = 0.0 if of_before is None else of_before.longer_s(self._settings.lease_s)
@@ -344,7 +348,7 @@ class RayClientPool:
         elsewhere = known.reached_at not in ("", reached_at(config, known.carrier))
         return None if elsewhere else said
 
-    async def _remember(self, agent: RememberedAgent) -> None:
+    async def _remember(self, agent: AgentRecord) -> None:
         if agent.tls:
             await self._memory.keep_identity(self._tls().pem)
         await self._memory.remember(agent)
@@ -367,9 +371,9 @@ class RayClientPool:
         """A link is over: its agent may not come back, and is stopped by hand unless it hung up when told to."""
         await link.over.wait()
         reception.forget(link.agent)
-        if not link.hung_up:
+        if not link.closed_by_agent:
             await carrier.end(link.cluster, link.agent)
-        await carrier.let_go(link.agent)
+        await carrier.release(link.agent)
         self._forget(link.agent)
 
     def _reception(self, address: AgentAddress) -> AgentReception:
@@ -390,6 +394,6 @@ class RayClientPool:
     async def _abandon(self, link: AgentLink, carrier: Carrier) -> None:
         """A launch failed or was cancelled: leave no agent behind, however far it got."""
         await link.close("the launch was given up")
-        if not link.hung_up:
+        if not link.closed_by_agent:
             await carrier.end(link.cluster, link.agent)
-        await carrier.let_go(link.agent)
+        await carrier.release(link.agent)

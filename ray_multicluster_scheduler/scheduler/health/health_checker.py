@@ -46,11 +46,11 @@ class HealthChecker:
         """All clusters, side by side."""
         return list(await asyncio.gather(*(self.check(name) for name in self._names())))
 
-    async def look_at_all(self) -> list[Health]:
+    async def check_all_queryable(self) -> list[Health]:
         """The same for somebody who only looks."""
-        return await self.look_at(self._names())
+        return await self.check_queryable(self._names())
 
-    async def look_at(self, names: Iterable[str]) -> list[Health]:
+    async def check_queryable(self, names: Iterable[str]) -> list[Health]:
         """These, side by side; those that cannot be asked without starting something are left out."""
-        some = [name for name in names if self._monitor.can_be_asked(name)]
+        some = [name for name in names if self._monitor.is_queryable(name)]
         return list(await asyncio.gather(*(self.check(name) for name in some)))

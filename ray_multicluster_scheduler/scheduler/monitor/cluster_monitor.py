@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 _AGENT_TIMEOUT_S = 5.0
 
 
-class NobodyToAsk(ClusterConnectionError):
+class LinkDownError(ClusterConnectionError):
     """The link that could tell is down. It is dialled again, or ends, by itself."""
 
 
@@ -39,14 +39,14 @@ class ClusterMonitor:
             code, permanent = "CLUSTER_UNREACHABLE", isinstance(error, ConfigurationError)
             if isinstance(error, (DashboardProblem, LinkProblem)):
                 code, permanent = error.code, error.permanent
-            answer = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, NobodyToAsk))
+            answer = SnapshotFailed(cluster, code, str(error), permanent, awaited=isinstance(error, LinkDownError))
         except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
             _log.exception("looking at cluster %s failed", cluster)
             answer = SnapshotFailed(cluster, "DEFECT", f"{type(error).__name__}: {error}")
         self._post(answer)
         return answer
 
-    def can_be_asked(self, cluster: str) -> bool:
+    def is_queryable(self, cluster: str) -> bool:
         """Is there somebody to ask? Else a look starts a gateway."""
         if self._clients.has_dashboard(cluster):
             return True
@@ -92,6 +92,6 @@ class ClusterMonitor:
             if link.connected:
                 raise
             sentence = f"the link to cluster {cluster!r} is down"
-            if self._links.awaited_s(cluster) is not None:
+            if self._links.return_wait_s(cluster) is not None:
                 sentence = f"the agent of cluster {cluster!r}, of before this restart, has not come back yet"
-            raise NobodyToAsk(f"{sentence}; it is waited for.", cluster=cluster) from error
+            raise LinkDownError(f"{sentence}; it is waited for.", cluster=cluster) from error

@@ -30,16 +30,16 @@ class ClusterValues:
             raise value_lost(result.task_id, cluster, "the agent that kept it has ended")
         return await link.fetch(result.task_id, result.attempt)
 
-    def let_go(self, cluster: str | None, result: CallResult) -> None:
+    def release_value(self, cluster: str | None, result: CallResult) -> None:
         """It is not wanted any more."""
         link = self._link(cluster, result)
         if link is not None:
-            link.let_go(result.task_id, result.attempt)
+            link.release_value(result.task_id, result.attempt)
 
-    def let_go_older(self, seconds: float) -> None:
+    def release_values_older_than(self, seconds: float) -> None:
         """The same of all that are known for longer."""
         for link in self._links.links():
-            link.let_go_older(seconds)
+            link.release_values_older_than(seconds)
 
     def _link(self, cluster: str | None, result: CallResult) -> ClusterLink | None:
         link = None if cluster is None else self._links.existing(cluster)

@@ -73,7 +73,7 @@ class ResultCollector:
         self._output.count_dropped(task_id, attempt, characters)
 
     def finished(self, cluster: str, result: CallResult) -> None:
-        if result.of_actor is not None:
+        if result.actor_id is not None:
             if self._hear_method is not None:
                 self._hear_method(result)
             return
@@ -100,10 +100,10 @@ class ResultCollector:
             )
         )
 
-    def when_kept(self, deed: Callable[[], object]) -> None:
+    def when_durable(self, deed: Callable[[], object]) -> None:
         deed()  # answers live and die with the program
 
-    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
         return False  # so do they here
 
     def snapshot(self, snapshot: ResourceSnapshot) -> None:

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
-from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S, Choices, ways
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
+from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S, CarrierSelector, ways
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem, from_agent_log
 from tests.support.links import FakeClock
@@ -40,7 +40,7 @@ def config(**keys: Any) -> ClusterConfig:
 def test_which_way_and_why(keys: dict[str, Any], ways_there: list[str], says: str) -> None:
     one = config(**keys)
     assert [way.carrier for way in ways(one)] == ways_there
-    choice = Choices(FakeClock()).choose(one)
+    choice = CarrierSelector(FakeClock()).choose(one)
     assert choice.carrier == ways_there[0]
     assert says in choice.why
 
@@ -59,7 +59,7 @@ def test_a_carrier_that_lacks_its_address_is_refused(keys: dict[str, Any], says:
 
 
 def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -> None:
-    choices, both = Choices(FakeClock()), config(**BOTH)
+    choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     assert CANNOT.code == "AGENT_CANNOT_DIAL"
     second = choices.other_way(both, "agent", CANNOT)
     assert second.carrier == "dial_in"
@@ -74,7 +74,7 @@ def test_ways_that_are_closed_are_remembered_until_the_configuration_changes() -
 
 def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None:
     clock, both = FakeClock(), config(**BOTH)
-    choices = Choices(clock)
+    choices = CarrierSelector(clock)
     choices.other_way(both, "agent", CANNOT)
     clock.time += CLOSED_S / 2
     assert choices.other_way(both, "dial_in", UNREACHABLE).carrier == "ray_client"
@@ -90,7 +90,7 @@ def test_a_way_that_was_found_closed_is_tried_again_after_some_minutes() -> None
 
 
 def test_when_every_way_is_closed_the_next_try_begins_with_the_first_and_all_is_told() -> None:
-    choices, one = Choices(FakeClock()), config(dashboard="http://h:8265")
+    choices, one = CarrierSelector(FakeClock()), config(dashboard="http://h:8265")
     assert choices.other_way(one, "agent", CANNOT).carrier == "dial_in"
     with pytest.raises(LinkProblem, match=r"cannot dial back to .*\. No route\.") as told:
         choices.other_way(one, "dial_in", UNREACHABLE)
@@ -99,7 +99,7 @@ def test_when_every_way_is_closed_the_next_try_begins_with_the_first_and_all_is_
 
 
 def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_fails() -> None:
-    choices, both = Choices(FakeClock()), config(**BOTH)
+    choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     choices.other_way(both, "agent", CANNOT)
     choices.other_way(both, "dial_in", UNREACHABLE)
     no_ray = LinkProblem("has no ray", code="CONNECTOR_NO_RAY", permanent=True, cluster="a")
@@ -111,12 +111,12 @@ def test_a_way_that_was_only_tried_because_others_are_closed_is_not_kept_if_it_f
 @pytest.mark.parametrize("carrier", ["agent", "dial_in", "ray_client"])
 def test_there_is_no_other_way_where_one_was_asked_for(carrier: Any) -> None:
     with pytest.raises(LinkProblem) as told:
-        Choices(FakeClock()).other_way(config(**BOTH, carrier=carrier), carrier, CANNOT)
+        CarrierSelector(FakeClock()).other_way(config(**BOTH, carrier=carrier), carrier, CANNOT)
     assert told.value is CANNOT
 
 
 def test_other_problems_are_no_reason_to_go_another_way() -> None:
-    choices, both = Choices(FakeClock()), config(**BOTH)
+    choices, both = CarrierSelector(FakeClock()), config(**BOTH)
     slow = LinkProblem("it took long", code="AGENT_SLOW", permanent=False, cluster="a")
     with pytest.raises(LinkProblem, match="it took long"):
         choices.other_way(both, "agent", slow)
@@ -124,13 +124,13 @@ def test_other_problems_are_no_reason_to_go_another_way() -> None:
 
 
 def test_what_is_written_of_an_agent_that_is_dialled_is_read_again() -> None:
-    one = RememberedAgent("a", "agent-1", "s", "127.0.0.1", 1, carrier="dial_in", listens=(("h", 7),), identity="pem")
+    one = AgentRecord("a", "agent-1", "s", "127.0.0.1", 1, carrier="dial_in", listens=(("h", 7),), identity="pem")
     one = replace(one, fingerprint="ab" * 32)
-    assert RememberedAgent.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert AgentRecord.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
 def test_what_an_older_process_wrote_of_an_agent_came_by_a_job() -> None:
-    old = RememberedAgent("a", "agent-1", "s", "127.0.0.1", 1).to_dict()
+    old = AgentRecord("a", "agent-1", "s", "127.0.0.1", 1).to_dict()
     del old["carrier"], old["session"], old["why"]
-    read = RememberedAgent.from_dict(old)
+    read = AgentRecord.from_dict(old)
     assert (read.carrier, read.session, read.why) == ("agent", "", "")

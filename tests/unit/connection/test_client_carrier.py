@@ -13,7 +13,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.connector.deaths import known_death
 from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
@@ -23,7 +23,7 @@ from tests.support.eventually import eventually
 from tests.unit.connection.conftest import Plane
 from tests.unit.connection.test_connector_process import HEAD, READY
 
-AGENT = RememberedAgent("a", "agent-1", "secret", "127.0.0.1", 1, carrier="ray_client", session="s1")
+AGENT = AgentRecord("a", "agent-1", "secret", "127.0.0.1", 1, carrier="ray_client", session="s1")
 
 
 def invitation(plane: Plane) -> JoinInvitation:

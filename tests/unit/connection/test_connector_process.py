@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError, 
 from ray_multicluster_scheduler.scheduler.connection import connector
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.ray_client import connector_process
-from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ClientPackages
+from ray_multicluster_scheduler.scheduler.connection.ray_client.client_packages import ConnectorPackageStore
 from ray_multicluster_scheduler.scheduler.connection.ray_client.connector_process import Command, ConnectorProcess
 from tests.support.eventually import eventually
 
@@ -146,9 +146,9 @@ async def test_what_ends_without_a_word_may_be_no_python(tmp_path: Path, text: s
 )
 async def test_whether_there_may_be_a_gateway(tmp_path: Path, order: o.Order, text: str, may: bool) -> None:
     kept = ConnectorProcess(order, FIND, Script(tmp_path, text).command)
-    assert kept.may_be_there is (order is FIND)
+    assert kept.may_exist is (order is FIND)
     await kept.wait_ended()
-    assert kept.may_be_there is may
+    assert kept.may_exist is may
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_packages_go_through_the_connector_and_what_goes_wrong_is_told(tmp
     )
     kept = ConnectorProcess(MAKE, FIND, script.command)
     await kept.ready.wait()
-    packages = ClientPackages("a", kept.ask)
+    packages = ConnectorPackageStore("a", kept.ask)
     assert await packages.package_exists("gcs://there.zip")
     assert not await packages.package_exists("gcs://gone.zip")
     await packages.upload_package("gcs://new.zip", b"zipped")

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization
 from ray_multicluster_scheduler.common.tls.self_signed import self_signed
 from ray_multicluster_scheduler.common.tls.tls_pem import certificate_of, dialling, fingerprint_of, waiting
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Dialler
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import AgentDialer
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.dial_in_carrier import DialInCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import listen
@@ -44,16 +44,16 @@ class Listening:
         self.plane, self.door = plane, Door(certificate_of(PEM))
         self.link: AgentLink = plane.link()
         self.token, self.secret = plane.port.expect("a", "agent-1", self.link)
-        self.diallers: list[Dialler] = []
+        self.diallers: list[AgentDialer] = []
         self.number = 0
 
     async def open(self) -> None:
         self.number = await self.door.open(LOOPBACK, 0)
 
-    def dialled(self, *addresses: tuple[str, int], pem: str = PEM, fingerprint: str = "") -> Dialler:
+    def dialled(self, *addresses: tuple[str, int], pem: str = PEM, fingerprint: str = "") -> AgentDialer:
         self.addresses = now = list(addresses or ((LOOPBACK, self.number),))
         known_by = fingerprint or self.door.fingerprint
-        dialler = Dialler("agent-1", lambda: now, pem, known_by, self.plane.port.admit)
+        dialler = AgentDialer("agent-1", lambda: now, pem, known_by, self.plane.port.admit)
         self.diallers.append(dialler)
         return dialler
 
@@ -126,7 +126,7 @@ async def test_whoever_was_told_all_that_the_agent_was_told_gets_neither_in_nor_
 
 async def test_nobody_is_spoken_to_of_whom_no_fingerprint_is_known(listening: Listening) -> None:
     place = ((LOOPBACK, listening.number),)
-    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
+    agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
     carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
     carrier.take_back(agent, 0, listening.plane.port.admit)
     await until(lambda: "not with the key of our agent" in carrier._diallers["agent-1"].problem)
@@ -195,11 +195,11 @@ async def test_what_nobody_foresaw_is_told_and_the_agent_is_dialled_again(
 async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_ends(listening: Listening) -> None:
     carrier = DialInCarrier({}.__getitem__, Settings(), cast("Any", None), cast("Any", None))
     place = ((LOOPBACK, listening.number),)
-    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
+    agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=place, identity=PEM)
     agent = replace(agent, fingerprint=listening.door.fingerprint)
     carrier.take_back(agent, 0, listening.plane.port.admit)
     first = await listening.joins()
-    await carrier.dial_no_more()
+    await carrier.stop_dialing()
     assert not first.reader.at_eof(), "what stands stays"
     first.writer.transport.abort()
     with pytest.raises(TimeoutError):
@@ -210,7 +210,7 @@ async def test_who_is_to_be_dialled_no_more_is_left_alone_when_its_connection_en
 async def test_an_agent_address_that_is_given_later_is_the_one_that_is_dialled_next(listening: Listening) -> None:
     configs = {"a": ClusterConfig(name="a", dashboard="http://127.0.0.1:8265", agent_address="127.0.0.1:1")}
     carrier = DialInCarrier(configs.__getitem__, Settings(), cast("Any", None), cast("Any", None))
-    agent = RememberedAgent("a", "agent-1", listening.secret, LOOPBACK, 1, listens=(("127.0.0.1", 2),), identity=PEM)
+    agent = AgentRecord("a", "agent-1", listening.secret, LOOPBACK, 1, listens=(("127.0.0.1", 2),), identity=PEM)
     agent = replace(agent, fingerprint=listening.door.fingerprint)
     carrier.take_back(agent, 0, listening.plane.port.admit)
     await until(lambda: "127.0.0.1:1 (" in carrier._diallers["agent-1"].problem)

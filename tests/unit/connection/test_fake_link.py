@@ -145,9 +145,9 @@ async def test_methods_are_only_answered_and_actors_live_until_a_test_ends_them(
     link.submit([call("a1", actor=NewActor("n")), call("m1", method=MethodCall("a1", 1, "f", 0))])
     await heard.until("finished")
     assert (heard.story("a1"), heard.story("m1")) == (["accepted", "started"], ["finished"])
-    assert heard.result("m1").of_actor == "a1"
+    assert heard.result("m1").actor_id == "a1"
     link.fail("a1", FailureClass.CRASH, code="ACTOR_DIED")
-    assert heard.result("a1").of_actor is None
+    assert heard.result("a1").actor_id is None
 
 
 async def test_methods_of_the_process_before_are_answered_as_their_actors() -> None:
@@ -160,7 +160,7 @@ async def test_methods_of_the_process_before_are_answered_as_their_actors() -> N
     link.finish("call-1", b"v")
     link.lose()
     link.adopt_method("call-3", ("a1", 1), ("a1", 1))
-    assert [(one.task_id, one.status, one.of_actor) for one in heard.results()] == [
+    assert [(one.task_id, one.status, one.actor_id) for one in heard.results()] == [
         ("call-1", "succeeded", "a1"),
         ("call-2", "failed", "a1"),
         ("call-3", "failed", "a1"),

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.gang_life imp
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.shared_object_cache import KeptByDigest
 from ray_multicluster_scheduler.scheduler.connection.links.call_head import Blobs, argument_bytes, head_of, needs_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall, SharedObject
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Outstanding
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import PendingCalls
 from tests.support.bare_link import method
 from tests.support.gangs import gang, part
 
@@ -72,13 +72,13 @@ class TestTheCall:
 
 
 def test_what_a_members_method_prints_is_the_gangs() -> None:
-    owed = Outstanding()
+    owed = PendingCalls()
     owed.add(method("m", "a", "f", 0))
     plain = method("n", "g.1", "f", 0, attempt=2)
     owed.add(type(plain)(**{**_fields(plain), "method": MethodCall("g.1", 2, "f", 0, "g")}))
-    (_, of_actor), (_, of_member) = owed.items()
-    assert (of_actor.actor, of_actor.prints_for) == (("a", 1), ("a", 1))
-    assert (of_member.actor, of_member.prints_for) == (("g.1", 2), ("g", 2))
+    (_, actor_id), (_, of_member) = owed.items()
+    assert (actor_id.actor, actor_id.output_owner) == (("a", 1), ("a", 1))
+    assert (of_member.actor, of_member.output_owner) == (("g.1", 2), ("g", 2))
 
 
 def _fields(call: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CarrierChoice
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from tests.support.eventually import eventually
@@ -40,7 +40,7 @@ async def reached_by_ray_client() -> tuple[Fleet, CarrierChoice]:
     return fleet, choice
 
 
-async def next_process(fleet: Fleet, *agents: RememberedAgent) -> tuple[Fleet, ByClient]:
+async def next_process(fleet: Fleet, *agents: AgentRecord) -> tuple[Fleet, ByClient]:
     await fleet.die()
     after, client = both_ways(before=fleet)
     await after.pool.take_back(agents, None)

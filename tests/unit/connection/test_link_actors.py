@@ -69,9 +69,9 @@ async def test_methods_are_answered_but_neither_accepted_nor_started(plane: Plan
     await plane.heard.until("finished", 2)
     assert plane.heard.story("m0") == plane.heard.story("m1") == ["finished"]
     result = plane.heard.result("m0")
-    assert (result.of_actor, result.payload, result.took) == ("a1", b"v", 0.5)
+    assert (result.actor_id, result.payload, result.took) == ("a1", b"v", 0.5)
     assert plane.heard.of("output") == [("output", "a1", 2, "stdout", "hello")]
-    assert (plane.heard.result("m1").of_actor, plane.heard.result("m1").error_type) == ("a1", "ActorDiedError")
+    assert (plane.heard.result("m1").actor_id, plane.heard.result("m1").error_type) == ("a1", "ActorDiedError")
 
 
 async def test_a_method_waits_for_the_making_of_its_actor_to_arrive(plane: Plane) -> None:
@@ -97,8 +97,8 @@ async def test_a_lost_link_says_whose_method_it_was(plane: Plane) -> None:
     link.submit([actor(), method(0)])
     await link.close("over")
     result = plane.heard.result("m0")
-    assert (result.of_actor, result.failure, result.code) == ("a1", FailureClass.CLUSTER, "CLUSTER_LOST")
-    assert plane.heard.result("a1").of_actor is None
+    assert (result.actor_id, result.failure, result.code) == ("a1", FailureClass.CLUSTER, "CLUSTER_LOST")
+    assert plane.heard.result("a1").actor_id is None
 
 
 async def test_a_method_that_cannot_be_sent_keeps_its_number_and_is_answered_over_there(
@@ -130,7 +130,7 @@ async def test_a_method_that_was_cancelled_before_it_arrived_keeps_its_number(pl
     assert "args_blob" not in skipped
     agent.finish(key(0), payload=b"", status="cancelled")
     await plane.heard.until("finished")
-    assert (plane.heard.result("m0").status, plane.heard.result("m0").of_actor) == ("cancelled", "a1")
+    assert (plane.heard.result("m0").status, plane.heard.result("m0").actor_id) == ("cancelled", "a1")
 
 
 async def test_output_after_the_end_of_an_actor_is_not_told(plane: Plane) -> None:

@@ -71,7 +71,7 @@ async def test_a_named_call_is_asked_for_and_answered_as_its_actors(plane: Plane
     agent.finish(C1, payload=b"v", method=True, at=1.0, node="n1", parts=[["stdout", "hello"]])
     await plane.heard.until("finished")
     result = plane.heard.result("call-1")
-    assert (result.of_actor, result.payload, result.started_at) == ("a1", b"v", None)
+    assert (result.actor_id, result.payload, result.started_at) == ("a1", b"v", None)
     assert plane.heard.story("call-1") == ["finished"]
     assert plane.heard.of("output") == [("output", "g1", 2, "stdout", "hello")]
     await eventually(lambda: acknowledged(agent) == ["call-1"])
@@ -84,7 +84,7 @@ async def test_a_named_call_that_the_agent_does_not_know_is_lost_in_words_of_its
     agent.say(m.UNKNOWN, {"keys": [list(C1)]})
     await plane.heard.until("finished")
     result = plane.heard.result("call-1")
-    assert (result.status, result.failure, result.of_actor) == ("failed", FailureClass.CLUSTER, "a1")
+    assert (result.status, result.failure, result.actor_id) == ("failed", FailureClass.CLUSTER, "a1")
     assert "on its way when the service was restarted" in result.message
     assert agent.calls() == []
 
@@ -114,7 +114,7 @@ async def test_a_call_that_is_named_to_a_link_that_is_over_is_lost(plane: Plane)
     link, _ = await plane.pair(of_before=True)
     await link.close("enough")
     link.adopt_method("call-1", ACTOR, ACTOR)
-    assert plane.heard.result("call-1").of_actor == "a1"
+    assert plane.heard.result("call-1").actor_id == "a1"
     assert plane.heard.result("call-1").failure is FailureClass.CLUSTER
 
 
@@ -131,7 +131,7 @@ async def test_an_answer_waits_unacknowledged_until_its_call_is_named(plane: Pla
     assert link.idle_s == 0.0
     link.adopt_method("call-1", ACTOR, ACTOR)
     (result,) = plane.heard.results()
-    assert (result.task_id, result.of_actor, result.payload) == ("call-1", "a1", b"v")
+    assert (result.task_id, result.actor_id, result.payload) == ("call-1", "a1", b"v")
     assert plane.heard.of("output") == [("output", "a1", 2, "stdout", "hello")]
     await eventually(lambda: acknowledged(agent) == ["t1", "call-1"])
     assert [one for one in asked_for(agent) if list(C1) in one["keys"]] == []
@@ -160,7 +160,7 @@ async def test_a_link_of_our_own_keeps_no_answers(plane: Plane) -> None:
 async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphaned_results.Unclaimed.__init__, "__defaults__", (2, 100))
+    monkeypatch.setattr(orphaned_results.OrphanedResults.__init__, "__defaults__", (2, 100))
     link, agent = await plane.pair(of_before=True)
     agent.finish(C1, C2, C3, method=True)
     await eventually(lambda: acknowledged(agent) == ["call-1"])
@@ -173,7 +173,7 @@ async def test_the_oldest_answer_is_acknowledged_when_there_are_too_many(
 async def test_an_answer_that_was_too_large_to_keep_is_asked_for_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphaned_results.Unclaimed.__init__, "__defaults__", (10, 100))
+    monkeypatch.setattr(orphaned_results.OrphanedResults.__init__, "__defaults__", (10, 100))
     link, agent = await plane.pair(of_before=True)
     agent.finish(C1, payload=b"x" * 101, method=True)
     await eventually(lambda: link.idle_s == 0.0)
@@ -247,7 +247,7 @@ async def test_an_older_agent_is_let_in_again_and_has_no_part_in_calls_of_this_p
     await eventually(lambda: ("t1", 1) in agent.calls())
     await plane.heard.until("finished")
     result = plane.heard.result("call-2")
-    assert (result.code, result.of_actor, result.failure) == ("OLDER_AGENT", "a1", FailureClass.PERMANENT)
+    assert (result.code, result.actor_id, result.failure) == ("OLDER_AGENT", "a1", FailureClass.PERMANENT)
     assert "protocol 2" in result.message
     assert link.info.protocol == 2
     assert C2 not in agent.calls()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import MethodCall
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Outstanding
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import PendingCalls
 from tests.support.links import call
 
 T1, T2 = ("t1", 1), ("t2", 1)
 
 
-def owed() -> Outstanding:
-    debts = Outstanding()
+def owed() -> PendingCalls:
+    debts = PendingCalls()
     debts.add(call("t1"))
     debts.add(call("t2"))
     return debts
@@ -68,7 +68,7 @@ def test_a_method_of_the_process_before_is_owed_with_its_actor() -> None:
     debts.adopt_method(("call-1", 1), ("g.1", 2), ("g", 2))
     debt = debts.get(("call-1", 1))
     assert debt is not None
-    assert (debt.call, debt.actor, debt.prints_for, debt.of_before) == (None, ("g.1", 2), ("g", 2), True)
+    assert (debt.call, debt.actor, debt.output_owner, debt.of_before) == (None, ("g.1", 2), ("g", 2), True)
     debts.add(call("call-2", method=MethodCall("a1", 1, "f", 0)))
     debts.adopt_method(("call-2", 1), ("a1", 1), ("a1", 1))
     known = debts.get(("call-2", 1))

@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.scheduler.connection.agents import agent_launche
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.carrier import CLOSED_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import CannotDial, Join
@@ -33,7 +33,7 @@ class ByClient:
     def __init__(self, dashboard: Any) -> None:
         self.dashboard = dashboard
         self.problem: LinkProblem | None = None
-        self.taken_back: list[tuple[RememberedAgent, int]] = []
+        self.taken_back: list[tuple[AgentRecord, int]] = []
         self.ended: list[str] = []
         self.let_gone: list[str] = []
         self.over: str | None = None
@@ -55,7 +55,7 @@ class ByClient:
     def remembers(self, agent: str) -> dict[str, Any]:
         return {}
 
-    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         self.taken_back.append((agent, port))
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
@@ -64,10 +64,10 @@ class ByClient:
     async def end(self, cluster: str, agent: str) -> None:
         self.ended.append(agent)
 
-    async def dial_no_more(self) -> None:
+    async def stop_dialing(self) -> None:
         self.heard_when_dialling_ended = [one.kind for agent in self.dashboard.agents for one in agent.heard]
 
-    async def let_go(self, agent: str) -> None:
+    async def release(self, agent: str) -> None:
         self.let_gone.append(agent)
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ async def test_a_dialled_agent_whose_key_is_lost_is_ended_and_its_link_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fleet = Fleet()
-    agent = RememberedAgent("a", "rmcs-agent-cp1-a-1-1", "s", "", 0, carrier="dial_in", listens=(("127.0.0.1", 9),))
+    agent = AgentRecord("a", "rmcs-agent-cp1-a-1-1", "s", "", 0, carrier="dial_in", listens=(("127.0.0.1", 9),))
     fleet.agents[agent.agent] = agent
     fleet.dashboard.jobs[agent.agent] = {"status": "RUNNING"}
     await fleet.pool.take_back([agent], None)

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection import ray_client_pool
 from ray_multicluster_scheduler.scheduler.connection.agents import agent_launcher
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import identity_from, make_identity
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
@@ -88,7 +88,7 @@ class Fleet:
     def __init__(self, before: Fleet | None = None, settings: Settings | None = None, **cluster: Any) -> None:
         """``before``: the process whose clusters and agents it takes over."""
         self.dashboard, self.heard = before.dashboard if before else Dashboard(), Heard()
-        self.agents: dict[str, RememberedAgent] = dict(before.agents) if before else {}
+        self.agents: dict[str, AgentRecord] = dict(before.agents) if before else {}
         self.identity: bytes | None = before.identity if before else None
         config = ClusterConfig(
             **{"name": "a", "dashboard": "http://127.0.0.1:8265", "head_address": "127.0.0.1:10001", **cluster}
@@ -105,7 +105,7 @@ class Fleet:
             2 if before else 1,
         )
 
-    async def remember(self, agent: RememberedAgent) -> None:
+    async def remember(self, agent: AgentRecord) -> None:
         await asyncio.sleep(0.01)
         joined = self.dashboard.joins and any(one.join.agent == agent.agent for one in self.dashboard.agents)
         assert bool(agent.token) is not joined, "before it is started, with its token; without once that was used"
@@ -380,7 +380,7 @@ async def test_an_agent_is_remembered_before_anything_is_given_to_it_and_until_i
     link = await fleet.pool.link("a")
     (remembered,) = fleet.agents.values()
     (agent,) = fleet.dashboard.agents
-    assert remembered == RememberedAgent.from_dict(remembered.to_dict())
+    assert remembered == AgentRecord.from_dict(remembered.to_dict())
     assert (remembered.agent, remembered.cluster) == (agent.join.agent, "a")
     assert [remembered.host, remembered.port] == list(agent.join.addresses[0])
     await asyncio.gather(fleet.pool.close_link("a", "enough"), fleet.hang_up_when_told())
@@ -524,8 +524,8 @@ def test_a_key_that_was_kept_is_the_same_again() -> None:
 
 def test_of_two_agents_of_one_cluster_the_newer_one_is_taken_for_it() -> None:
     names = ["rmcs-agent-cp-my-mac-2-9", "rmcs-agent-cp-my-mac-10-1", "rmcs-agent-cp-my-mac-2-10"]
-    agents = [RememberedAgent("my-mac", name, "s", "127.0.0.1", 1) for name in names]
-    assert [one.agent for one in sorted(agents, key=RememberedAgent.age)] == [names[0], names[2], names[1]]
+    agents = [AgentRecord("my-mac", name, "s", "127.0.0.1", 1) for name in names]
+    assert [one.agent for one in sorted(agents, key=AgentRecord.age)] == [names[0], names[2], names[1]]
 
 
 async def left_for_ten_minutes() -> tuple[Fleet, ScriptedAgent]:
@@ -583,7 +583,7 @@ async def test_agents_are_not_told_what_cannot_be_written(
     await fleet.pool.link("a")
     monkeypatch.setattr(ray_client_pool, "_WRITE_PATIENCE_S", 0.05)
 
-    async def never(_: RememberedAgent) -> None:
+    async def never(_: AgentRecord) -> None:
         await asyncio.sleep(1000)
 
     monkeypatch.setattr(fleet.pool._memory, "remember", never)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import Answer, Unclaimed
+from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import Answer, OrphanedResults
 
 HEAD: dict[str, Any] = {"status": "succeeded"}
 
@@ -14,7 +14,7 @@ def key(number: int) -> tuple[str, int]:
 
 
 def test_an_answer_is_claimed_once() -> None:
-    kept = Unclaimed()
+    kept = OrphanedResults()
     assert kept.keep(key(1), HEAD, memoryview(b"value")) == []
     assert kept.claim(key(2)) is None
     assert kept.claim(key(1)) == Answer(HEAD, b"value")
@@ -23,7 +23,7 @@ def test_an_answer_is_claimed_once() -> None:
 
 
 def test_the_oldest_are_given_up_for_newer_ones() -> None:
-    kept = Unclaimed(most=2)
+    kept = OrphanedResults(most=2)
     assert [kept.keep(key(number), HEAD, b"") for number in range(4)] == [[], [], [key(0)], [key(1)]]
     assert kept.keep(key(2), HEAD, b"again") == [], "it takes its own place"
     assert kept.clear() == [key(3), key(2)]
@@ -31,7 +31,7 @@ def test_the_oldest_are_given_up_for_newer_ones() -> None:
 
 
 def test_of_what_is_too_large_only_the_head_is_kept() -> None:
-    kept = Unclaimed(most_bytes=10)
+    kept = OrphanedResults(most_bytes=10)
     for number, payload in enumerate((b"x" * 6, b"y" * 6, b"z" * 4)):
         assert kept.keep(key(number), HEAD, payload) == []
     assert kept.claim(key(1)) == Answer(HEAD, None)

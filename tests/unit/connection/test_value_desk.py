@@ -11,12 +11,12 @@ from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.common.frames import Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links import remote_values
-from ray_multicluster_scheduler.scheduler.connection.links.remote_values import ValueDesk
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
 
 K1, K2 = ("t1", 1), ("t2", 3)
 
 
-class Desk(ValueDesk):
+class Desk(RemoteValues):
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[Any]]] = []
         super().__init__("mac", "agent-1", lambda kind, head: self.sent.append((kind, head["keys"])))
@@ -48,7 +48,7 @@ async def test_a_new_connection_is_asked_again_and_told_again() -> None:
     desk.is_there(K2)
     (waiting,) = desk.asked(K1)
     await asyncio.sleep(0)
-    desk.let_go(K2)
+    desk.release_value(K2)
     desk.sent.clear()
     desk.connected()
     assert desk.sent == [(m.RELEASE, [K2]), (m.FETCH, [K1])]
@@ -63,7 +63,7 @@ async def test_a_new_connection_is_asked_again_and_told_again() -> None:
 async def test_what_was_let_go_does_not_come_back_with_an_old_word() -> None:
     desk = Desk()
     desk.is_there(K1)
-    desk.let_go(K1)
+    desk.release_value(K1)
     assert desk.hear(Message(m.KEPT, {"values": [[*K1, 5.0], [*K2, 5.0]]}))
     assert len(desk) == 1, "only the other one"
 
@@ -77,7 +77,7 @@ async def test_old_ones_go_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) 
     desk.is_there(K1)
     assert desk.hear(Message(m.KEPT, {"values": [["t3", 1, 55.0]]}))
     now[0] = 170.0
-    desk.let_go_older(60.0)
+    desk.release_values_older_than(60.0)
     assert desk.sent == [(m.RELEASE, [K1]), (m.RELEASE, [("t3", 1)])], "its agent has had that one for long"
     assert len(desk) == 1
 
@@ -103,7 +103,7 @@ async def test_one_that_cannot_be_read_is_still_there_and_is_let_go_like_others(
     with pytest.raises(ResultLostError, match="no memory"):
         await waiting
     assert len(desk) == 1
-    desk.let_go(K1)
+    desk.release_value(K1)
     assert desk.sent[-1] == (m.RELEASE, [K1])
 
 

@@ -63,7 +63,7 @@ class World:
         assert self._link is not None
         return self._link
 
-    def awaited_s(self, _: str) -> float | None:
+    def return_wait_s(self, _: str) -> float | None:
         return self.awaited
 
     def has_dashboard(self, _: str) -> bool:
@@ -171,5 +171,5 @@ async def test_one_who_gives_up_takes_nobody_along() -> None:
 )
 async def test_a_look_starts_nothing(dashboard: Cluster | None, link: Cluster | None, asked: int) -> None:
     world = World(dashboard, link)
-    assert len(await world.health.look_at_all()) == asked
+    assert len(await world.health.check_all_queryable()) == asked
     assert len(world.heard) == asked

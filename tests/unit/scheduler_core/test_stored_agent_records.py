@@ -11,18 +11,18 @@ import pytest
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, LOST
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import NoMemory, RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
 
-AGENT = RememberedAgent("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
+AGENT = AgentRecord("a", "rmcs-agent-cp-a-1-1", "secret", "127.0.0.1", 4242)
 
 
 async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     memory = StoredAgentRecords(store)
     assert (memory.agents(), memory.identity()) == ([], None)
-    other = RememberedAgent("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True, why="it has a dashboard")
+    other = AgentRecord("b", "rmcs-agent-cp-b-1-2", "other", "10.0.0.7", 4243, tls=True, why="it has a dashboard")
     await memory.remember(AGENT)
     await memory.remember(other)
     await memory.keep_identity(b"pem")
@@ -44,7 +44,7 @@ async def test_a_later_version_may_write_more_of_an_agent(tmp_path: Path) -> Non
     store.close()
 
 
-def dialled() -> RememberedAgent:
+def dialled() -> AgentRecord:
     """One with all that somebody else must not know."""
     pem = make_identity().pem.decode()
     return replace(AGENT, secret="its-own-secret", token="once-only", carrier="dial_in", tls=True, identity=pem)
@@ -111,7 +111,7 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
 
 
 async def test_who_remembers_nothing() -> None:
-    memory = NoMemory()
+    memory = NoAgentRecords()
     await memory.remember(AGENT)
     memory.forget(AGENT.agent)
     await memory.keep_identity(b"pem")

@@ -110,7 +110,7 @@ class ServicePlane:
         answer.set_result(taken)
         return answer
 
-    def can_be_asked(self, cluster: str) -> bool:
+    def is_queryable(self, cluster: str) -> bool:
         return self.runtime.clients.has_dashboard(cluster)
 
     def check_dashboard(self, cluster: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ray_multicluster_scheduler.cli.app import app
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.dial import Join
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
@@ -23,12 +23,12 @@ from tests.unit.service.service_plane import a_job, running
 pytestmark = pytest.mark.usefixtures("leak_check")
 
 
-def remembered(service: HttpService, **values: Any) -> RememberedAgent:
+def remembered(service: HttpService, **values: Any) -> AgentRecord:
     """The store says that this agent may live."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    agent = RememberedAgent("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
+    agent = AgentRecord("mac", "rmcs-agent-cp-mac-1-1", "secret", "127.0.0.1", port, **values)
     asyncio.run(StoredAgentRecords(service.plane.store).remember(agent))
     return agent
 

@@ -78,7 +78,7 @@ async def test_a_small_value_is_told_at_once_and_written_with_the_news(world: Wo
     assert world.told == ["t"]
     assert world.store.blob(digest_of(b"value")) is None
     kept: list[str] = []
-    world.collector.when_kept(lambda: kept.append("t"))
+    world.collector.when_durable(lambda: kept.append("t"))
     assert kept == []
     await eventually(lambda: kept)
     assert world.store.blob(digest_of(b"value")) == b"value"
@@ -88,10 +88,10 @@ async def test_a_process_that_leaves_acknowledges_nothing(world: World) -> None:
     """The agents tell the next one again; programs could not hear of it from this one."""
     kept: list[str] = []
     world.finish("t", b"value")
-    world.collector.when_kept(lambda: kept.append("t"))
+    world.collector.when_durable(lambda: kept.append("t"))
     world.collector.acknowledge_no_more()
     world.finish("later", b"other")
-    world.collector.when_kept(lambda: kept.append("later"))
+    world.collector.when_durable(lambda: kept.append("later"))
     await eventually(lambda: world.store.blob(digest_of(b"other")) == b"other")
     await asyncio.sleep(0.05)
     assert kept == []
@@ -113,7 +113,7 @@ async def test_all_that_comes_after_a_large_value_waits_for_it(world: World) -> 
     world.finish("first")
     world.finish("large", LARGE)
     world.finish("small", b"v")
-    world.collector.when_kept(lambda: kept.append(list(world.told)))
+    world.collector.when_durable(lambda: kept.append(list(world.told)))
     world.finish("larger", 2 * LARGE)
     world.finish("last")
     assert world.told == ["first"]
@@ -129,7 +129,7 @@ async def test_nothing_is_kept_before_the_commit(world: World) -> None:
     world.disk.full = True
     kept: list[str] = []
     world.finish("t", b"value")
-    world.collector.when_kept(lambda: kept.append("t"))
+    world.collector.when_durable(lambda: kept.append("t"))
     await eventually(lambda: world.store.trouble is not None)
     assert kept == []
     world.disk.full = False
@@ -183,7 +183,7 @@ async def test_when_nothing_can_be_written_any_more_the_line_goes_on(
 async def test_answers_of_methods_are_not_kept(world: World) -> None:
     heard: list[CallResult] = []
     world.collector.route_methods(heard.append)
-    world.finish("call", LARGE, of_actor="a")
+    world.finish("call", LARGE, actor_id="a")
     assert [one.task_id for one in heard] == ["call"]
     assert world.told == []
 
@@ -193,7 +193,7 @@ async def test_a_late_answer_is_told_and_neither_written_nor_kept(world: World) 
     world.log.over_there = frozenset({"late"})
     world.finish("late", b"value")
     kept: list[str] = []
-    world.collector.when_kept(lambda: kept.append("t"))
+    world.collector.when_durable(lambda: kept.append("t"))
     await eventually(lambda: kept)
     assert world.told == ["late"]
     assert world.store.blob(digest_of(b"value")) is None
@@ -203,7 +203,7 @@ async def test_a_late_answer_is_told_and_neither_written_nor_kept(world: World) 
 async def test_answers_of_methods_are_forgotten_when_they_were_heard(world: World) -> None:
     done: list[str] = []
     for name in ("call-1", "call-2"):
-        assert world.collector.until_heard(name, lambda name=name: done.append(name))  # type: ignore[misc]  # its own
+        assert world.collector.hold_until_delivered(name, lambda name=name: done.append(name))  # type: ignore[misc]  # its own
     world.collector.heard("call-1")
     world.collector.heard("call-1")
     world.collector.heard("of nobody")

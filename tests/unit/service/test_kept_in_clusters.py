@@ -152,5 +152,7 @@ def test_while_there_is_no_room_it_waits(service: KeepingService, monkeypatch: p
 def test_it_goes_when_other_values_of_its_age_go(service: KeepingService) -> None:
     service.kept("t1")
     runtime = service.plane.runtime
-    Retention(service.plane.store, service.plane.config.settings, runtime.clock, let_go=runtime.let_go_older).tidy()
+    Retention(
+        service.plane.store, service.plane.config.settings, runtime.clock, let_go=runtime.release_values_older_than
+    ).tidy()
     until(lambda: service.link.let_go_of == [("t1", 1)])

@@ -112,7 +112,7 @@ class FleetChanges:
                     await self._runtime.links.close_link(name, "its entry in the configuration was changed")
             await self._use(new)
             # What was known of them was known of other entries: whoever looks next is to see these.
-            self._runtime.leave(self._runtime.health.look_at((*changes.added, *changes.changed)))
+            self._runtime.leave(self._runtime.health.check_queryable((*changes.added, *changes.changed)))
         return replace(changes, not_empty=())
 
     def _entries(self) -> dict[str, ClusterConfig]:

@@ -344,9 +344,9 @@ class ServiceRuntime(ServiceKnown):
     def kept_values(self) -> StoredKeptValues:
         return StoredKeptValues(self, self._stored.durable_log)
 
-    def let_go_older(self, seconds: float) -> None:
+    def release_values_older_than(self, seconds: float) -> None:
         """From any thread: values that were left in their clusters so long ago are not kept there any more."""
-        self.soon(self.kept_values.there.let_go_older, seconds)
+        self.soon(self.kept_values.there.release_values_older_than, seconds)
 
     def audit(
         self, user: str, token: str | None, action: str, subject: str, details: Mapping[str, Any] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import News
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.control_plane.store import Store
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import LinkMemory
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.scheduler_core.output_store import OutputStore
@@ -31,7 +31,7 @@ class StoreKeeping:
         self.printed = StoredOutput(store)
         self.output: OutputStore = self.printed
         self.agents = StoredAgentRecords(store)
-        self.memory: LinkMemory = self.agents
+        self.memory: AgentRecordStore = self.agents
         self.life, self.lasting = store.epoch, True
 
     def blob(self, digest: str) -> bytes | None:

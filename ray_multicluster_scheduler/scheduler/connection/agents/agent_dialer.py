@@ -17,7 +17,7 @@ Admit = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 """Shake hands, and give the connection to its link. False: it was turned away, and is closed."""
 
 
-class Dialler:
+class AgentDialer:
     """Of one agent, to which we show the key ``pem``, and which shows the certificate of this ``fingerprint`` at one of
     ``addresses``; those are asked for each time, as the configuration may have changed. Begins at once; ``stop`` ends
     it."""

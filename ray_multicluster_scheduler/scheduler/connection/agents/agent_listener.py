@@ -35,12 +35,12 @@ class Expected(Protocol):
     def welcome(self) -> dict[str, Any]:
         """What to tell an agent that is let in. Raises PermissionError when it is not wanted any more."""
 
-    def admitted(self, connection: Admitted) -> None:
+    def admitted(self, connection: AgentConnection) -> None:
         """The agent is here; the connection now belongs to the link."""
 
 
 @dataclass(slots=True)
-class Admitted:
+class AgentConnection:
     """A connection whose other end proved to be our agent."""
 
     reader: asyncio.StreamReader
@@ -84,7 +84,7 @@ class AgentReception:
         self._tickets[agent] = _Ticket(cluster, link, token, until, secret, token)
         return token, secret
 
-    def expect_back(self, cluster: str, agent: str, link: Expected, secret: str) -> None:
+    def expect_return(self, cluster: str, agent: str, link: Expected, secret: str) -> None:
         """An agent of the process before ours, which knows this secret, may come back."""
         self._tickets[agent] = _Ticket(cluster, link, None, 0.0, secret)
 
@@ -114,7 +114,9 @@ class AgentReception:
         link.admitted(admitted)
         return True
 
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Admitted, Expected]:
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[AgentConnection, Expected]:
         nonce = secrets.token_hex(16)
         _write(writer, Message(m.CHALLENGE, {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
         frames = FrameReader(MAX_HANDSHAKE_BYTES)
@@ -137,7 +139,7 @@ class AgentReception:
             answer["secret"] = ticket.secret
         _write(writer, Message(m.WELCOME, answer))
         frames.allow_large_messages()
-        return Admitted(reader, writer, frames, hello.head, inbox), ticket.link
+        return AgentConnection(reader, writer, frames, hello.head, inbox), ticket.link
 
     def _proof_for(self, head: dict[str, Any], nonce: str) -> str | None:
         """That it is us who turn it away: it would end itself, so it believes nobody else. Only for who has proved to
@@ -198,7 +200,7 @@ class AgentListener(AgentReception):
                 next_step="give another agent_listen (host:port), or auto",
             ) from error
 
-    def let_nobody_in(self) -> None:
+    def stop_admitting(self) -> None:
         """Close the port; connections of links stay."""
         if self._server is not None:
             self._server.close()
@@ -209,7 +211,7 @@ class AgentListener(AgentReception):
         """Close the port, once the links have closed their connections."""
         async with self._starting:
             if self._server is not None:
-                self.let_nobody_in()
+                self.stop_admitting()
                 await self._server.wait_closed()
                 self._server = None
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
-class RememberedAgent:
+class AgentRecord:
     """An agent that may live. It dials ``host:port`` and knows ``secret``; with ``tls`` it trusts our key alone.
     A ``fresh`` one has not joined yet: it has a one-time ``token``, and was given nothing. It was told to go on for
     ``away_s`` without us. The lease that it was given when it joined, ``lease_s``, is its own for life; 0: not written
@@ -53,10 +53,10 @@ class RememberedAgent:
         return cls(**fields)
 
 
-class LinkMemory(Protocol):
+class AgentRecordStore(Protocol):
     """Used on one loop."""
 
-    async def remember(self, agent: RememberedAgent) -> None:
+    async def remember(self, agent: AgentRecord) -> None:
         """Durable when it returns: only then is anything given to the agent. Else it could run what the next process,
         which would know nothing of it, gives to another one."""
 
@@ -67,10 +67,10 @@ class LinkMemory(Protocol):
         """Our key and certificate, durable when it returns: agents trust no other."""
 
 
-class NoMemory:
+class NoAgentRecords:
     """Of a control plane whose work ends with it."""
 
-    async def remember(self, agent: RememberedAgent) -> None:
+    async def remember(self, agent: AgentRecord) -> None:
         """Its agents end with it."""
 
     def forget(self, agent: str) -> None:

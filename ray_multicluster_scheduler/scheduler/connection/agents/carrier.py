@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import LinkProblem
 
@@ -34,11 +34,11 @@ class Carrier(Protocol):
     async def launch(self, link: AgentLink, invitation: JoinInvitation) -> None:
         """Start the agent and wait until it has joined. Raises LinkProblem, DashboardProblem."""
 
-    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         """An agent of the process before ours may come back, at this port of ours, or by ``admit``."""
 
     def remembers(self, agent: str) -> Mapping[str, Any]:
-        """Fields of RememberedAgent that the next process needs, once the agent has joined."""
+        """Fields of AgentRecord that the next process needs, once the agent has joined."""
 
     async def is_over(self, cluster: str, agent: str) -> str | None:
         """Why the agent, and with it all that it ran, is known to be dead; None if it is not known to be."""
@@ -46,11 +46,11 @@ class Carrier(Protocol):
     async def end(self, cluster: str, agent: str) -> None:
         """End the agent, if it can be reached; else its lease ends it."""
 
-    async def dial_no_more(self) -> None:
+    async def stop_dialing(self) -> None:
         """No agent is dialled from now on, however its connection ends; those that stand stay. Our ports are closed
         already."""
 
-    async def let_go(self, agent: str) -> None:
+    async def release(self, agent: str) -> None:
         """Nothing of ours may stay for it here; the agent itself is not told."""
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ def ways(config: ClusterConfig) -> list[CarrierChoice]:
     )
 
 
-def way_of(agent: RememberedAgent) -> CarrierChoice:
+def way_of(agent: AgentRecord) -> CarrierChoice:
     """By which way an agent of the process before ours came, and why."""
     return CarrierChoice(cast("CarrierName", agent.carrier), agent.why or "its agent came this way before the restart")
 
@@ -110,7 +110,7 @@ def reached_at(config: ClusterConfig, by: str) -> str:
     return (config.head_address if by == "ray_client" else config.dashboard) or ""
 
 
-class Choices:
+class CarrierSelector:
     """What was found out of each cluster, for as long as its configuration stays, and for :data:`CLOSED_S`: what was
     in the way may be mended without a word to us. And by which way the link of each came."""
 

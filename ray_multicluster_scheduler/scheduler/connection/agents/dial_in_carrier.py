@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import NOWHERE, AgentAddress
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit, Dialler
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit, AgentDialer
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import AgentLauncher, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.agents.job_carrier import JobCarrier
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
@@ -38,7 +38,7 @@ class DialInCarrier(JobCarrier):
         launcher: AgentLauncher,
     ) -> None:
         super().__init__(configs, settings, jobs, launcher)
-        self._diallers: dict[str, Dialler] = {}
+        self._diallers: dict[str, AgentDialer] = {}
         self._places: dict[str, Places] = {}
         """Where each of them says that it listens."""
 
@@ -72,7 +72,7 @@ class DialInCarrier(JobCarrier):
         dialler = self._diallers[agent]
         return {"listens": self._places[agent], "identity": dialler.identity, "fingerprint": dialler.fingerprint}
 
-    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         if not agent.identity:
             raise ConfigurationError("the key that it lets in is lost.", cluster=agent.cluster)
         self._dial(agent.cluster, agent.agent, agent.listens, agent.identity, agent.fingerprint, admit)
@@ -85,19 +85,19 @@ class DialInCarrier(JobCarrier):
                 return places
 
         self._places[agent] = places
-        self._diallers[agent] = Dialler(agent, addresses, identity, fingerprint, admit)
+        self._diallers[agent] = AgentDialer(agent, addresses, identity, fingerprint, admit)
 
-    async def dial_no_more(self) -> None:
+    async def stop_dialing(self) -> None:
         await asyncio.gather(*(dialler.stop() for dialler in self._diallers.values()))
 
-    async def let_go(self, agent: str) -> None:
+    async def release(self, agent: str) -> None:
         self._places.pop(agent, None)
         dialler = self._diallers.pop(agent, None)
         if dialler is not None:
             await dialler.stop()
 
     async def close(self) -> None:
-        await asyncio.gather(*(self.let_go(agent) for agent in list(self._diallers)))
+        await asyncio.gather(*(self.release(agent) for agent in list(self._diallers)))
 
 
 def _addresses(config: ClusterConfig, places: Places) -> Places:

@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Setti
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress, agent_address
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import ENDED, AgentLauncher, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
@@ -41,7 +41,7 @@ class JobCarrier:
         python = self._configs(link.cluster).python
         await self._launcher.launch(self._jobs.client(link.cluster), python, link, invitation)
 
-    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         """It dials by itself."""
 
     def remembers(self, agent: str) -> Mapping[str, Any]:
@@ -64,10 +64,10 @@ class JobCarrier:
         except ClusterConnectionError as error:
             _log.info("agent %s could not be stopped (%s); its lease ends it", agent, error)
 
-    async def dial_no_more(self) -> None:
+    async def stop_dialing(self) -> None:
         """They dial by themselves, and our port is closed by now."""
 
-    async def let_go(self, agent: str) -> None:
+    async def release(self, agent: str) -> None:
         """There is nothing of it here."""
 
     async def close(self) -> None:

@@ -12,14 +12,14 @@ from ray_multicluster_scheduler.common.exception import ClusterConnectionError
 from ray_multicluster_scheduler.common.frames import CHUNK_BYTES, FrameError, FrameWriter, Message
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ResourceSnapshot
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import Admitted
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_listener import AgentConnection
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.socket_write import write_at_once
-from ray_multicluster_scheduler.scheduler.connection.links.call_tracker import CallDesk
+from ray_multicluster_scheduler.scheduler.connection.links.call_tracker import CallTracker
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, LinkInfo, LinkListener
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED, info_from, snapshot_from
-from ray_multicluster_scheduler.scheduler.connection.links.link_problem import answered_within
-from ray_multicluster_scheduler.scheduler.connection.links.remote_values import ValueDesk
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED, link_info, resource_snapshot
+from ray_multicluster_scheduler.scheduler.connection.links.link_problem import await_answer
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
 
 _log = get_logger(__name__)
 _CLOSE_PATIENCE_S, _END_PATIENCE_S = 3.0, 5.0
@@ -58,8 +58,8 @@ class AgentLink:
         self._info: LinkInfo | None = None
         self._outbox: FrameWriter | None = None
         self._can_send, self._snapshot_came, self._disconnected = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._values = ValueDesk(cluster, agent, self._send)
-        self._calls = CallDesk(cluster, listener, self._send, self._values, of_before=of_before)
+        self._values = RemoteValues(cluster, agent, self._send)
+        self._calls = CallTracker(cluster, listener, self._send, self._values, of_before=of_before)
         self._unclaimed_s, self._away_s = unclaimed_s, away_s
         self._announced_s: float | None = None
         self._knows_that_we_leave, self.back = asyncio.Event(), asyncio.Event()
@@ -73,7 +73,7 @@ class AgentLink:
         self._serving: asyncio.Task[None] | None = None
         self.joined: asyncio.Future[LinkInfo] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
-        self._given_up = self.closing = self.hung_up = False
+        self._given_up = self.closing = self.closed_by_agent = False
         self.last_used = time.monotonic()
         if of_before:
             self._spawn(self._watch_the_silent())
@@ -106,7 +106,7 @@ class AgentLink:
         return self.connected and not (self.closing or len(self._calls) or len(self._values) or self._calls.of_before)
 
     @property
-    def awaited_s(self) -> float | None:
+    def return_wait_s(self) -> float | None:
         """For so much longer an agent of the process before ours is waited for; None if it is none, or came back."""
         if not self._of_before or self._info is not None or self.over.is_set():
             return None
@@ -125,8 +125,8 @@ class AgentLink:
         if self.over.is_set():
             self._calls.answer_all_lost("the link to the cluster is closed")
 
-    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
-        self._calls.adopt_method((call_id, 1), actor, prints_for)
+    def adopt_method(self, call_id: str, actor: tuple[str, int], output_owner: tuple[str, int]) -> None:
+        self._calls.adopt_method((call_id, 1), actor, output_owner)
         if self.over.is_set():
             self._calls.answer_all_lost("the link to the cluster is closed")
 
@@ -142,18 +142,18 @@ class AgentLink:
     async def fetch(self, task_id: str, attempt: int) -> bytes:
         return await self._values.fetch((task_id, attempt))
 
-    def let_go(self, task_id: str, attempt: int) -> None:
-        self._values.let_go((task_id, attempt))
+    def release_value(self, task_id: str, attempt: int) -> None:
+        self._values.release_value((task_id, attempt))
 
-    def let_go_older(self, seconds: float) -> None:
-        self._values.let_go_older(seconds)
+    def release_values_older_than(self, seconds: float) -> None:
+        self._values.release_values_older_than(seconds)
 
     async def health(self, timeout: float) -> float:
         began = time.monotonic()
         pong = self._pongs.setdefault(began, asyncio.get_running_loop().create_future())
         self._send(m.PING, {"t": began})
         try:
-            await answered_within(pong, timeout, self._cluster)
+            await await_answer(pong, timeout, self._cluster)
         finally:
             self._pongs.pop(began, None)
         return time.monotonic() - began
@@ -161,7 +161,7 @@ class AgentLink:
     async def snapshot(self, timeout: float) -> ResourceSnapshot:
         self._snapshot_came.clear()
         self._send(m.PROBE, {})
-        await answered_within(asyncio.ensure_future(self._snapshot_came.wait()), timeout, self._cluster)
+        await await_answer(asyncio.ensure_future(self._snapshot_came.wait()), timeout, self._cluster)
         if self._last_snapshot is None:
             raise ClusterConnectionError(f"cluster {self._cluster!r} sent no snapshot.", cluster=self._cluster)
         return self._last_snapshot
@@ -174,11 +174,11 @@ class AgentLink:
             try:
                 async with asyncio.timeout(_CLOSE_PATIENCE_S):
                     await self._disconnected.wait()
-                self.hung_up = True
+                self.closed_by_agent = True
             except TimeoutError:
                 _log.warning("the agent of cluster %s did not hang up when told to end", self._cluster)
         self._end(sentence)
-        self._calls.drop_unclaimed()
+        self._calls.drop_orphaned_results()
         await self.park()
 
     async def announce(self, away_s: float) -> bool:
@@ -208,7 +208,7 @@ class AgentLink:
         self._last_word = time.monotonic()  # like a PONG: the agent's lease counts from when it said HELLO
         return {"lease_s": self._lease_s, "heartbeat_s": self._heartbeat_s}
 
-    def admitted(self, connection: Admitted) -> None:
+    def admitted(self, connection: AgentConnection) -> None:
         """The agent dialled in, for the first time or again."""
         if self.over.is_set() or self._given_up:  # since it was welcomed; when it dials again it is told so
             connection.writer.transport.abort()
@@ -216,10 +216,10 @@ class AgentLink:
         if self._serving is not None:
             self._serving.cancel()
         first = self._info is None
-        self._info = info_from(self._cluster, connection.hello)
+        self._info = link_info(self._cluster, connection.hello)
         self._serving = self._spawn(self._serve(connection, first))
 
-    async def _serve(self, connection: Admitted, first: bool) -> None:
+    async def _serve(self, connection: AgentConnection, first: bool) -> None:
         self._outbox = outbox = FrameWriter()
         self._disconnected.clear()
         self._at_rest = None  # that of another connection, which this one takes the place of
@@ -232,7 +232,7 @@ class AgentLink:
             self._send(m.AWAY, {"seconds": self._announced_s}, urgent=True)
         self._listener.link_up(self.info)
         if first and self._of_before:
-            asyncio.get_running_loop().call_later(self._unclaimed_s, self._calls.drop_unclaimed)
+            asyncio.get_running_loop().call_later(self._unclaimed_s, self._calls.drop_orphaned_results)
         children = [
             asyncio.create_task(self._read(connection)),
             asyncio.create_task(self._write(connection.writer, outbox)),
@@ -258,7 +258,7 @@ class AgentLink:
             self._listener.link_down(self._cluster, f"the link to cluster {self._cluster!r} broke: {reason}")
             self._spawn(self._watch_the_silent())
 
-    async def _read(self, connection: Admitted) -> None:
+    async def _read(self, connection: AgentConnection) -> None:
         self._hear_all(connection.early)
         while data := await connection.reader.read(1 << 18):
             self._last_contact = time.monotonic()
@@ -373,7 +373,7 @@ class AgentLink:
                 _log.warning("the agent of cluster %s sent an unknown message %r", self._cluster, kind)
 
     def _take_snapshot(self, head: dict[str, Any]) -> None:
-        self._last_snapshot = snapshot_from(self.info, head, self._clock.now())
+        self._last_snapshot = resource_snapshot(self.info, head, self._clock.now())
         self._snapshot_came.set()
         self._listener.snapshot(self._last_snapshot)
 

@@ -1,4 +1,4 @@
-"""CallDesk: the calls of one link, whatever its connection does: what is owed, what was asked for, what is told."""
+"""CallTracker: the calls of one link, whatever its connection does: what is owed, what was asked for, what is told."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ray_multicluster_scheduler.scheduler.connection.links.link_messages import 
     NOT_KNOWN,
     ON_ITS_WAY,
     ended_before_it_left,
-    keys_in,
     lost,
+    message_keys,
     not_sendable,
     of_older_agent,
     result_from,
 )
-from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import Unclaimed
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Debt, Key, Outstanding
-from ray_multicluster_scheduler.scheduler.connection.links.remote_values import ValueDesk
+from ray_multicluster_scheduler.scheduler.connection.links.orphaned_results import OrphanedResults
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Key, PendingCall, PendingCalls
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import RemoteValues
 
 _WITH_LIVES = 3
 """From this protocol on, an agent can order calls of several processes of one control plane."""
@@ -33,17 +33,17 @@ class Send(Protocol):
     def __call__(self, kind: str, head: dict[str, Any], blobs: Sequence[bytes] = (), *, lazy: bool = False) -> bool: ...
 
 
-class CallDesk:
+class CallTracker:
     """Keeps the promises of ClusterLink about calls. What cannot be sent now is still owed; it is sent when
     the agent is back and says that it lacks it. ``of_before``: answers to methods' calls that the process before ours
-    sent may come before they are asked for, and are kept until :meth:`drop_unclaimed`."""
+    sent may come before they are asked for, and are kept until :meth:`drop_orphaned_results`."""
 
     def __init__(
-        self, cluster: str, listener: LinkListener, send: Send, values: ValueDesk, *, of_before: bool = False
+        self, cluster: str, listener: LinkListener, send: Send, values: RemoteValues, *, of_before: bool = False
     ) -> None:
         self._cluster, self._listener, self._send, self._values = cluster, listener, send, values
-        self._owed = Outstanding()
-        self._unclaimed = Unclaimed() if of_before else None
+        self._owed = PendingCalls()
+        self._unclaimed = OrphanedResults() if of_before else None
         self._sender: CallSender | None = None
         self._behind: dict[Key, list[Call]] = {}
         self._protocol = PROTOCOL_VERSION
@@ -74,10 +74,10 @@ class CallDesk:
         self._owed.adopt(key)
         self._send(m.RESUME, {"keys": [key]})
 
-    def adopt_method(self, key: Key, actor: Key, prints_for: Key) -> None:
+    def adopt_method(self, key: Key, actor: Key, output_owner: Key) -> None:
         """The same for the call of a method, whose answer may have come already."""
         answer = None if self._unclaimed is None else self._unclaimed.claim(key)
-        self._owed.adopt_method(key, actor, prints_for)
+        self._owed.adopt_method(key, actor, output_owner)
         if answer is None:
             self._send(m.RESUME, {"keys": [key], "before": True})
         elif answer.payload is None:
@@ -85,7 +85,7 @@ class CallDesk:
         else:
             self._finished([answer.head], [answer.payload])
 
-    def drop_unclaimed(self) -> None:
+    def drop_orphaned_results(self) -> None:
         """Answers that nobody asked for so far are not wanted, nor are later ones."""
         keys = [] if self._unclaimed is None else self._unclaimed.clear()
         self._unclaimed = None
@@ -110,7 +110,7 @@ class CallDesk:
             debt.recalled = True
             self._ask(key, debt)
 
-    def _ask(self, key: Key, debt: Debt) -> None:
+    def _ask(self, key: Key, debt: PendingCall) -> None:
         """Everything that was asked for this call; asking again does no harm."""
         if debt.place:
             self._send(m.START, {"keys": [key]})
@@ -152,7 +152,7 @@ class CallDesk:
             case m.FINISHED:
                 self._finished(head["results"], message.blobs)
             case m.ACCEPTED:
-                self._accepted(keys_in(head))
+                self._accepted(message_keys(head))
             case m.STARTED:
                 for task_id, attempt, at, node in head["calls"]:
                     if self._owed.started((task_id, attempt)):
@@ -163,7 +163,7 @@ class CallDesk:
             case m.OUTPUT:
                 self._output((head["id"], head["attempt"]), head["parts"])
             case m.UNKNOWN:
-                self._send_again(keys_in(head))
+                self._send_again(message_keys(head))
             case _:
                 return False
         return True
@@ -207,7 +207,7 @@ class CallDesk:
             if debt is None:
                 continue
             answer = result_from(result, payload, debt, self._values.agent)
-            of = debt.prints_for or key
+            of = debt.output_owner or key
             self._output(of, result.get("parts", ()))
             if result.get("dropped"):
                 self._listener.dropped(self._cluster, of[0], of[1], int(result["dropped"]))
@@ -215,7 +215,7 @@ class CallDesk:
             self._listener.finished(self._cluster, answer)
         if keys:
             self._unkept += 1
-            self._listener.when_kept(lambda: self._kept(keys))
+            self._listener.when_durable(lambda: self._kept(keys))
 
     def _kept(self, keys: list[Key]) -> None:
         self._unkept -= 1
@@ -226,7 +226,7 @@ class CallDesk:
             self._unheard.discard(key)
             self._send(m.ACK, {"keys": [key]}, lazy=True)
 
-        waits = self._listener.until_heard(key[0], forget)
+        waits = self._listener.hold_until_delivered(key[0], forget)
         if waits:
             self._unheard.add(key)
         return waits

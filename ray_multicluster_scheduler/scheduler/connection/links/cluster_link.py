@@ -134,7 +134,7 @@ class CallResult:
     """How a call ended. ``payload`` is the pickled value, or the pickled exception of user code.
 
     ``failure`` and ``error_type`` are None when it succeeded or was cancelled. ``took`` is how long user code ran, if
-    it did. ``of_actor`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
+    it did. ``actor_id`` is set for a call of an actor's method. ``started_at`` and ``node_id`` tell of a start that was
     not told before. ``member`` is whose failure it was, where the call was a gang. A value of so many bytes as ``kept``
     says stayed over there, with the agent ``kept_by``.
     """
@@ -149,7 +149,7 @@ class CallResult:
     message: str = ""
     traceback: str = ""
     took: float | None = None
-    of_actor: str | None = None
+    actor_id: str | None = None
     started_at: float | None = None
     node_id: str | None = None
     member: int | None = None
@@ -200,11 +200,11 @@ class LinkListener(Protocol):
 
     def finished(self, cluster: str, result: CallResult) -> None: ...
 
-    def when_kept(self, deed: Callable[[], object]) -> None:
+    def when_durable(self, deed: Callable[[], object]) -> None:
         """Do this, on the loop, when all that was told by ``finished`` before is kept for good; at once, if nothing is
         kept longer than the process. Only then the other side may forget it."""
 
-    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
         """Before the answer to a call of a method is told. True: ``deed`` will be done, on the loop, when whoever made
         the call has its answer, and the other side may forget it only then. False: as for any other answer."""
 
@@ -239,10 +239,10 @@ class ClusterLink(Protocol):
         """This call was given to the same agent by the process before ours, and was seen to start: whatever becomes of
         it is told. If nobody knows it over there, it is answered as lost."""
 
-    def adopt_method(self, call_id: str, actor: tuple[str, int], prints_for: tuple[str, int]) -> None:
+    def adopt_method(self, call_id: str, actor: tuple[str, int], output_owner: tuple[str, int]) -> None:
         """This call of a method of ``actor`` was given to the same agent by the process before ours, or was on its way:
         its answer is told, if need be before this returns. If nobody knows it over there, it is answered as lost.
-        ``prints_for``: whose output is what it prints, the actor's or its gang's."""
+        ``output_owner``: whose output is what it prints, the actor's or its gang's."""
 
     def cancel(self, task_id: str, attempt: int, *, force: bool) -> None:
         """Ask for its end; an actor is killed. Unknown or finished calls are ignored."""
@@ -257,10 +257,10 @@ class ClusterLink(Protocol):
     async def fetch(self, task_id: str, attempt: int) -> bytes:
         """A value that was kept over there. Waits for a broken connection to come back. Raises ResultLostError."""
 
-    def let_go(self, task_id: str, attempt: int) -> None:
+    def release_value(self, task_id: str, attempt: int) -> None:
         """A value that is kept over there is not wanted any more."""
 
-    def let_go_older(self, seconds: float) -> None:
+    def release_values_older_than(self, seconds: float) -> None:
         """The same of all that are known for longer than this."""
 
     async def health(self, timeout: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.model import FailureClass, NodeSnapshot, ResourceSnapshot
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, LinkInfo
-from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Debt, Key
+from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Key, PendingCall
 
 RESTARTED = "the cluster was restarted and knows nothing of it"
 """What became of an agent of which the cluster's Jobs API has never heard."""
@@ -16,7 +16,7 @@ ON_ITS_WAY = "it was on its way when the service was restarted; whether it ran i
 """What became of a method's call of the process before ours that the agent does not know."""
 
 
-def lost(key: Key, debt: Debt, sentence: str, *, restarted: bool = False) -> CallResult:
+def lost(key: Key, debt: PendingCall, sentence: str, *, restarted: bool = False) -> CallResult:
     """The answer to a call that died with its link; one whose end was asked for just ended."""
     return CallResult(
         task_id=key[0],
@@ -26,17 +26,17 @@ def lost(key: Key, debt: Debt, sentence: str, *, restarted: bool = False) -> Cal
         error_type=None if debt.cancelled else "ClusterLostError",
         code="CLUSTER_RESTARTED" if restarted else "CLUSTER_LOST",
         message=sentence,
-        of_actor=_actor_of(debt),
+        actor_id=_actor_of(debt),
     )
 
 
-def ended_before_it_left(key: Key, debt: Debt) -> CallResult:
+def ended_before_it_left(key: Key, debt: PendingCall) -> CallResult:
     """The answer to a call whose end was asked for, or that was recalled, before it arrived anywhere."""
     code = "" if debt.cancelled else m.RECALLED
-    return CallResult(key[0], key[1], "cancelled", code=code, of_actor=_actor_of(debt))
+    return CallResult(key[0], key[1], "cancelled", code=code, actor_id=_actor_of(debt))
 
 
-def of_older_agent(key: Key, debt: Debt, cluster: str, protocol: int) -> CallResult:
+def of_older_agent(key: Key, debt: PendingCall, cluster: str, protocol: int) -> CallResult:
     """The answer to a call of a method that was made by an older version of us, and cannot be put in order there."""
     return CallResult(
         task_id=key[0],
@@ -47,11 +47,11 @@ def of_older_agent(key: Key, debt: Debt, cluster: str, protocol: int) -> CallRes
         code="OLDER_AGENT",
         message=f"the agent of cluster {cluster!r} is that of an older version (protocol {protocol}), which takes no "
         "calls from a service that was started again; make the actor anew",
-        of_actor=_actor_of(debt),
+        actor_id=_actor_of(debt),
     )
 
 
-def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:
+def not_sendable(key: Key, debt: PendingCall, error: Exception) -> CallResult:
     """The answer to a call that cannot be put into a message, on this or any other cluster."""
     return CallResult(
         task_id=key[0],
@@ -61,11 +61,11 @@ def not_sendable(key: Key, debt: Debt, error: Exception) -> CallResult:
         error_type=type(error).__name__,
         code=m.NOT_SENDABLE,
         message=m.not_sendable_text(error),
-        of_actor=_actor_of(debt),
+        actor_id=_actor_of(debt),
     )
 
 
-def result_from(head: dict[str, Any], payload: Any, debt: Debt, agent: str = "") -> CallResult:
+def result_from(head: dict[str, Any], payload: Any, debt: PendingCall, agent: str = "") -> CallResult:
     """One entry of FINISHED, as ``agent`` sent it. Raises KeyError, ValueError for what is none."""
     failure = head.get("failure")
     starts = "at" in head and not debt.started and debt.actor is None
@@ -80,7 +80,7 @@ def result_from(head: dict[str, Any], payload: Any, debt: Debt, agent: str = "")
         message=head.get("message", ""),
         traceback=head.get("traceback", ""),
         took=head.get("took"),
-        of_actor=_actor_of(debt),
+        actor_id=_actor_of(debt),
         started_at=float(head["at"]) if starts else None,
         node_id=str(head["node"]) if starts else None,
         member=head.get("member"),
@@ -89,11 +89,11 @@ def result_from(head: dict[str, Any], payload: Any, debt: Debt, agent: str = "")
     )
 
 
-def _actor_of(debt: Debt) -> str | None:
+def _actor_of(debt: PendingCall) -> str | None:
     return None if debt.actor is None else debt.actor[0]
 
 
-def info_from(cluster: str, hello: dict[str, Any]) -> LinkInfo:
+def link_info(cluster: str, hello: dict[str, Any]) -> LinkInfo:
     """What an agent says of itself."""
     return LinkInfo(
         cluster=cluster,
@@ -108,12 +108,12 @@ def info_from(cluster: str, hello: dict[str, Any]) -> LinkInfo:
     )
 
 
-def keys_in(head: dict[str, Any]) -> list[Key]:
+def message_keys(head: dict[str, Any]) -> list[Key]:
     """The calls that a message is about."""
     return [(str(task_id), int(attempt)) for task_id, attempt in head["keys"]]
 
 
-def snapshot_from(info: LinkInfo, head: dict[str, Any], now: float) -> ResourceSnapshot:
+def resource_snapshot(info: LinkInfo, head: dict[str, Any], now: float) -> ResourceSnapshot:
     """What the agent saw, with what it said of itself."""
     return ResourceSnapshot(
         cluster=info.cluster,

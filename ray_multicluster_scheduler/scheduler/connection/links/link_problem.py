@@ -38,7 +38,7 @@ def _rebuild(
     return LinkProblem(message, code=code, permanent=permanent, task_id=task_id, cluster=cluster, next_step=next_step)
 
 
-async def answered_within(answer: asyncio.Future[Any], timeout: float, cluster: str) -> None:
+async def await_answer(answer: asyncio.Future[Any], timeout: float, cluster: str) -> None:
     """Wait for what an agent was asked. Raises ClusterConnectionError."""
     try:
         async with asyncio.timeout(timeout):

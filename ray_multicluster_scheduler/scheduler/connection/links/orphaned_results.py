@@ -19,7 +19,7 @@ class Answer:
     payload: bytes | None
 
 
-class Unclaimed:
+class OrphanedResults:
     """None of these is acknowledged: should we end, the next process is told of them again."""
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:

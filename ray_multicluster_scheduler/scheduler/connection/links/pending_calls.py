@@ -11,7 +11,7 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Debt:
+class PendingCall:
     """One call, and what was asked for it. The call itself is kept until it was accepted.
 
     What was asked for may overtake a large call, or be lost with a connection: it is kept to be asked again.
@@ -20,7 +20,7 @@ class Debt:
     call: Call | None
     actor: Key | None = None
     """Whose method it is, if it is one."""
-    prints_for: Key | None = None
+    output_owner: Key | None = None
     """Whose output is what it prints, if it is not its own: its actor's, or that one's gang's."""
     cancelled: bool = False
     force: bool = False
@@ -32,32 +32,32 @@ class Debt:
     """A method that the process before ours sent: only the agent can know whether it arrived there."""
 
 
-class Outstanding:
+class PendingCalls:
     """Calls that were given to a link and not answered yet."""
 
     def __init__(self) -> None:
-        self._debts: dict[Key, Debt] = {}
+        self._debts: dict[Key, PendingCall] = {}
 
     def add(self, call: Call) -> None:
-        actor = prints_for = None
+        actor = output_owner = None
         if call.method is not None:
             actor = (call.method.actor_id, call.method.actor_attempt)
-            prints_for = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
-        self._debts[(call.task_id, call.attempt)] = Debt(call, actor, prints_for)
+            output_owner = (call.method.gang_id or call.method.actor_id, call.method.actor_attempt)
+        self._debts[(call.task_id, call.attempt)] = PendingCall(call, actor, output_owner)
 
     def adopt(self, key: Key) -> None:
         """One that the other side has, and has begun."""
-        self._debts.setdefault(key, Debt(None, started=True))
+        self._debts.setdefault(key, PendingCall(None, started=True))
 
-    def adopt_method(self, key: Key, actor: Key, prints_for: Key) -> None:
+    def adopt_method(self, key: Key, actor: Key, output_owner: Key) -> None:
         """One of an actor's method, that the other side may have."""
-        self._debts.setdefault(key, Debt(None, actor, prints_for, started=True, of_before=True))
+        self._debts.setdefault(key, PendingCall(None, actor, output_owner, started=True, of_before=True))
 
-    def get(self, key: Key) -> Debt | None:
+    def get(self, key: Key) -> PendingCall | None:
         """None when it is answered, or was never ours."""
         return self._debts.get(key)
 
-    def accepted(self, key: Key) -> Debt | None:
+    def accepted(self, key: Key) -> PendingCall | None:
         """The other side has it. Its debt the first time, else None."""
         debt = self._debts.get(key)
         if debt is None or debt.call is None:
@@ -73,17 +73,17 @@ class Outstanding:
         debt.started = True
         return True
 
-    def settle(self, key: Key) -> Debt | None:
+    def settle(self, key: Key) -> PendingCall | None:
         """The answer came. None when it came before (a repeat)."""
         return self._debts.pop(key, None)
 
-    def clear(self) -> list[tuple[Key, Debt]]:
+    def clear(self) -> list[tuple[Key, PendingCall]]:
         """Everything still owed; nothing is owed afterwards."""
         owed = list(self._debts.items())
         self._debts.clear()
         return owed
 
-    def items(self) -> list[tuple[Key, Debt]]:
+    def items(self) -> list[tuple[Key, PendingCall]]:
         return list(self._debts.items())
 
     def keys(self) -> list[Key]:

@@ -1,4 +1,4 @@
-"""ValueDesk: values that stay with the agent of one link, and come when they are asked for."""
+"""RemoteValues: values that stay with the agent of one link, and come when they are asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ray_multicluster_scheduler.common.exception import ResultLostError
 from ray_multicluster_scheduler.common.frames import Message
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
-from ray_multicluster_scheduler.scheduler.connection.links.link_messages import keys_in
+from ray_multicluster_scheduler.scheduler.connection.links.link_messages import message_keys
 from ray_multicluster_scheduler.scheduler.connection.links.pending_calls import Key
 
 
@@ -20,7 +20,7 @@ class Send(Protocol):
     def __call__(self, kind: str, head: dict[str, Any]) -> object: ...
 
 
-class ValueDesk:
+class RemoteValues:
     """On the loop. What was asked for, or is not wanted any more, is said again to each new connection."""
 
     def __init__(self, cluster: str, agent: str, send: Send) -> None:
@@ -50,18 +50,18 @@ class ValueDesk:
             self._send(m.FETCH, {"keys": [key]})
         return await came
 
-    def let_go(self, key: Key) -> None:
+    def release_value(self, key: Key) -> None:
         """It is not wanted any more."""
         self._there.pop(key, None)
         if self._over is None:
             self._unwanted.add(key)
             self._send(m.RELEASE, {"keys": [key]})
 
-    def let_go_older(self, seconds: float) -> None:
+    def release_values_older_than(self, seconds: float) -> None:
         """The same of all that are known for longer."""
         before = time.monotonic() - seconds
         for key in [key for key, since in self._there.items() if since < before]:
-            self.let_go(key)
+            self.release_value(key)
 
     def connected(self) -> None:
         """There is a new connection."""
@@ -77,7 +77,7 @@ class ValueDesk:
                 for task_id, attempt, age_s in message.head["values"]:
                     self.is_there((str(task_id), int(attempt)), float(age_s))
             case m.RELEASED:
-                self._unwanted.difference_update(keys_in(message.head))
+                self._unwanted.difference_update(message_keys(message.head))
             case m.VALUE:
                 self._came((str(message.head["id"]), int(message.head["attempt"])), message)
             case _:

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.connection import connector
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_address import AgentAddress
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_dialer import Admit
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_launcher import JOIN_TIMEOUT_S, JoinInvitation
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 from ray_multicluster_scheduler.scheduler.connection.connector import order as o
 from ray_multicluster_scheduler.scheduler.connection.links.agent_link import AgentLink
 from ray_multicluster_scheduler.scheduler.connection.links.link_messages import RESTARTED
@@ -82,7 +82,7 @@ class ClientCarrier:
     def remembers(self, agent: str) -> Mapping[str, Any]:
         return {}
 
-    def take_back(self, agent: RememberedAgent, port: int, admit: Admit) -> None:
+    def take_back(self, agent: AgentRecord, port: int, admit: Admit) -> None:
         try:
             self._start(agent.cluster, agent.agent, port, None, agent.session)
         except KeyError:
@@ -100,7 +100,7 @@ class ClientCarrier:
 
     async def end(self, cluster: str, agent: str) -> None:
         process = self._processes.get(agent)
-        if process is None or process.gone is not None or not process.may_be_there or await process.kill_gateway():
+        if process is None or process.gone is not None or not process.may_exist or await process.kill_gateway():
             return
         _log.info("the gateway %s of cluster %s could not be ended; its lease ends it", agent, cluster)
 
@@ -111,16 +111,16 @@ class ClientCarrier:
             raise ClusterConnectionError(f"there is no connector of {agent}.")
         return await process.ask(order, **more)
 
-    async def dial_no_more(self) -> None:
+    async def stop_dialing(self) -> None:
         """Connectors dial our port, and that is closed by now."""
 
-    async def let_go(self, agent: str) -> None:
+    async def release(self, agent: str) -> None:
         process = self._processes.pop(agent, None)
         if process is not None:
             await process.stop()
 
     async def close(self) -> None:
-        await asyncio.gather(*(self.let_go(agent) for agent in list(self._processes)))
+        await asyncio.gather(*(self.release(agent) for agent in list(self._processes)))
 
     def _start(
         self, cluster: str, agent: str, port: int, join: dict[str, object] | None, session: str = ""

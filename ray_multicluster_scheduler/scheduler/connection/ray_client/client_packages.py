@@ -15,7 +15,7 @@ _LIMITS = Timeouts()
 Ask = Callable[..., Awaitable[Any]]
 
 
-class ClientPackages:
+class ConnectorPackageStore:
     """A PackageStore. ``ask`` gives an order to the cluster's connector, and raises ClusterConnectionError."""
 
     def __init__(self, name: str, ask: Ask) -> None:

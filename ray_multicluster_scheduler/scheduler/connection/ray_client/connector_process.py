@@ -80,7 +80,7 @@ class ConnectorProcess:
         """Of the last one that ended."""
         self.phase = "start"
         """What it is about to do."""
-        self.may_be_there = order.join is None
+        self.may_exist = order.join is None
         """There was a gateway before us, or the making of one has begun."""
         self.ready = asyncio.Event()
         self.pid: int | None = None
@@ -236,11 +236,11 @@ class ConnectorProcess:
         match said["event"]:
             case o.PHASE:
                 self.phase = str(said["phase"])
-                self.may_be_there = self.may_be_there or bool(said.get("makes"))
+                self.may_exist = self.may_exist or bool(said.get("makes"))
             case o.READY:
                 self.session = self.session or str(said["session"])
                 self._ever_ready = True
-                self.phase, self.may_be_there = "carry", True
+                self.phase, self.may_exist = "carry", True
                 self.ready.set()
             case o.GONE:
                 self.gone = GatewayGone(str(said["session"]), str(said["why"]), bool(said["dead"]))

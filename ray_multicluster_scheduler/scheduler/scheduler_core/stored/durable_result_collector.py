@@ -70,7 +70,7 @@ class DurableResultCollector(ResultCollector):
             self._log.printed(task_id, attempt, document)
 
     def finished(self, cluster: str, result: CallResult) -> None:
-        if result.of_actor is not None:
+        if result.actor_id is not None:
             super().finished(cluster, result)
             return
         result = self.secret_masker.result(result)
@@ -82,10 +82,10 @@ class DurableResultCollector(ResultCollector):
         else:
             self._in_turn(lambda: self._finish(cluster, result))
 
-    def when_kept(self, deed: Callable[[], object]) -> None:
+    def when_durable(self, deed: Callable[[], object]) -> None:
         self._in_turn(lambda: self._say_when_kept(deed))
 
-    def until_heard(self, call_id: str, deed: Callable[[], object]) -> bool:
+    def hold_until_delivered(self, call_id: str, deed: Callable[[], object]) -> bool:
         self._unheard[call_id] = deed
         return True
 

@@ -10,7 +10,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store import Change, Store
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_lost
-from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import RememberedAgent
+from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 
 _log = get_logger(__name__)
 _AGENT, _IDENTITY = "agent:", "identity"
@@ -19,12 +19,12 @@ _SECRET = ("secret", "token", "identity")
 
 
 class StoredAgentRecords:
-    """A LinkMemory for a control plane that outlives its process. Keys are sealed: the database alone tells none."""
+    """AgentRecordStore in the database, for a control plane that restarts. Keys are stored encrypted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def agents(self) -> list[RememberedAgent]:
+    def agents(self) -> list[AgentRecord]:
         """Those that may still live. One whose secrets cannot be opened is among them, as what it runs may go on until
         its lease ends; nobody can prove to be it, since nobody knows the secret that it has here. Raises StoreError if
         the key is there and cannot be used: then they are to be left alone until it can."""
@@ -47,7 +47,7 @@ class StoredAgentRecords:
             return None
         return pem.encode()
 
-    async def remember(self, agent: RememberedAgent) -> None:
+    async def remember(self, agent: AgentRecord) -> None:
         fields = agent.to_dict()
         for name in _SECRET:
             if fields[name]:
@@ -65,7 +65,7 @@ class StoredAgentRecords:
     async def _keep(self, key: str, value: Any) -> None:
         await asyncio.wrap_future(self._store.write(Change(settings={key: json.dumps(value).encode()})))
 
-    def _agent(self, fields: dict[str, Any]) -> RememberedAgent:
+    def _agent(self, fields: dict[str, Any]) -> AgentRecord:
         opened = {name: self._opened(fields[name]) for name in _SECRET if fields.get(name)}
         fields |= {name: value or "" for name, value in opened.items()}
         if None in opened.values():
@@ -77,7 +77,7 @@ class StoredAgentRecords:
                 fields["cluster"],
                 KEY_FILE,
             )
-        return RememberedAgent.from_dict(fields)
+        return AgentRecord.from_dict(fields)
 
     def _opened(self, value: Any) -> str | None:
         """None if it cannot be, or was never sealed: then it is no secret any more."""
