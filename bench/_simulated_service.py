@@ -165,7 +165,7 @@ def main() -> None:
             print(psutil.Process().memory_info().rss // 1024, flush=True)
         elif line.strip() == "decided":
             print(runtime.ask(runtime.median_ms), flush=True)
-    runtime.ask(runtime.news.close)
+    runtime.ask(runtime.event_publisher.close)
     runtime.ask(lambda: setattr(server, "should_exit", True))
     serving.result()
     runtime.park()

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from ray_multicluster_scheduler.app.client_api import execution_context
 from ray_multicluster_scheduler.app.client_api import program as this_program
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
+from ray_multicluster_scheduler.common.notices import notify
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def graceful_shutdown_on_keyboard_interrupt(program: Callable[P, T]) -> Callable
             try:
                 return program(*args, **kwargs)
             except KeyboardInterrupt:
-                say("interrupted")
+                notify("interrupted")
                 this_program.end_without_draining()
                 stop_everything()
                 raise SystemExit(EXIT_INTERRUPTED) from None

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError
+from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 
 class AwaitedJobs:
@@ -46,7 +46,7 @@ class AwaitedJobs:
                 next_step="wait longer, or stop them with stop_job",
             )
         if now >= self._next_word:
-            say(f"waiting for {', '.join(waiting)}")
+            notify(f"waiting for {', '.join(waiting)}")
             self._next_word = now + self._interval
         until = self._next_word if self._deadline is None else min(self._next_word, self._deadline)
         return max(0.0, until - now)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from ray_multicluster_scheduler.app.client_api.execution_context import side
 from ray_multicluster_scheduler.app.client_api.interrupt import stop_everything
 from ray_multicluster_scheduler.app.client_api.job_wait import AwaitedJobs
+from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle
@@ -80,7 +80,7 @@ def wait_for_all_jobs(
     try:
         return _wait(awaited)
     except KeyboardInterrupt:
-        say("interrupted")
+        notify("interrupted")
         stop_everything()
         raise
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import cluster_shown
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
-from ray_multicluster_scheduler.control_plane.runtime.fleet_watch import shared_with
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import shared_with
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 
 

@@ -156,7 +156,7 @@ def _serve(
             retention.stop()
             runtime.soon(runtime.acknowledge_no_more)
             runtime.soon(app.state.mailboxes.close)
-            runtime.soon(runtime.news.close)
+            runtime.soon(runtime.event_publisher.close)
             server.should_exit = True
             serving.result()
     if runtime.failure is not None:

@@ -15,8 +15,7 @@ from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import Bring, is_away
-from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import Bring, is_away, payload_of
 from ray_multicluster_scheduler.scheduler.lifecycle.events import ArgumentsFailed, ArgumentsReady, Event
 from ray_multicluster_scheduler.scheduler.scheduler_core.payload_cache import PayloadCache
 

@@ -73,7 +73,7 @@ def never_sent(call: CallPromise, ended: Outcome) -> str:
     return f"{call.name} ({call.id}) was not sent: {why}".strip()
 
 
-def call_story(call: CallPromise, code: str, sentence: str, before: int) -> dict[str, Any]:
+def call_summary(call: CallPromise, code: str, sentence: str, before: int) -> dict[str, Any]:
     """Why a call is where it is, as data; ``code`` and ``sentence`` of one that is not answered."""
     actor = call.actor.item
     return {

@@ -1,4 +1,4 @@
-"""Callbacks: where code of users runs that waits for an item's end, away from the threads that tell of it."""
+"""CallbackThreads: where code of users runs that waits for an item's end, away from the threads that tell of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 
-class Callbacks:
+class CallbackThreads:
     """A few threads. Whoever comes after :meth:`close`, or in the child of a fork, gets one of its own."""
 
     def __init__(self) -> None:

@@ -1,101 +1,133 @@
-"""News: what happens in a control plane, from its log and its clusters to whoever listens."""
+"""EventPublisher: sends the events of one control plane, durable and live, to its subscribers.
+
+Durable events come from the transition log as it is written. Changes of clusters are found by comparing their rows
+(:class:`ClusterChangeDetector`), because some happen only by time passing; they are written to the log first, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_multicluster_scheduler.control_plane.runtime.fleet_watch import (
-    LOOK_AGAIN_S,
-    Face,
-    FleetWatch,
-    load_of,
-    shared_with,
-)
+from ray_multicluster_scheduler.common.clock import Clock
+from ray_multicluster_scheduler.common.model import ResourceSnapshot
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
+from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Event, event_of, missed, reset
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import (
+    CLUSTER,
+    TELEMETRY,
+    Event,
+    event_of,
+    missed,
+    reset,
+)
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, EventHub, Subscription
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
-_AT_ONCE = 500
-Read = Callable[[int, int], Sequence[EventRecord]]
+CHECK_INTERVAL_S = 5.0
+"""How often clusters are compared with what was published: some changes are only the passing of time."""
+MAX_NAMED = 3
+_PAGE_SIZE = 500
+_CLUSTER_EVENTS = (
+    scheduler_events.SnapshotTaken,
+    scheduler_events.SnapshotFailed,
+    scheduler_events.DashboardChecked,
+    scheduler_events.HeadSilent,
+    scheduler_events.LinkUp,
+    scheduler_events.LinkDown,
+    scheduler_events.LinkClosed,
+    scheduler_events.LinkFailed,
+    scheduler_events.ClusterChanged,
+    scheduler_events.CordonChanged,
+    scheduler_events.ClusterDeclaredDead,
+    scheduler_events.ClusterChecked,
+    scheduler_events.QueuePaused,
+    scheduler_events.QueueResumed,
+)
+
+ReadEvents = Callable[[int, int], Sequence[EventRecord]]
+ClusterFacts = Mapping[str, Any]
+"""What is published of a cluster. A change of ``sentence`` alone is not published."""
 
 
-class Feed(Protocol):
-    """A log that tells what it has written."""
+class PublishingLog(Protocol):
+    """A transition log that publishes what it has written."""
 
     tell: Callable[[int, list[LogEntry]], object]
 
     def note(self, note: OperationRecord) -> None: ...
 
 
-class News:
-    """On the loop of its control plane. ``read`` reads what was told after a number, at most so much of it; if it is
-    ``slow``, in a thread."""
+class EventPublisher:
+    """Runs on the loop of its control plane. ``read`` returns up to so many event records after a number; if it is
+    ``slow``, it is called in a thread."""
 
-    def __init__(self, runtime: Runtime, feed: Feed, last: int, read: Read, *, slow: bool = False) -> None:
-        self._runtime, self._feed, self._read, self._slow = runtime, feed, read, slow
-        self.hub = EventHub(self._about, last)
-        feed.tell = self.hub.publish
+    def __init__(
+        self, runtime: Runtime, log: PublishingLog, last: int, read: ReadEvents, *, slow: bool = False
+    ) -> None:
+        self._runtime, self._log, self._read, self._slow = runtime, log, read, slow
+        self.hub = EventHub(self._item_facts, last)
+        log.tell = self.hub.publish
         self._loop = asyncio.get_running_loop()
-        self.watch = FleetWatch(self._faces, self.note, runtime.clock)
-        self._due = False
+        self.changes = ClusterChangeDetector(self._cluster_facts, self.note, runtime.clock)
+        self._check_due = False
         self._checked_at = -inf
-        self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
 
     def close(self) -> None:
         self._timer.cancel()
         self.hub.close()
 
-    def heard(self, event: object) -> None:
-        """From any thread: the brain is told this."""
-        if FleetWatch.may_change(event) and not self._due:
-            self._due = True
-            self._runtime.soon(self._look_in_turn)
+    def on_scheduler_event(self, event: object) -> None:
+        """From any thread: the scheduler was given this event."""
+        if isinstance(event, _CLUSTER_EVENTS) and not self._check_due:
+            self._check_due = True
+            self._runtime.soon(self._check_when_durable)
         if isinstance(event, SnapshotTaken) and len(self.hub):
-            self._runtime.soon(self._tell_load, event)
+            self._runtime.soon(self._publish_load, event)
 
-    def looked_at(self) -> None:
-        """On the loop: somebody looks, at a page or by a scrape. It is to be worth it, so clusters are asked that were
-        not lately."""
+    def request_checks(self) -> None:
+        """On the loop, when a person views the fleet or metrics are scraped: check clusters that were not checked
+        lately."""
         now = self._loop.time()
         if now - self._checked_at >= self._runtime.settings.health_check_interval_s:
             self._checked_at = now
             self._runtime.leave(self._runtime.health.check_all_queryable())
 
     def note(self, note: OperationRecord) -> None:
-        """On the loop: write it down, and tell it then."""
-        self._feed.note(note)
+        """On the loop: write it to the log, which publishes it."""
+        self._log.note(note)
         self._runtime.manager.when_durable(lambda: None)
 
-    def listen(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
-        """For :meth:`batches`; to be closed. Raises ServiceUnavailableError if too many listen already."""
+    def subscribe(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
+        """A subscription for :meth:`batches`; the caller closes it. Raises ServiceUnavailableError if there are too
+        many."""
         return self.hub.subscribe(wanted, only_owner=only_owner)
 
     async def batches(
-        self, reader: Subscription, since: int, *, idle_s: float | None = None, say_read: bool = False
+        self, reader: Subscription, since: int, *, idle_s: float | None = None, report_progress: bool = False
     ) -> AsyncIterator[Batch]:
-        """What was told after number ``since``, then what comes; an empty batch after so many seconds without any. With
-        ``say_read`` also one for each piece of the past in which there is nothing for this reader."""
+        """Past events after number ``since``, then live ones; an empty batch after ``idle_s`` without any. With
+        ``report_progress`` also an empty batch for each page of the past without an event for this reader."""
         last = since
-        if last > self.hub.number:  # it was counted elsewhere, or by a process that has forgotten all
+        if last > self.hub.number:  # numbered elsewhere, or by a process whose events are gone
             last = self.hub.number
             yield Batch([reset(last)])
         while last < self.hub.number and not reader.over:
             durable = self.hub.number
             select = functools.partial(self._select, reader, last)
-            events, end, whole = await asyncio.to_thread(select) if self._slow else select()
-            # What is not there any more was forgotten; what is there already, and comes to the hub later, is not told
-            # twice.
-            last = max(end, durable) if whole else end
-            if events or say_read:
+            events, end, complete = await asyncio.to_thread(select) if self._slow else select()
+            # What is missing by now was pruned; what was read already and reaches the hub later is not sent twice.
+            last = max(end, durable) if complete else end
+            if events or report_progress:
                 yield Batch(events, read=last)
         reader.go_on(last)
         while True:
@@ -105,16 +137,16 @@ class News:
                 return
 
     def _select(self, reader: Subscription, after: int) -> tuple[list[Event], int, bool]:
-        """What this reader wants of the next page, the last number on that, and whether there is no more."""
-        page = self._read(after, _AT_ONCE)
+        """The events for this reader on the next page, the page's last number, and whether it is the last page."""
+        page = self._read(after, _PAGE_SIZE)
         events = [one for one in map(event_of, page) if reader.wants(one)]
-        return events, page[-1].number if page else after, len(page) < _AT_ONCE
+        return events, page[-1].number if page else after, len(page) < _PAGE_SIZE
 
-    def told(self, wanted: EventFilter, since: int | None) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """For a program, from now on: what came together, again and again."""
-        return self._told(self.listen(wanted), self.hub.number if since is None else since)
+    def stream(self, wanted: EventFilter, since: int | None) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Batches of events for a program in this process."""
+        return self._stream(self.subscribe(wanted), self.hub.number if since is None else since)
 
-    async def _told(self, reader: Subscription, since: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+    async def _stream(self, reader: Subscription, since: int) -> AsyncGenerator[list[dict[str, Any]], None]:
         try:
             async for batch in self.batches(reader, since):
                 missing = [] if batch.missed is None else [missed(batch.missed)]
@@ -122,48 +154,99 @@ class News:
         finally:
             reader.close()
 
-    def _about(self, item_id: str) -> tuple[str, str, str]:
+    def _item_facts(self, item_id: str) -> tuple[str, str, str]:
         record = self._runtime.record(item_id)
         return ("", "", "") if record is None else (record.task.kind, record.task.name, record.task.owner)
 
-    def _faces(self) -> dict[str, Face]:
+    def _cluster_facts(self) -> dict[str, ClusterFacts]:
         from ray_multicluster_scheduler.control_plane.runtime import explanation  # noqa: PLC0415 - it imports Runtime
 
-        return {row["name"]: _face(row) for row in explanation.cluster_rows(self._runtime)}
+        return {row["name"]: _facts(row) for row in explanation.cluster_rows(self._runtime)}
 
-    def _look_in_turn(self) -> None:
-        self._runtime.manager.when_durable(self._look)
+    def _check_when_durable(self) -> None:
+        self._runtime.manager.when_durable(self._check)
 
-    def _look(self) -> None:
-        self._due = False
-        self.watch.look()
+    def _check(self) -> None:
+        self._check_due = False
+        self.changes.check()
 
-    def _tell_load(self, event: SnapshotTaken) -> None:
+    def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
         view = self._runtime.machine.view(name, self._runtime.clock.now())
-        self.hub.tell_latest(load_of(event.snapshot, view.in_flight + view.ahead))
+        self.hub.tell_latest(load_event(event.snapshot, view.in_flight + view.ahead))
 
-    def _now_and_then(self) -> None:
-        self._timer = self._loop.call_later(LOOK_AGAIN_S, self._now_and_then)
-        self._runtime.manager.guarded(self.watch.look)
+    def _check_periodically(self) -> None:
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
+        self._runtime.manager.guarded(self.changes.check)
         if self.hub.wants_load:
-            self.looked_at()
+            self.request_checks()
 
 
-def _face(row: dict[str, Any]) -> Face:
-    face = {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
+class ClusterChangeDetector:
+    """On one loop: finds clusters whose ``facts`` changed since the last check, and passes each to ``note``."""
+
+    def __init__(
+        self, facts: Callable[[], Mapping[str, ClusterFacts]], note: Callable[[OperationRecord], object], clock: Clock
+    ) -> None:
+        self._facts, self._note, self._clock = facts, note, clock
+        self._published: dict[str, ClusterFacts] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Take the present facts as published."""
+        self._published = dict(self._facts())
+
+    def check(self) -> None:
+        """Compare, and note what changed."""
+        now = dict(self._facts())
+        for name in [*now, *(set(self._published) - set(now))]:
+            facts = now.get(name, {"state": "REMOVED", "sentence": "is not configured any more"})
+            before = self._published.get(name, {})
+            if _compared(facts) != _compared(before):
+                document = json.dumps({"before": before.get("state"), **facts}).encode()
+                self._note(OperationRecord(CLUSTER, name, self._clock.now(), None, document))
+        self._published = now
+
+
+def _compared(facts: ClusterFacts) -> Iterable[Any]:
+    return sorted((key, value) for key, value in facts.items() if key != "sentence")
+
+
+def _facts(row: dict[str, Any]) -> ClusterFacts:
+    facts = {key: row[key] for key in ("state", "sentence", "cordoned", "paused")}
     others = row["other_control_planes"]
     if not others:
-        return face
+        return facts
     sentence = "; ".join(filter(None, (row["sentence"], shared_with(others))))
-    return {**face, "sentence": sentence, "other_control_planes": others}
+    return {**facts, "sentence": sentence, "other_control_planes": others}
+
+
+def shared_with(others: Sequence[str]) -> str:
+    """A warning about a cluster that other control planes use as well; empty if none does."""
+    if not others:
+        return ""
+    named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if others[MAX_NAMED:] else "")
+    return f"agents of other control planes were there when ours was started ({named}); each keeps its own limits only"
+
+
+def load_event(snapshot: ResourceSnapshot, items: int) -> Event:
+    """A telemetry event with what is free in a cluster."""
+    said = {
+        "at": snapshot.taken_at,
+        "cluster": snapshot.cluster,
+        "nodes": len(snapshot.nodes),
+        "total": snapshot.total(),
+        "free": snapshot.free(),
+        "items": items,
+    }
+    return Event(TELEMETRY, said)
 
 
 def telemetry_of(rows: Sequence[dict[str, Any]]) -> list[Event]:
-    """What is known of the load of clusters now, from their rows."""
-    kept = ("nodes", "total", "free", "items")
+    """Telemetry events with the last known load of clusters, from their rows."""
+    fields = ("nodes", "total", "free", "items")
     return [
-        Event("telemetry", {"cluster": row["name"], **{key: row[key] for key in kept}})
+        Event(TELEMETRY, {"cluster": row["name"], **{key: row[key] for key in fields}})
         for row in rows
         if row["total"] is not None
     ]

@@ -6,18 +6,24 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.common.current_item import member_id
-from ray_multicluster_scheduler.common.exception import UnknownItemError
+from ray_multicluster_scheduler.common.exception import PolicyEvaluationError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.redaction.patterns import MASKED, masked, masked_line
-from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import ANSWERED, call_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED, JOB_STATUS
-from ray_multicluster_scheduler.control_plane.runtime.wait_explanation import waiting_story
+from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
+from ray_multicluster_scheduler.scheduler.lifecycle import retry
 from ray_multicluster_scheduler.scheduler.lifecycle.attempt_history import attempts_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
+from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.placement.forecast import Forecast
+from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import Missing
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
+from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
@@ -42,7 +48,7 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     if gang_id is not None:
         gang = story(runtime, gang_id)
         names = [one["name"] for one in gang.get("gang", {}).get("members") or ()]
-        return Explanation(**gang, member=member_face(task_id, names))
+        return Explanation(**gang, member=member_summary(task_id, names))
     record = find_record(runtime, task_id)
     if record is None:
         state, code, sentence = _unrecorded(runtime, task_id)
@@ -51,7 +57,7 @@ def story(runtime: Runtime, task_id: str) -> Explanation:
     prepared = runtime.dispatcher.prepared.get(task_id)
     abandoned = _abandoned(runtime, record)
     now = runtime.clock.now()
-    code, sentence = why_now(runtime, record, ReasonsNow(runtime.machine, now))
+    code, sentence = current_reason(runtime, record, CurrentWaitReasons(runtime.machine, now))
     return Explanation(
         **_of_actor(record),
         **_of_gang(record),
@@ -79,7 +85,7 @@ def repeats_of(task: TaskDescription) -> dict[str, Any]:
     return {} if task.repeats is None else {"repeats": task.repeats}
 
 
-def member_face(task_id: str, names: Sequence[str]) -> dict[str, Any]:
+def member_summary(task_id: str, names: Sequence[str]) -> dict[str, Any]:
     """Which of a gang's members this is; ``names`` are theirs, as far as they are known."""
     at = int(task_id.rpartition(".")[2])
     return {"id": task_id, "index": at, "name": names[at] if at < len(names) else None}
@@ -121,12 +127,12 @@ def gang_of(runtime: Runtime, task_id: str) -> str | None:
     return gang_id if is_member(known.task, task_id) else None
 
 
-def reasons_now(runtime: Runtime) -> ReasonsNow:
+def current_wait_reasons(runtime: Runtime) -> CurrentWaitReasons:
     """On the loop: for one answer."""
-    return ReasonsNow(runtime.machine, runtime.clock.now())
+    return CurrentWaitReasons(runtime.machine, runtime.clock.now())
 
 
-def why_now(runtime: Runtime, record: TaskRecord, reasons: ReasonsNow) -> tuple[str, str]:
+def current_reason(runtime: Runtime, record: TaskRecord, reasons: CurrentWaitReasons) -> tuple[str, str]:
     """Code and sentence of its state, with what is to be known of the cluster that it is on."""
     code, sentence = reasons.of(record)
     return code, sentence + _but(runtime, record)
@@ -139,7 +145,7 @@ def _of_waiting(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, A
     forecast = machine.outlook(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
-        **waiting_story(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
+        **wait_explanation(machine.missing(task_id), at, decision, forecast, held=record.held is not None),
         "decision": None if decision is None else {**decision.to_dict(), "filters": list(machine.filter_names)},
     }
 
@@ -254,13 +260,13 @@ def job_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every job that was not forgotten, oldest first."""
 
     def rows() -> list[dict[str, Any]]:
-        reasons = reasons_now(runtime)
+        reasons = current_wait_reasons(runtime)
         return [job_row(runtime, one.task.id, reasons) for one in runtime.machine.records() if one.task.kind == "job"]
 
     return runtime.ask(rows)
 
 
-def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) -> dict[str, Any]:
+def job_row(runtime: Runtime, job_id: str, reasons: CurrentWaitReasons | None = None) -> dict[str, Any]:
     record = find_record(runtime, job_id)
     if record is None:
         state, _, sentence = _unrecorded(runtime, job_id)
@@ -280,7 +286,9 @@ def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) ->
         "cluster": record.cluster,
         "attempt": record.attempt,
         "ray_submission_id": runtime.jobs.ray_id(job_id, record.attempt) if record.attempt else None,
-        "message": abandoned.message if abandoned else why_now(runtime, record, reasons or reasons_now(runtime))[1],
+        "message": abandoned.message
+        if abandoned
+        else current_reason(runtime, record, reasons or current_wait_reasons(runtime))[1],
         "submitted_at": record.task.submitted_at,
         "started_at": record.started_at,
         "finished_at": record.finished_at,
@@ -290,7 +298,7 @@ def job_row(runtime: Runtime, job_id: str, reasons: ReasonsNow | None = None) ->
 def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
     """Every actor that was not forgotten, oldest first."""
 
-    def row(record: TaskRecord, reasons: ReasonsNow) -> dict[str, Any]:
+    def row(record: TaskRecord, reasons: CurrentWaitReasons) -> dict[str, Any]:
         abandoned = _abandoned(runtime, record)
         return {
             "id": record.task.id,
@@ -300,17 +308,17 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "cluster": record.cluster,
             "attempt": record.attempt,
             "lifetime": record.task.actor.lifetime if record.task.actor else None,
-            "message": abandoned.message if abandoned else why_now(runtime, record, reasons)[1],
+            "message": abandoned.message if abandoned else current_reason(runtime, record, reasons)[1],
         }
 
-    def rows(record: TaskRecord, reasons: ReasonsNow) -> list[dict[str, Any]]:
+    def rows(record: TaskRecord, reasons: CurrentWaitReasons) -> list[dict[str, Any]]:
         one, gang = row(record, reasons), record.task.gang
         members = () if gang is None else gang.members
         of_gang = [{**one, "id": member_id(record.task.id, at), "class": name.name} for at, name in enumerate(members)]
         return of_gang or [one]
 
     def all_rows() -> list[dict[str, Any]]:
-        reasons = reasons_now(runtime)
+        reasons = current_wait_reasons(runtime)
         return [one for record in runtime.machine.records() if record.task.serves for one in rows(record, reasons)]
 
     return runtime.ask(all_rows)
@@ -384,3 +392,93 @@ def node_rows(runtime: Runtime, clusters: Collection[str]) -> list[dict[str, Any
             for node in (snapshot.nodes if snapshot else ())
         ]
     return rows
+
+
+MAX_SHAPES = 100
+"""Of one answer: a long list of items that all differ shows the rest as they were last decided."""
+
+Reason = tuple[str, str]
+
+
+class CurrentWaitReasons:
+    """On the loop, for one answer. Items of one shape wait for the same, so each shape is asked about once; and all of
+    them about the same clusters, which are looked at once."""
+
+    def __init__(self, machine: SchedulerMachine, now: float) -> None:
+        self._machine, self._now = machine, now
+        self._known: dict[ShapeGroup, Reason | None] = {}
+        self._views: tuple[ClusterView, ...] | None = None
+
+    def of(self, record: TaskRecord) -> Reason:
+        """Code and sentence of its state; of one that does not wait, as they were told when it came to be so."""
+        missing = self._machine.missing(record.task.id)
+        if missing is not None:
+            held = "" if record.held is None else f"; is held{f': {record.held}' if record.held else ''}"
+            return missing.code, missing.sentence + held
+        left = self._machine.retried_in(record.task.id, self._now)
+        if left is not None:
+            return record.code, retry.as_of_now(record.sentence, left)
+        group = record.group
+        if group is None or (group not in self._known and len(self._known) >= MAX_SHAPES):
+            return record.code, record.sentence
+        if group not in self._known:
+            self._known[group] = self._asked(record)
+        return self._known[group] or (record.code, record.sentence)
+
+    def _asked(self, record: TaskRecord) -> Reason | None:
+        """None: it is about to go, and what was told last holds, of each its own."""
+        if self._views is None:
+            self._views = self._machine.fresh_views(self._now)
+        try:
+            decision = self._machine.why(record.task.id, self._now, self._views)
+        except PolicyEvaluationError:
+            decision = None  # the pass hears of it, and ends the item with it
+        if decision is None or decision.cluster is not None:
+            return None
+        return decision.code, decision.sentence
+
+
+def wait_explanation(
+    missing: Missing | None,
+    place: tuple[int, Sequence[tuple[str, str]]] | None,
+    decision: SchedulingDecision | None,
+    forecast: Forecast | None,
+    *,
+    held: bool = False,
+) -> dict[str, Any]:
+    """``missing``: what it waits for before it is queued; ``place``: its position in the queue (1: the next), and the
+    first few ahead of it with the reason; ``decision``: why no cluster takes it now; ``forecast``: None if it does not
+    wait; ``held``: somebody keeps it from starting. For one that does not wait, all is None or empty."""
+    helps = [] if missing is None else [missing.unblocked_by]
+    helps += ["somebody releases it"] if held and forecast is not None else []
+    if not helps and decision is not None and decision.unblocked_by and forecast is not None:
+        helps = [decision.unblocked_by]
+    return {
+        "unblocked_by": " and ".join(helps) or None,
+        "waits_for": list(missing.after) if missing is not None else [],
+        "queue": None if place is None else _queue(*place),
+        "estimate": None if forecast is None else forecast.to_dict(),
+    }
+
+
+def _queue(position: int, ahead: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {"position": position, "ahead": [{"id": task_id, "why": why} for task_id, why in ahead]}
+
+
+def explain_call_by_id(runtime: Runtime, call_id: str) -> dict[str, Any]:
+    """From any thread: the state of a call of an actor method. Of answered ones only the handle knows more."""
+    call = runtime.method_calls.find(call_id)
+    if call is None:
+        return answered_call(call_id)
+    return Explanation(runtime.ask(lambda: call_explanation(call)))
+
+
+def answered_call(call_id: str) -> dict[str, Any]:
+    return Explanation(id=call_id, kind="call", state=EXPIRED, code=ANSWERED, sentence="it was answered")
+
+
+def call_explanation(call: CallItem) -> dict[str, Any]:
+    """On the loop: where a call is, as data."""
+    over = call.outcome
+    sentence, before = (over.completion.message, 0) if over is not None else call.actor.why_waiting(call)
+    return call_summary(call, "SENT" if call.sent_to else "WAITS", sentence, before)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from ray_multicluster_scheduler.common.control_characters import escaped, escaped_lines
+from ray_multicluster_scheduler.common.tables import html_tables
+from ray_multicluster_scheduler.common.tables.decision_html import candidates_html
 from ray_multicluster_scheduler.common.tables.decision_table import (
     DrawTable,
     columns,
@@ -14,7 +16,6 @@ from ray_multicluster_scheduler.common.tables.decision_table import (
     decision_text,
     lines_text,
 )
-from ray_multicluster_scheduler.control_plane.runtime.explanation_html import explanation_html
 
 _ATTEMPTS = ("ATTEMPT", "CLUSTER", "FENCE", "SENT", "STARTED", "ENDED", "HOW", "WHY")
 _UNKNOWN = "–"
@@ -130,5 +131,39 @@ def _indented(text: str) -> str:
 
 
 def _moment(at: float | None) -> str:
-    """As the reader's clock shows it."""
-    return _UNKNOWN if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    return _time_of_day(at) or _UNKNOWN
+
+
+def _time_of_day(at: float | None) -> str | None:
+    """In the local time zone."""
+    return None if at is None else datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+_HTML_ATTEMPTS = ("attempt", "cluster", "sent", "started", "ended", "how", "why")
+_HTML_STEPS = ("at", "state", "reason")
+
+
+def explanation_html(story: Mapping[str, Any]) -> str:
+    """What there is nothing to say about is left out."""
+    return "".join(_html_tables(story))
+
+
+def _html_tables(story: Mapping[str, Any]) -> Iterator[str]:
+    queue, estimate, decision = story.get("queue") or {}, story.get("estimate") or {}, story.get("decision")
+    kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
+    facts = [(name, story.get(name)) for name in kinds]
+    facts += [("repeats", story.get("repeats")), ("repeated by", ", ".join(story.get("repeated_by") or ()))]
+    facts += [("goes on when", story.get("unblocked_by")), ("position in the queue", queue.get("position"))]
+    yield html_tables.facts("", [*facts, ("may start", estimate.get("text"))])
+    if decision:
+        yield candidates_html(decision)
+    if story.get("attempts"):
+        yield html_tables.table("Attempts", _HTML_ATTEMPTS, [_html_attempt(one) for one in story["attempts"]])
+    if story.get("history"):
+        steps = [(_time_of_day(one["at"]), one["state"], one["code"]) for one in story["history"]]
+        yield html_tables.table("History", _HTML_STEPS, steps)
+
+
+def _html_attempt(one: Mapping[str, Any]) -> tuple[object, ...]:
+    moments = [_time_of_day(one[key]) for key in ("sent_at", "started_at", "ended_at")]
+    return (one["attempt"], one["cluster"], *moments, one["ended_as"] or "live", one["sentence"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import Then, brought, is_away
+from ray_multicluster_scheduler.control_plane.runtime.outcome import Then, brought, is_away
 from ray_multicluster_scheduler.scheduler.scheduler_core.cluster_values import ClusterValues
 
 if TYPE_CHECKING:

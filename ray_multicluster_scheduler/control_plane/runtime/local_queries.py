@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, open_calls
+from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.control_plane.config.run_folder import SUFFIX, make_run_folder, sockets
+from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
@@ -25,7 +32,7 @@ async def answer(runtime: Runtime, question: Mapping[str, Any]) -> dict[str, Any
     match question:
         case {"explain": str(item_id)}:
             if runtime.method_calls.was_issued(item_id) or runtime.method_calls.find(item_id) is not None:
-                story = await asyncio.to_thread(open_calls.explain_by_id, runtime, item_id)
+                story = await asyncio.to_thread(explanation.explain_call_by_id, runtime, item_id)
             else:
                 story = explanation.story(runtime, item_id)
             return {"program": _program(runtime), "explain": story}
@@ -69,3 +76,90 @@ def _row(record: TaskRecord) -> dict[str, Any]:
         "cluster": record.cluster,
         "code": record.code,
     }
+
+
+_log = get_logger(__name__)
+_numbers = itertools.count(1)
+_complained: set[str] = set()
+LONGEST_QUESTION = 64 * 1024
+PATIENCE_S = 5.0
+MOST_AT_ONCE = 16
+
+Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class LocalQueryServer:
+    """Everything on the control plane's loop. ``answer`` may raise SchedulerError, which is the answer then."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._server: asyncio.Server | None = None
+        self._pid = os.getpid()
+        self._talking: set[asyncio.Task[None]] = set()
+        self.path: Path | None = None
+
+    async def open(self) -> None:
+        """Begin to listen. What goes wrong is said once in the log, and there is no socket then."""
+        try:
+            folder = make_run_folder()
+            for _ in sockets():
+                pass  # looking at them removes what dead processes have left
+            path = folder / f"{self._pid}-{next(_numbers)}{SUFFIX}"
+            path.unlink(missing_ok=True)  # of an earlier process with our id
+            listener = socket.socket(socket.AF_UNIX)
+            try:
+                listener.bind(str(path))
+                path.chmod(0o600)
+                self._server = await asyncio.start_unix_server(self._connected, sock=listener, limit=LONGEST_QUESTION)
+            except BaseException:
+                listener.close()
+                raise
+            self.path = path
+        except (OSError, RuntimeError) as error:  # the latter: nobody knows where home is
+            reason = f"{type(error).__name__}: {error}"
+            if reason not in _complained:
+                _complained.add(reason)
+                _log.warning(
+                    "`rmcs explain` will not find this program, since its socket could not be made: %s", reason
+                )
+
+    async def close(self) -> None:
+        """End it; who is being answered is cut off."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self.path is not None and os.getpid() == self._pid:  # not in the child of a fork
+            with suppress(OSError):
+                self.path.unlink()
+        self.path = None
+        for task in list(self._talking):
+            task.cancel()
+        await asyncio.gather(*self._talking, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        try:
+            if task is not None and len(self._talking) < MOST_AT_ONCE:
+                self._talking.add(task)
+                async with asyncio.timeout(PATIENCE_S):
+                    line = json.dumps(await self._reply(await reader.readline()), default=str)
+                    writer.write(line.encode() + b"\n")
+                    await writer.drain()
+        except (OSError, ValueError, TimeoutError, asyncio.CancelledError) as error:
+            _log.debug("a question was not answered: %r", error)  # its line was too long, or nobody waits any more
+        finally:
+            if task is not None:
+                self._talking.discard(task)
+            writer.close()
+
+    async def _reply(self, line: bytes) -> Mapping[str, Any]:
+        try:
+            question = json.loads(line)
+            if not isinstance(question, dict):
+                raise TypeError
+        except (ValueError, TypeError):
+            return {"error": "ConfigurationError", "message": "A question is one line with a JSON object."}
+        try:
+            return await self._answer(question)
+        except SchedulerError as error:
+            return {"error": type(error).__name__, "message": error.message, "next_step": error.next_step}

@@ -55,7 +55,7 @@ class LoopThread:
         try:
             return future.result()
         except CancelledError:
-            raise shut_down() from None
+            raise shut_down_error() from None
         finally:
             future.cancel()
             self._asked.discard(future)
@@ -111,12 +111,12 @@ class LoopThread:
         """Before the gate, which in the child of a fork may be held by a thread that is not there. Raises
         SchedulerError in such a child."""
         if self.in_another_process:
-            raise shut_down("belongs to the process that this one was forked from")
+            raise shut_down_error("belongs to the process that this one was forked from")
 
     def check_open(self) -> None:
         """Inside the gate: the loop has not ended, and will not before the gate is left. Raises SchedulerError."""
         if self._over:
-            raise shut_down()
+            raise shut_down_error()
 
     def give_up(self) -> None:
         """End what other threads wait for in :meth:`run`."""
@@ -158,7 +158,7 @@ class LoopThread:
         await self._loop.shutdown_default_executor()
 
 
-def shut_down(why: str = "was shut down") -> SchedulerError:
+def shut_down_error(why: str = "was shut down") -> SchedulerError:
     """What everybody gets who comes too late."""
     return SchedulerError(
         f"The scheduler {why}.", next_step="make a new UnifiedScheduler, or use this one again after its shutdown()"

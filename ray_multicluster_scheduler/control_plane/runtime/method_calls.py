@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import Bring
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
+from ray_multicluster_scheduler.control_plane.runtime.outcome import Bring
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult, ClusterLink
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MethodCalls:
     def put(self, call: CallItem) -> None:
         """Take it into its actor's queue. Raises SchedulerError after the end, and in the child of a fork."""
         if os.getpid() != self._process:
-            raise shut_down("belongs to the process that this one was forked from")
+            raise shut_down_error("belongs to the process that this one was forked from")
         with self._lock:
             if self._refusal is not None:
                 raise _too_late(call, self._refusal)

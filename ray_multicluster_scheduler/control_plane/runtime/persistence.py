@@ -1,11 +1,11 @@
-"""What of a control plane outlives its process, and where it is kept."""
+"""Persistence: which state of a control plane outlives its process, and where it is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ray_multicluster_scheduler.control_plane.runtime.event_publisher import News
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 
 
-class Keeping(Protocol):
-    """Makes the parts of a control plane that keep something; each once."""
+class Persistence(Protocol):
+    """Factory for the parts of a control plane that store state; each method is called once."""
 
     payload_cache: PayloadCache
     output: OutputStore
     memory: AgentRecordStore
     life: int
-    """Counts the processes that this control plane has had."""
+    """The number of processes that this control plane has had so far."""
     lasting: bool
-    """Can what is over be read here, by whoever asks?"""
+    """Can items that ended be read here by any client?"""
 
     def blob(self, digest: str) -> bytes | None:
-        """A package that a program has given; not on the loop."""
+        """The bytes of a package that a program uploaded. Blocks: not on the loop."""
 
     def log(
         self,
@@ -39,19 +39,19 @@ class Keeping(Protocol):
         soon: Callable[[Callable[[], object]], object],
         fail: Callable[[BaseException], object],
     ) -> TransitionLog:
-        """``soon`` does something on the loop; ``fail`` hears that nothing can be kept any more."""
+        """``soon`` schedules a call on the loop; ``fail`` is called when nothing can be stored any more."""
 
-    def news(self, runtime: Runtime) -> News:
+    def event_publisher(self, runtime: Runtime) -> EventPublisher:
         """On the loop, after :meth:`log`."""
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]
     ) -> ResultCollector:
-        """``when_durable`` does something when all that was posted before was handled, and what came of it is kept."""
+        """``when_durable`` runs a callback once all events posted before are handled and their results stored."""
 
 
-class NothingKept:
-    """All of it lives and dies with the program."""
+class InMemoryPersistence:
+    """State of an embedded control plane: in memory, gone with the program."""
 
     def __init__(self) -> None:
         self.payload_cache, self.output = PayloadCache(), OutputStore()
@@ -70,10 +70,10 @@ class NothingKept:
         self._log = MemoryEventLog(machine)
         return self._log
 
-    def news(self, runtime: Runtime) -> News:
-        news = News(runtime, self._log, 0, self._log.told_after)
-        self._log.listened = lambda: len(news.hub) > 0
-        return news
+    def event_publisher(self, runtime: Runtime) -> EventPublisher:
+        publisher = EventPublisher(runtime, self._log, 0, self._log.told_after)
+        self._log.listened = lambda: len(publisher.hub) > 0
+        return publisher
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]

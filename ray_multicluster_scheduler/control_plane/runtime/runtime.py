@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import platform
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import SystemClock
-from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
-from ray_multicluster_scheduler.control_plane.runtime import shutdown_report
+from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
+from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control, job_logs, shutdown_report
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, IncompleteItems
-from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
+from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
+from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same, taken_by
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.local_query_server import QuestionSocket
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
+from ray_multicluster_scheduler.control_plane.runtime.local_queries import LocalQueryServer
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread, shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.method_calls import MethodCalls
-from ray_multicluster_scheduler.control_plane.runtime.persistence import Keeping, NothingKept
-from ray_multicluster_scheduler.control_plane.runtime.queries import Known
-from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_acceptable
+from ray_multicluster_scheduler.control_plane.runtime.outcome import Then, not_in_time
+from ray_multicluster_scheduler.control_plane.runtime.persistence import InMemoryPersistence, Persistence
+from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_acceptable, check_priority
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool
+from ray_multicluster_scheduler.scheduler.connection.links.remote_values import value_lost
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import PackageCache
 from ray_multicluster_scheduler.scheduler.connection.ray_client_pool import RayClientPool
 from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
@@ -38,6 +48,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager impor
 from ray_multicluster_scheduler.scheduler.monitor.cluster_monitor import ClusterMonitor
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.scheduler_core.dispatcher import Dispatcher
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.item_redaction import SecretMasker
 from ray_multicluster_scheduler.scheduler.scheduler_core.job_runner import JobRunner
@@ -47,9 +58,10 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import Atte
 KEPT_FINISHED = 10_000
 KEPT_EXPIRED = 100_000
 ACCEPT_TIMEOUT_S = 30.0
+FLUSH_CHECK_S = 0.5
 
 
-class Runtime(Known):
+class Runtime(LoopThread, ControlPlane):
     """Starts its thread when it is made; :meth:`close` ends it. Public methods are safe from any thread.
 
     It is used once: ids of its items carry its own control-plane id, and what is over can be read after its end.
@@ -64,11 +76,15 @@ class Runtime(Known):
         control_plane: str,
         *,
         kept_finished: int = KEPT_FINISHED,
-        keeping: Keeping | None = None,
+        persistence: Persistence | None = None,
     ) -> None:
         self.config, self.settings, self.control_plane = config, config.settings, control_plane
-        self._keeping: Keeping = keeping or NothingKept()
-        self.clock, self.payload_cache, self.output = SystemClock(), self._keeping.payload_cache, self._keeping.output
+        self._persistence: Persistence = persistence or InMemoryPersistence()
+        self.clock, self.payload_cache, self.output = (
+            SystemClock(),
+            self._persistence.payload_cache,
+            self._persistence.output,
+        )
         self._kept_finished, self.closed = kept_finished, False
         self._lock = threading.Lock()  # over the six below: what is known here, and whether more may come
         self._live: dict[str, Item] = {}
@@ -79,7 +95,7 @@ class Runtime(Known):
         self.refusal: str | None = None
         self._finished: deque[str] = deque()
         self.expired: deque[str] = deque(maxlen=KEPT_EXPIRED)
-        self._callbacks, self._closing = Callbacks(), threading.Lock()
+        self._callbacks, self._closing = CallbackThreads(), threading.Lock()
         super().__init__()
         try:
             self.run(self._build())
@@ -102,7 +118,7 @@ class Runtime(Known):
             check_acceptable(self, task)
             with self._lock:
                 if self.refusal is not None:
-                    raise shut_down(self.refusal)
+                    raise shut_down_error(self.refusal)
                 item = self._first(task)
                 if item is None:
                     item = self._live[task.id] = Item(task)
@@ -172,11 +188,125 @@ class Runtime(Known):
         with self.gate:
             self.check_open()
             self.manager.post(event)
-        self.news.heard(event)
+        self.event_publisher.on_scheduler_event(event)
 
     def when_done(self, item: Promise, work: Callable[[], object]) -> None:
         """Run user code once the item is over, off the loop."""
         item.watch(lambda _: self._callbacks.run(work))
+
+    # Queries: see ControlPlane for what each means ------------------------------------------------------
+
+    def check_known(self, task_id: str) -> None:
+        if self.settled(task_id) is None:
+            self.ask(lambda: explanation.find_record(self, task_id))
+
+    def whole_id(self, task_id: str) -> str:
+        return explanation.whole_id(self, task_id)
+
+    def is_call(self, item_id: str) -> bool:
+        return self.method_calls.was_issued(item_id)
+
+    def explain(self, task_id: str) -> dict[str, Any]:
+        if self.is_call(task_id):
+            return explanation.explain_call_by_id(self, task_id)
+        return explanation.explain_item(self, task_id)
+
+    def calls_of(self, actor: Item) -> ActorCalls:
+        return ActorCalls(actor, self.method_calls)
+
+    def cancel_call(self, call_id: str, *, force: bool) -> None:
+        """From any thread. Nothing happens to one that was answered, as all are after the scheduler's end. Raises
+        SchedulerError in the child of a fork."""
+        self.check_process()
+        call = self.method_calls.find(call_id)
+        if call is not None:
+            self.soon(lambda: self.method_calls.cancel(call, force=force))
+
+    def explain_call(self, call: CallPromise) -> dict[str, Any]:
+        assert isinstance(call, CallItem)
+        return Explanation(self.ask(lambda: explanation.call_explanation(call)))
+
+    @functools.cached_property
+    def kept_values(self) -> KeptValues:
+        return KeptValues(self)
+
+    def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
+        if self.closed:
+            done, why = outcome.completion, "the scheduler was shut down, and its agents with it"
+            raise value_lost(done.task_id, done.cluster, why)
+
+        async def fetched() -> bytes:
+            async with asyncio.timeout(timeout):
+                return await self.kept_values.fetch(outcome)
+
+        try:
+            return self.run(fetched())
+        except TimeoutError:
+            raise not_in_time(outcome, timeout or 0.0) from None
+
+    def bring_kept(self, item: Promise, then: Then) -> None:
+        """As :data:`Bring`; ``then`` is called on the loop."""
+        self.leave(self.kept_values.bring(item, then))
+
+    def plan(self, task: TaskDescription) -> SchedulingDecision:
+        check_priority(self, task)
+        self.run(self.health.check_all())
+        return self.ask(lambda: self.machine.plan(task, self.clock.now()))
+
+    def job_info(self, job_id: str) -> dict[str, Any]:
+        return explanation.job_info(self, job_id)
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        return explanation.job_rows(self)
+
+    def actor_rows(self) -> list[dict[str, Any]]:
+        return explanation.actor_rows(self)
+
+    def job_log(self, job_id: str) -> str:
+        return job_logs.whole(self, job_id)
+
+    def follow_job_log(self, job_id: str) -> Iterator[str]:
+        return job_logs.follow(self, job_id)
+
+    def events(self, wanted: EventFilter, since: int | None) -> EventIterator:
+        return EventIterator(self, self.ask(lambda: self.event_publisher.stream(wanted, since)))
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return self.preparation.homes
+
+    def check_cluster(self, name: str) -> None:
+        self.machine.registry.get(name)
+
+    def limits_of(self, owner: str, *, anew: bool = False) -> OwnerLimits:
+        if anew and not self.on_its_loop:
+            self.run(self._until_heard())
+        return self.machine.limits_of(owner)
+
+    async def _until_heard(self) -> None:
+        """Until the brain has handled what it was told so far, or is told nothing any more."""
+        heard = asyncio.Event()
+        self.manager.when_durable(heard.set)
+        while not heard.is_set() and self.refusal is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_CHECK_S):
+                    await heard.wait()
+
+    def cluster_rows(self, refresh: Sequence[str] | None = ()) -> list[dict[str, Any]]:
+        if refresh is None:
+            self.run(self.health.check_all())
+        for name in refresh or ():
+            self.run(self.health.check(name))
+        return explanation.cluster_rows(self)
+
+    def node_rows(self, clusters: Sequence[str]) -> list[dict[str, Any]]:
+        return self.ask(lambda: explanation.node_rows(self, clusters))
+
+    def is_drained(self, cluster: str) -> bool | None:
+        return self.ask(lambda: fleet_control.is_drained(self, cluster))
+
+    def declare_dead(self, cluster: str, reason: str, *, force: bool) -> list[str]:
+        return self.run(fleet_control.declare_dead(self, cluster, reason, force=force))
 
     # The end ------------------------------------------------------------------------------------------------
 
@@ -234,7 +364,7 @@ class Runtime(Known):
             self.packages.report_missing(event.sentence)
         event = self.secret_masker.event(event)
         self.manager.post(event)
-        self.news.heard(event)
+        self.event_publisher.on_scheduler_event(event)
 
     async def _build(self) -> None:
         """The one place where the parts of an embedded control plane are put together."""
@@ -244,15 +374,15 @@ class Runtime(Known):
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
         )
-        log = self._keeping.log(
+        log = self._persistence.log(
             self.machine,
             lambda deed: self.soon(self.manager.guarded, deed),
             lambda error: self.manager.fail(error),  # noqa: PLW0108 - it is made below
         )
         self.manager = TaskLifecycleManager(self.machine, log, self.clock, self)
-        self.packages = PackageCache(stored=self._keeping.blob)
+        self.packages = PackageCache(stored=self._persistence.blob)
         self.incomplete = IncompleteItems(self.payload_cache, self._post, self.soon, self.bring_kept)
-        self.collector = self._keeping.collector(self._post, self.manager.when_durable)
+        self.collector = self._persistence.collector(self._post, self.manager.when_durable)
         self.secret_masker = self.collector.secret_masker = SecretMasker(self.record)
         self.clients = JobClientPool(clusters)
         self.links = RayClientPool(
@@ -263,14 +393,14 @@ class Runtime(Known):
             self.clock,
             self.control_plane,
             self.packages,
-            self._keeping.memory,
-            self._keeping.life,
+            self._persistence.memory,
+            self._persistence.life,
         )
         self.preparation = AttemptPreparation(self.links.packages, self.packages, str(Path.home()))
         self.preparation.update(clusters)
         monitor = ClusterMonitor(self.links, self.clients, self.clock, self._post)
         self.health = HealthChecker(monitor, lambda: self.config.names)  # as it is then: clusters come and go
-        ready, life = self.preparation, self._keeping.life
+        ready, life = self.preparation, self._persistence.life
         self.jobs = JobRunner(self._describe, self._post, self.clients, ready, self.clock, self.control_plane)
         self.dispatcher = Dispatcher(
             self._describe,
@@ -289,13 +419,13 @@ class Runtime(Known):
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)
         self.manager.use(self.dispatcher, self._defect)
-        self.news = self._keeping.news(self)
-        self.questions = QuestionSocket(self._answer_question)
+        self.event_publisher = self._persistence.event_publisher(self)
+        self.questions = LocalQueryServer(self._answer_question)
         await self.questions.open()
 
     async def _close(self) -> None:
         self.manager.stop_timers()
-        self.news.close()
+        self.event_publisher.close()
         self._leave_detached()
         await self.questions.close()
         try:
@@ -342,7 +472,7 @@ class Runtime(Known):
         self.collector.forget(item.id)
         self.output.close(item.id, completion.attempt)
         with self._lock:
-            if not self._keeping.lasting and (item.task.kind == "job" or item.task.idempotency_key is not None):
+            if not self._persistence.lasting and (item.task.kind == "job" or item.task.idempotency_key is not None):
                 self._kept[item.id] = item  # these can be asked for again by id or key, without a handle
             self._ended[item.id] = item
             del self._live[item.id]

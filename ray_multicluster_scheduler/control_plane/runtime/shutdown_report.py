@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
+from ray_multicluster_scheduler.common.notices import MAX_NAMED, notify, shorten
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise, wait_for
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.policy import reasons
@@ -23,18 +23,11 @@ _LOOK_AGAIN_S = 0.1
 _A_MOMENT_S = 0.2
 STOP_PATIENCE_S = 15.0
 FORCE_PATIENCE_S = 5.0
-MOST_LINES = 20
+MAX_LINES = 20
 """So many items are told of one by one."""
-MOST_NAMED = 5
-"""So many are named in one line."""
 _KEPT_BACK = frozenset({codes.HELD, reasons.OWNER_PAUSED, reasons.QUEUE_PAUSED})
 _INTERRUPTED = "the program that submitted it was interrupted"
 _SHUT_DOWN = "the scheduler was shut down"
-
-
-def say(text: str) -> None:
-    """A word to the person at the terminal; never on stdout, which belongs to the program."""
-    print(f"rmcs: {text}", file=sys.stderr, flush=True)
 
 
 def drain(runtime: Runtime) -> None:
@@ -44,7 +37,7 @@ def drain(runtime: Runtime) -> None:
         say_at = time.monotonic() + _A_MOMENT_S  # what was cancelled just now, say, is over by then
         while waiting := _work(runtime):
             if time.monotonic() >= say_at:
-                say(f"waiting for {_list(waiting, _kept_back(runtime, waiting))} to end (Ctrl+C cancels)")
+                notify(f"waiting for {_list(waiting, _kept_back(runtime, waiting))} to end (Ctrl+C cancels)")
                 say_at = time.monotonic() + _SAY_AGAIN_S
             # A detached actor need only be ready, and its calls be sent, which is not their end: look again soon.
             leaving = any(_of_detached(one) for one in waiting)
@@ -62,15 +55,15 @@ def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
         stop(runtime, left, _INTERRUPTED if interrupted else _SHUT_DOWN)
     detached = [item for item in items if _lives_on(item)]
     if detached:
-        say(f"detached, so left alone: {_actors(detached)}")
+        notify(f"detached, so left alone: {_actors(detached)}")
     calls = [call for call in runtime.method_calls.unanswered() if _goes_on(call)]
     if calls:
-        say(
-            f"not waited for, they go on there: {some_of([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}"
+        notify(
+            f"not waited for, they go on there: {shorten([f'{one.id} ({one.name}) on {one.sent_to}' for one in calls])}"
         )
     actors = [item for item in items if item.task.serves and item not in detached]
     if actors:
-        say(f"ended with the program: {_actors(actors)}")
+        notify(f"ended with the program: {_actors(actors)}")
         for item in actors:
             runtime.cancel(item.id, "its program has ended", force=True)
         wait_for(actors, len(actors), STOP_PATIENCE_S)
@@ -89,17 +82,17 @@ def stop(runtime: ControlPlane, items: Iterable[Item], why: str) -> None:
         forced = True
     left = [item for item in chosen if not item.done()]
     if left:
-        say(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
+        notify(f"{'forcing' if forced else 'still not over, forcing'}: {_list(left)}")
         for item in left:
             runtime.cancel(item.id, why, force=True)
         wait_for(left, len(left), FORCE_PATIENCE_S)
-    for item in sorted(chosen, key=lambda item: item.done())[:MOST_LINES]:  # first what may still be there
+    for item in sorted(chosen, key=lambda item: item.done())[:MAX_LINES]:  # first what may still be there
         state, cluster = before[item.id]
         where = f" on {cluster}" if cluster else ""
         ended = str(item.state) if item.done() else "not known to have ended"
-        say(f"{item.id} was {state}{where}: {ended}")
-    if len(chosen) > MOST_LINES:
-        say(f"and {len(chosen) - MOST_LINES} more")
+        notify(f"{item.id} was {state}{where}: {ended}")
+    if len(chosen) > MAX_LINES:
+        notify(f"and {len(chosen) - MAX_LINES} more")
 
 
 def _work(runtime: Runtime) -> list[Promise]:
@@ -129,12 +122,12 @@ def _lives_on(item: Item) -> bool:
 
 
 def _actors(items: Sequence[Item]) -> str:
-    return some_of([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
+    return shorten([f"{item.task.name} {item.id}{f' on {item.cluster}' if item.cluster else ''}" for item in items])
 
 
 def _list(items: Sequence[Promise], why: Mapping[str, str] | None = None) -> str:
     known = why or {}
-    return some_of([f"{item.id} ({item.state}{known.get(item.id, '')})" for item in items])
+    return shorten([f"{item.id} ({item.state}{known.get(item.id, '')})" for item in items])
 
 
 def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
@@ -142,17 +135,13 @@ def _kept_back(runtime: Runtime, items: Sequence[Promise]) -> dict[str, str]:
 
     def look() -> dict[str, str]:
         now = runtime.clock.now()
-        known = [item.id for item in items[:MOST_NAMED] if runtime.record(item.id) is not None]
-        reasons_now = [(one, runtime.machine.why(one, now)) for one in known]
-        return {one: f", {why.code}: {why.sentence}" for one, why in reasons_now if why and why.code in _KEPT_BACK}
+        known = [item.id for item in items[:MAX_NAMED] if runtime.record(item.id) is not None]
+        current_wait_reasons = [(one, runtime.machine.why(one, now)) for one in known]
+        return {
+            one: f", {why.code}: {why.sentence}" for one, why in current_wait_reasons if why and why.code in _KEPT_BACK
+        }
 
     try:
         return runtime.ask(look)
     except SchedulerError:  # it stopped meanwhile, or a policy has a defect
         return {}
-
-
-def some_of(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    """The first of them, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 
 
 class FleetEvents:
-    """News of a cluster that is not ours any more is ignored; items there end by their own events."""
+    """EventPublisher of a cluster that is not ours any more is ignored; items there end by their own events."""
 
     def __init__(self, core: Core, scheduling: SchedulingPass, ahead: SendingAhead, attempts: Attempts) -> None:
         self._core = core

@@ -10,7 +10,7 @@ import pytest
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
 from ray_multicluster_scheduler.common.exception import ActorDiedError, SchedulerError, TaskCancelledError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.control_plane.runtime.open_calls import explain_by_id
+from ray_multicluster_scheduler.control_plane.runtime.explanation import explain_call_by_id
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from tests.unit.client_api.actor_plane import ActorPlane, Counter, constructor_failed, numbers
 from tests.unit.client_api.control_plane import until
@@ -61,12 +61,12 @@ class TestCancel:
         handle = plane.actor().add.remote(1)
         calls = plane.runtime.method_calls
         assert calls.was_issued(handle.id)
-        assert explain_by_id(plane.runtime, handle.id)["state"] in ("QUEUED", "DISPATCHING")
+        assert explain_call_by_id(plane.runtime, handle.id)["state"] in ("QUEUED", "DISPATCHING")
         for wrong in ("call-cp1-99", "call-cp1-0", "call-cp1-x", "call-other-1", "t1", 5):
             assert not calls.was_issued(wrong)
         plane.sent(1)
         plane.answer(handle.id)
-        assert explain_by_id(plane.runtime, handle.id)["state"] == "EXPIRED"
+        assert explain_call_by_id(plane.runtime, handle.id)["state"] == "EXPIRED"
         assert handle.explain()["state"] == "SUCCEEDED"
 
 

@@ -18,7 +18,7 @@ import pytest
 from ray_multicluster_scheduler.cli.service import local_programs
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.config import run_folder
-from ray_multicluster_scheduler.control_plane.runtime import local_queries, local_query_server
+from ray_multicluster_scheduler.control_plane.runtime import local_queries
 from tests.unit.client_api.actor_plane import ActorPlane
 from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import task
@@ -91,7 +91,7 @@ class TestTheSocket:
     def test_without_it_the_scheduler_works_and_says_so_once(
         self, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local_query_server, "_complained", set())
+        monkeypatch.setattr(local_queries, "_complained", set())
         home.mkdir()
         (home / "run").write_text("a file, not a folder")
         with caplog.at_level(logging.WARNING, logger="ray_multicluster_scheduler"):
@@ -140,7 +140,7 @@ class TestQuestions:
 
     def test_a_question_without_end_is_cut_off_and_others_go_on(self, plane: ActorPlane) -> None:
         try:
-            answer = raw(plane, b"x" * (4 * local_query_server.LONGEST_QUESTION))
+            answer = raw(plane, b"x" * (4 * local_queries.LONGEST_QUESTION))
         except OSError:
             answer = b""
         assert answer == b""
@@ -149,7 +149,7 @@ class TestQuestions:
     def test_who_says_nothing_is_left_alone_after_a_while(
         self, plane: ActorPlane, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local_query_server, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(local_queries, "PATIENCE_S", 0.05)
         assert raw(plane, b"no end of line") == b""
 
     def test_the_end_does_not_wait_for_who_says_nothing(self, home: Path) -> None:

@@ -1,4 +1,4 @@
-"""ReasonsNow: why items wait, as of the moment when somebody asks."""
+"""CurrentWaitReasons: why items wait, as of the moment when somebody asks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import SchedulingDecision
-from ray_multicluster_scheduler.control_plane.runtime import current_wait_reasons
-from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.explanation import CurrentWaitReasons
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.lifecycle import events, retry
@@ -28,7 +28,7 @@ def test_seconds_are_counted_down_when_they_are_shown() -> None:
     driver = spaced()
     record = driver.machine.record("second")
     for later, left in ((0, 40), (10, 30), (39, 1)):
-        code, sentence = ReasonsNow(driver.machine, driver.now + later).of(record)
+        code, sentence = CurrentWaitReasons(driver.machine, driver.now + later).of(record)
         assert (code, sentence) == ("SUBMISSION_INTERVAL", f"a: it takes one job per 40 s; the next in {left} s")
     assert record.sentence.endswith("the next in 40 s")
 
@@ -40,9 +40,9 @@ def test_the_pause_before_the_next_attempt_is_counted_down() -> None:
     driver.fail("t")
     failed = "attempt 1 on a failed: ValueError came up; tried again in "
     for later, left in ((0, "10.0"), (4, "6.0"), (10, "0.0"), (12, "0.0")):
-        assert ReasonsNow(driver.machine, driver.now + later).of(record) == ("USER_ERROR", f"{failed}{left} s")
+        assert CurrentWaitReasons(driver.machine, driver.now + later).of(record) == ("USER_ERROR", f"{failed}{left} s")
     driver.fire("retry:t", after=10)
-    assert ReasonsNow(driver.machine, driver.now).of(record)[0] == "PLACED"
+    assert CurrentWaitReasons(driver.machine, driver.now).of(record)[0] == "PLACED"
 
 
 def test_what_else_is_said_of_the_pause_stays() -> None:
@@ -56,22 +56,22 @@ def test_what_else_is_said_of_the_pause_stays() -> None:
 def test_one_that_is_about_to_go_says_what_it_waited_for() -> None:
     driver = spaced()
     record = driver.machine.record("second")
-    assert ReasonsNow(driver.machine, driver.now + 41).of(record) == (record.code, record.sentence)
+    assert CurrentWaitReasons(driver.machine, driver.now + 41).of(record) == (record.code, record.sentence)
 
 
 def test_one_that_does_not_wait_says_what_it_was_told() -> None:
     driver = spaced()
     record = driver.machine.record("first")
-    assert ReasonsNow(driver.machine, driver.now).of(record) == ("PLACED", record.sentence)
+    assert CurrentWaitReasons(driver.machine, driver.now).of(record) == ("PLACED", record.sentence)
 
 
 def test_what_has_to_come_first_is_said_and_that_it_is_held() -> None:
     driver = spaced()
     driver.submit(task("last", after=("first",)))
     record = driver.machine.record("last")
-    assert ReasonsNow(driver.machine, driver.now).of(record) == (record.code, record.sentence)
+    assert CurrentWaitReasons(driver.machine, driver.now).of(record) == (record.code, record.sentence)
     driver.send(events.HoldRequested("last", "not today"))
-    assert ReasonsNow(driver.machine, driver.now).of(record)[1].endswith("; is held: not today")
+    assert CurrentWaitReasons(driver.machine, driver.now).of(record)[1].endswith("; is held: not today")
 
 
 def test_each_shape_is_asked_about_once_and_not_too_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def test_each_shape_is_asked_about_once_and_not_too_many_of_them(monkeypatch: py
         return ask(task_id, now, views)
 
     monkeypatch.setattr(driver.machine, "why", why)
-    monkeypatch.setattr(current_wait_reasons, "MOST_SHAPES", 2)
-    reasons = ReasonsNow(driver.machine, driver.now)
+    monkeypatch.setattr(explanation, "MAX_SHAPES", 2)
+    reasons = CurrentWaitReasons(driver.machine, driver.now)
     assert {reasons.of(record)[0] for record in waiting} == {"NO_CAPACITY"}
     assert asked == ["t0", "t2"]
 
@@ -96,7 +96,7 @@ def test_each_cluster_is_looked_at_once_for_all_shapes(monkeypatch: pytest.Monke
     driver = ready(1)
     driver.submit(task("all"))
     waiting = [driver.submit(task(f"t{number}", cpus=1 / (1 + number))) for number in range(6)]
-    alone = [ReasonsNow(driver.machine, driver.now).of(record) for record in waiting]
+    alone = [CurrentWaitReasons(driver.machine, driver.now).of(record) for record in waiting]
     looked_at: list[str] = []
     look = ClusterState.fresh_view
 
@@ -105,7 +105,7 @@ def test_each_cluster_is_looked_at_once_for_all_shapes(monkeypatch: pytest.Monke
         return look(state, now, next_submission_at)
 
     monkeypatch.setattr(ClusterState, "fresh_view", fresh_view)
-    reasons = ReasonsNow(driver.machine, driver.now)
+    reasons = CurrentWaitReasons(driver.machine, driver.now)
     assert [reasons.of(record) for record in waiting] == alone
     assert tuple(looked_at) == driver.machine.registry.names()
 
@@ -118,4 +118,4 @@ def test_a_policy_that_raises_is_heard_of_by_the_pass(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(driver.machine, "why", why)
     record = driver.machine.record("second")
-    assert ReasonsNow(driver.machine, driver.now).of(record) == (record.code, record.sentence)
+    assert CurrentWaitReasons(driver.machine, driver.now).of(record) == (record.code, record.sentence)

@@ -71,7 +71,7 @@ class ActsBeforeItWrites(SchedulerMachine):
 
 
 class SleepsThroughSnapshots(SchedulerMachine):
-    """News of what is free is noted, but nobody who waits is looked at until something else happens."""
+    """EventPublisher of what is free is noted, but nobody who waits is looked at until something else happens."""
 
     def handle(self, event: events.Event, now: float) -> Answer:
         if isinstance(event, events.SnapshotTaken):

@@ -89,7 +89,7 @@ def _serve(folder: Path) -> None:
             gc.collect()
             me = psutil.Process()
             tasks = service.plane.runtime.ask(lambda: len(asyncio.all_tasks(loop)))
-            held = {"files": me.num_fds(), "tasks": tasks, "readers": len(service.plane.runtime.news.hub)}
+            held = {"files": me.num_fds(), "tasks": tasks, "readers": len(service.plane.runtime.event_publisher.hub)}
             _say({**held, "megabytes": me.memory_info().rss // 2**20})
 
 

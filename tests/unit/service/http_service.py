@@ -81,7 +81,7 @@ class HttpService:
     def _end_serving(self) -> None:
         if self._serving is not None:
             self.plane.runtime.soon(self.app.state.mailboxes.close)
-            self.plane.runtime.soon(self.plane.runtime.news.close)
+            self.plane.runtime.soon(self.plane.runtime.event_publisher.close)
             self._server.should_exit = True
             self._serving.result(20)
             self._listener.close()

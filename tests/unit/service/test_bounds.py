@@ -333,7 +333,7 @@ def test_a_message_that_is_too_large(service: HttpService) -> None:
             socket_.recv(timeout=60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
-    until(lambda: len(service.plane.runtime.news.hub) == 0)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
 
 
 # ---- readers who do not read
@@ -358,6 +358,6 @@ def test_whoever_resets_a_stream_leaves_nothing_behind(service: HttpService) -> 
             client.say("GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert client.answer()[0] == 200
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    until(lambda: len(service.plane.runtime.news.hub) == 0)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
     loop = service.plane.runtime._loop
     until(lambda: service.plane.runtime.ask(lambda: len(asyncio.all_tasks(loop))) < 10)

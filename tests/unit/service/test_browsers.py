@@ -282,7 +282,7 @@ def test_the_end_of_a_session_ends_the_streams_that_came_with_it(service: HttpSe
     by_ticket = EventReader(service.port, f"/api/v1/events?ticket={ticket}")
     others = EventReader(service.port, "/api/v1/events", {"Cookie": other})
     with connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=own) as line:
-        until(lambda: len(service.plane.runtime.news.hub) == 4)
+        until(lambda: len(service.plane.runtime.event_publisher.hub) == 4)
         ended(service, cookie)
         with pytest.raises(ConnectionClosed, match="1008"):
             line.recv(timeout=30)
@@ -290,9 +290,9 @@ def test_the_end_of_a_session_ends_the_streams_that_came_with_it(service: HttpSe
         with pytest.raises(EOFError):
             reader.next()
         reader.close()
-    until(lambda: len(service.plane.runtime.news.hub) == 1)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 1)
     others.close()
-    until(lambda: len(service.plane.runtime.news.hub) == 0)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
 
 
 def test_a_ticket_of_a_session_that_is_over_opens_nothing(service: HttpService) -> None:
@@ -351,7 +351,7 @@ def test_one_token_does_not_take_the_readers_of_all(service: HttpService, monkey
         connect(f"ws://127.0.0.1:{service.port}/api/v1/ws", additional_headers=bearer)
     readers.append(EventReader(service.port, "/api/v1/events", {"Authorization": f"Bearer {other}"}))
     assert readers[-1].response.status == 200
-    assert len(service.plane.runtime.news.hub) == 3
+    assert len(service.plane.runtime.event_publisher.hub) == 3
     for reader in readers:
         reader.close()
-    until(lambda: len(service.plane.runtime.news.hub) == 0 and not service.app.state.access.readers)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 0 and not service.app.state.access.readers)

@@ -1,4 +1,4 @@
-"""Callbacks: code of users runs on threads of its own kind, and what it raises is nobody else's problem."""
+"""CallbackThreads: code of users runs on threads of its own kind, and what it raises is nobody else's problem."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
 from tests.unit.client_api.control_plane import until
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
 
 def test_it_runs_beside_whoever_tells_of_it() -> None:
-    callbacks, ran = Callbacks(), []
+    callbacks, ran = CallbackThreads(), []
     over = threading.Event()
 
     def work() -> None:
@@ -30,7 +30,7 @@ def test_it_runs_beside_whoever_tells_of_it() -> None:
 def test_one_that_raises_is_shown_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
-    callbacks, over = Callbacks(), threading.Event()
+    callbacks, over = CallbackThreads(), threading.Event()
 
     def bad() -> None:
         raise SystemExit("mine")
@@ -45,7 +45,7 @@ def test_one_that_raises_is_shown_and_others_go_on(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_was_taken_is_done_after_the_end_and_so_is_what_comes_later() -> None:
-    callbacks, gate, done = Callbacks(), threading.Event(), []
+    callbacks, gate, done = CallbackThreads(), threading.Event(), []
     for number in range(5):
         callbacks.run(lambda number=number: (gate.wait(60), done.append(number)))  # type: ignore[misc]
     callbacks.close()
@@ -59,7 +59,7 @@ def test_what_was_taken_is_done_after_the_end_and_so_is_what_comes_later() -> No
 
 def test_one_that_waits_for_another_is_no_end_of_all() -> None:
     """Two of them may wait for each other: there are two threads."""
-    callbacks, first, second = Callbacks(), threading.Event(), threading.Event()
+    callbacks, first, second = CallbackThreads(), threading.Event(), threading.Event()
     callbacks.run(lambda: (second.wait(60), first.set()))
     callbacks.run(second.set)
     assert first.wait(60)
@@ -67,7 +67,7 @@ def test_one_that_waits_for_another_is_no_end_of_all() -> None:
 
 
 def test_in_the_child_of_a_fork_it_has_threads_of_its_own() -> None:
-    callbacks, over = Callbacks(), threading.Event()
+    callbacks, over = CallbackThreads(), threading.Event()
     callbacks.run(over.set)
     assert over.wait(60)
     child = os.fork()

@@ -46,7 +46,7 @@ def read(service: HttpService) -> Iterator[Read]:
 
 def listening(service: HttpService, number: int) -> None:
     """Until so many readers are known."""
-    until(lambda: len(service.plane.runtime.news.hub) == number)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == number)
 
 
 def finish(service: HttpService, task_id: str) -> None:
@@ -119,7 +119,7 @@ def test_more_than_one_page_of_the_past_is_told_whole(
 ) -> None:
     from ray_multicluster_scheduler.control_plane.runtime import event_publisher
 
-    monkeypatch.setattr(event_publisher, "_AT_ONCE", 7)
+    monkeypatch.setattr(event_publisher, "_PAGE_SIZE", 7)
     for number in range(12):
         service.submit(f"t{number}")
         finish(service, f"t{number}")
@@ -215,7 +215,7 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
     frozen = read("/api/v1/events")
     quick = read("/api/v1/events?types=action")
     listening(service, 2)
-    hub = service.plane.runtime.news.hub
+    hub = service.plane.runtime.event_publisher.hub
     note = {"action": "test", "text": "x" * 200_000}
 
     def tell(count: int) -> None:
@@ -223,7 +223,7 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
 
         document = json.dumps(note).encode()
         for _ in range(count):
-            service.plane.runtime.news.note(OperationRecord("action", "x", 1.0, "ann", document))
+            service.plane.runtime.event_publisher.note(OperationRecord("action", "x", 1.0, "ann", document))
 
     for _ in range(30):
         before = hub.number
@@ -241,7 +241,7 @@ def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed(
 
 
 def test_beyond_the_limit_readers_are_refused(service: HttpService, read: Read) -> None:
-    service.plane.runtime.news.hub.most = 1
+    service.plane.runtime.event_publisher.hub.most = 1
     read("/api/v1/events")
     listening(service, 1)
     refused = read("/api/v1/events")
@@ -249,7 +249,7 @@ def test_beyond_the_limit_readers_are_refused(service: HttpService, read: Read) 
     assert json.loads(refused.response.read())["error"] == "ServiceUnavailableError"
     with pytest.raises(InvalidStatus, match="503"):
         socket(service)
-    assert len(service.plane.runtime.news.hub) == 1
+    assert len(service.plane.runtime.event_publisher.hub) == 1
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(service: HttpService, rea
     assert word in answer["message"]
     with pytest.raises(InvalidStatus, match="422"):
         socket(service, f"?{query}")
-    assert len(service.plane.runtime.news.hub) == 0
+    assert len(service.plane.runtime.event_publisher.hub) == 0
 
 
 def test_a_number_that_nobody_has_had_yet_is_told_so_and_it_goes_on(service: HttpService, read: Read) -> None:
@@ -287,7 +287,7 @@ def test_a_number_with_very_many_digits_is_one_that_nobody_has_had(
 
 
 async def test_a_handshake_that_fails_leaves_no_reader(service: HttpService) -> None:
-    hub = service.plane.runtime.news.hub
+    hub = service.plane.runtime.event_publisher.hub
 
     class Gone:
         def __init__(self) -> None:
@@ -336,7 +336,7 @@ def test_a_socket_may_change_what_it_wants_and_goes_on_from_a_number(service: Ht
         assert [one["state"] for one in told["events"]][-1] == "SUCCEEDED"
         line.send(json.dumps({"type": "subscribe", "snapshot": True}))
         assert said(line)["type"] == "snapshot"
-        assert len(service.plane.runtime.news.hub) == 1
+        assert len(service.plane.runtime.event_publisher.hub) == 1
 
 
 def test_nonsense_over_a_socket_is_answered_and_changes_nothing(service: HttpService, read: Read) -> None:
@@ -359,7 +359,7 @@ def test_nonsense_over_a_socket_is_answered_and_changes_nothing(service: HttpSer
 def test_a_socket_hears_that_all_is_well(service: HttpService, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_socket, "HEARTBEAT_S", 0.1)
     with socket(service) as line:
-        assert said(line) == {"type": "heartbeat", "number": service.plane.runtime.news.hub.number}
+        assert said(line) == {"type": "heartbeat", "number": service.plane.runtime.event_publisher.hub.number}
 
 
 def test_readers_are_let_go_when_the_service_stops(service: HttpService, read: Read) -> None:

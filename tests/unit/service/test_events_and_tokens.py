@@ -31,7 +31,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def listening(service: HttpService, number: int) -> None:
-    until(lambda: len(service.plane.runtime.news.hub) == number)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == number)
 
 
 def test_without_a_token_nothing_is_told(service: HttpService) -> None:

@@ -173,7 +173,7 @@ def test_events_go_on_through_a_restart_of_the_service(tmp_path: Path) -> None:
 
 def test_too_many_readers_are_refused_when_they_ask(tmp_path: Path) -> None:
     with HttpService(tmp_path) as service:
-        service.plane.runtime.news.hub.most = 0
+        service.plane.runtime.event_publisher.hub.most = 0
         scheduler = UnifiedScheduler(address=service.address)
         with pytest.raises(ServiceUnavailableError, match="takes no more"):
             scheduler.events()

@@ -49,7 +49,7 @@ def test_bytes_are_answered_with_an_error_and_it_goes_on(
     assert (answer["type"], f"{len(payload)} bytes" in str(answer["message"])) == ("error", True)
     line.say(frame(TEXT, b"ping"))
     assert told(line) == {"type": "pong"}
-    assert len(service.plane.runtime.news.hub) == 1
+    assert len(service.plane.runtime.event_publisher.hub) == 1
     assert not caplog.records
 
 
@@ -71,7 +71,7 @@ def test_what_breaks_the_rules_is_closed_quietly(
     heard = line.hear(10)
     assert heard is not None
     assert (heard.opcode, heard.close_code) == (CLOSE, code)
-    until(lambda: len(service.plane.runtime.news.hub) == 0)
+    until(lambda: len(service.plane.runtime.event_publisher.hub) == 0)
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 

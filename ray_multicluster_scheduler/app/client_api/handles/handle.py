@@ -23,8 +23,7 @@ from ray_multicluster_scheduler.common.model.checks import priority_of
 from ray_multicluster_scheduler.common.object_argument import RESULT
 from ray_multicluster_scheduler.common.several_returns import wrong_number
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
-from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, payload_of, value_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import error_of, is_away, payload_of, value_of
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.scheduler.lifecycle.events import HoldRequested, PriorityChanged, ReleaseRequested
 

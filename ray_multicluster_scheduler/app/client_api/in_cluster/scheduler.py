@@ -35,8 +35,8 @@ from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import (
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskTimeoutError, UnknownItemError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
+from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 _log = get_logger(__name__)
 READY_TIMEOUT_S = 300.0
@@ -304,11 +304,11 @@ class NativeScheduler(SchedulerWithoutQueue):
         """Stop the jobs that were submitted from here, or with ``drain`` wait for them. Ray itself stays connected."""
         for job in self.unfinished():
             if drain:
-                say(f"waiting for {job.id} to end")
+                notify(f"waiting for {job.id} to end")
                 job.exception()
             else:
                 job.cancel()
-                say(f"{job.id} on {job.cluster}: asked to stop")
+                notify(f"{job.id} on {job.cluster}: asked to stop")
 
     def handle(self, item_id: str) -> Any:
         """The handle of a child of this process. Raises UnknownItemError."""

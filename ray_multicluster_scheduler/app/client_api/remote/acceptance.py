@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from ray_multicluster_scheduler.app.client_api import program
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say, some_of
 
 TIMEOUT_S = 60.0
 SAY_AFTER_S = 1.0
@@ -66,7 +66,7 @@ class Acceptance:
         if not all(item.wait_accepted(max(0.0, began + SAY_AFTER_S - time.monotonic())) for item in items):
             left = [item.id for item in items if not item.accepted]
             why = f" ({self._trouble()})" if self._trouble() else ""
-            say(f"waiting for {self._address()} to accept {some_of(left)}, at most {TIMEOUT_S:g} s{why}")
+            notify(f"waiting for {self._address()} to accept {shorten(left)}, at most {TIMEOUT_S:g} s{why}")
         for item in items:
             item.wait_accepted(max(0.0, began + TIMEOUT_S - time.monotonic()))
 
@@ -78,11 +78,11 @@ class Acceptance:
         for item in silent:
             (here if self._is_late(item) else sent).append(item)
         if here:
-            names = some_of([one.id for one in here])
-            say(f"not sent to {self._address()}, since an argument is not there yet: {names}")
+            names = shorten([one.id for one in here])
+            notify(f"not sent to {self._address()}, since an argument is not there yet: {names}")
         if sent:
-            names = some_of([one.id for one in sent])
-            say(
+            names = shorten([one.id for one in sent])
+            notify(
                 f"not known to be accepted by {self._address()}: {names}. {self._why()} It may have been accepted, and "
                 f"run: look with `{_look(sent[0])}`; to submit it again with the same id is safe"
             )

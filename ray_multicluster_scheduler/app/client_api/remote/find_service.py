@@ -10,8 +10,8 @@ from ray_multicluster_scheduler.app.client_api.remote.service_address import (
     service_here,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE, holder
 
 _log = get_logger(__name__)
@@ -29,7 +29,9 @@ def find_service(address: str | None, environ: Mapping[str, str]) -> str | None:
     if found is None:
         home = rmcs_home(environ)
         if (home / DATABASE).exists():
-            say(f"the service of {home} does not run (rmcs up starts it): this program has a control plane of its own")
+            notify(
+                f"the service of {home} does not run (rmcs up starts it): this program has a control plane of its own"
+            )
         return None
     _log.info("the service that runs here is used: %s", found)
     return found

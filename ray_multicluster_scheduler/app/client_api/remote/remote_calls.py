@@ -21,12 +21,12 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.runtime import open_calls, wire
+from ray_multicluster_scheduler.control_plane.runtime import explanation, wire
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
-from ray_multicluster_scheduler.control_plane.runtime.call_queue import call_story
+from ray_multicluster_scheduler.control_plane.runtime.call_queue import call_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RemoteCalls:
         self._runtime.check_process()
         with self._lock:
             if self._refusal is not None:
-                raise shut_down(self._refusal)
+                raise shut_down_error(self._refusal)
             self._open[call.id] = call
             call.actor.waiting.append(call)
         self.wake(call.actor)
@@ -116,19 +116,19 @@ class RemoteCalls:
 
     def explain_by_id(self, call_id: str) -> dict[str, Any]:
         call = self._open.get(call_id)
-        return open_calls.answered(call_id) if call is None else self.explain(call)
+        return explanation.answered_call(call_id) if call is None else self.explain(call)
 
     def explain(self, call: RemoteCall) -> dict[str, Any]:
         """Why it is where it is: the service knows, once it has it."""
         if call.outcome is not None:
-            return Explanation(call_story(call, "", call.outcome.completion.message, 0))
+            return Explanation(call_summary(call, "", call.outcome.completion.message, 0))
         if call.watch_arguments is not None and not call.complete:
-            return Explanation(call_story(call, "WAITS", call.watch_arguments.waits_for, 0))
+            return Explanation(call_summary(call, "WAITS", call.watch_arguments.waits_for, 0))
         if not call.left and not call.actor.serves:
             sentence = f"waits for the actor, which is {call.actor.item.state}"
             older = itertools.takewhile(lambda other: other is not call, self.open())
             before = sum(1 for other in older if other.actor is call.actor)
-            return Explanation(call_story(call, "WAITS", sentence, before))
+            return Explanation(call_summary(call, "WAITS", sentence, before))
         try:
             path = f"/api/v1/calls/{quote(call.id, safe='')}/explain"
             return Explanation(self._runtime.run(self._client.ask("GET", path)))
@@ -136,7 +136,7 @@ class RemoteCalls:
             sentence = f"{self._client.address} has not taken it yet; while this program runs, it is tried again"
             if call.taken:
                 sentence = f"{self._client.address} has it, and does not tell more; its answer may be on its way"
-            return Explanation(call_story(call, "SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
+            return Explanation(call_summary(call, "SENT" if call.taken else "NOT_ACCEPTED", sentence, 0))
 
     def refuse(self, why: str) -> None:
         """Nothing more is taken, and every open call is answered."""

@@ -20,12 +20,12 @@ from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDesc
 from ray_multicluster_scheduler.control_plane.config.settings import NO_LIMITS, OwnerLimits
 from ray_multicluster_scheduler.control_plane.runtime.call_queue import CallPromise
 from ray_multicluster_scheduler.control_plane.runtime.event_iterator import EventIterator
-from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_face
+from ray_multicluster_scheduler.control_plane.runtime.explanation import is_member, member_summary
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import not_in_time
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import LoopThread
+from ray_multicluster_scheduler.control_plane.runtime.outcome import not_in_time
 from ray_multicluster_scheduler.scheduler.lifecycle import events as brain
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_filter import EventFilter
 
@@ -99,7 +99,7 @@ class RemoteKnown(LoopThread, ControlPlane):
             sentence = f"{said} While this program runs, it is tried again"
             story = Explanation(id=item.id, state=str(item.state), code="NOT_ACCEPTED", sentence=sentence)
             if item.task.gang is not None and item is gang:
-                story["member"] = member_face(task_id, [one.name for one in item.task.gang.members])
+                story["member"] = member_summary(task_id, [one.name for one in item.task.gang.members])
             return story
         return Explanation(**self._ask("GET", path_of(task_id, "explain")))
 

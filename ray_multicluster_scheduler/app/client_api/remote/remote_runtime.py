@@ -36,12 +36,13 @@ from ray_multicluster_scheduler.common.identifier_checks import check_words
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import ActorDescription, JobDescription, TaskDescription, TaskState
 from ray_multicluster_scheduler.common.model.task_description import Kind
+from ray_multicluster_scheduler.common.notices import notify, shorten
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime import shutdown_report, wire
-from ray_multicluster_scheduler.control_plane.runtime.callback_threads import Callbacks
+from ray_multicluster_scheduler.control_plane.runtime.callback_threads import CallbackThreads
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise, wait_for
-from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down
+from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import check_priority
 from ray_multicluster_scheduler.scheduler.cluster.environment import merge_runtime_env
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
@@ -83,7 +84,7 @@ class RemoteRuntime(RemoteKnown):
         """Of these: what was not there before, so that nobody else has submitted it."""
         self._late: set[str] = set()
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
-        self._callbacks = Callbacks()
+        self._callbacks = CallbackThreads()
         self._closing = threading.Lock()
         self.closed = False
         super().__init__()
@@ -138,7 +139,7 @@ class RemoteRuntime(RemoteKnown):
         self.check_process()
         with self._lock:
             if self.closed:
-                raise shut_down()
+                raise shut_down_error()
             known = self._live.get(task.id) or self._ended.get(task.id)
             if known is not None:
                 check_same(task, known.task, adopted=not known.task.submitted_at)
@@ -297,8 +298,8 @@ class RemoteRuntime(RemoteKnown):
         _, silent = await asyncio.wait(asked, timeout=min(SAY_AFTER_S, END_PATIENCE_S))
         if silent:
             left = [one for one, task in zip(ids, asked, strict=True) if not task.done()]
-            shutdown_report.say(
-                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shutdown_report.some_of(left)} "
+            notify(
+                f"waiting at most {END_PATIENCE_S:g} s for {self.address} to hear that {shorten(left)} "
                 "should end; it ends them by itself when it does not hear of this program any more"
             )
             await asyncio.wait(silent, timeout=max(0.0, END_PATIENCE_S - SAY_AFTER_S))

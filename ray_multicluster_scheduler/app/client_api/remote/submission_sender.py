@@ -15,10 +15,10 @@ from ray_multicluster_scheduler.app.client_api.remote.program_packages import Pr
 from ray_multicluster_scheduler.app.client_api.remote.service_client import ServiceClient
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.notices import notify
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.problem_documents import error_from_problem
-from ray_multicluster_scheduler.control_plane.runtime.shutdown_report import say
 
 _log = get_logger(__name__)
 
@@ -82,7 +82,7 @@ class Outbound:
             self._said = True
             more = len(batch) + len(self._waiting) - 1
             what = batch[0].item.id + (f" and {more} more" if more else "")
-            say(
+            notify(
                 f"{what}: not known to be accepted yet by {self._client.address}, which is asked again: {error.message}"
             )
 

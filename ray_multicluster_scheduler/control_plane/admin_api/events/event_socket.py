@@ -46,7 +46,7 @@ class EventSocket:
         wanted, since = EventFilter.of(words), _number(said.get("since"))
         flags = {key: _flag(key, said.get(key)) for key in _FLAGS}
         self.close()
-        self._reader = self._runtime.news.listen(wanted, only_owner=self._only_owner)
+        self._reader = self._runtime.event_publisher.subscribe(wanted, only_owner=self._only_owner)
         self._at_its_end = end_when_revoked(self._socket, self._reader)
         self._since, self._snapshot, self._batch = since, flags["snapshot"], flags["batch"]
 
@@ -118,7 +118,7 @@ class EventSocket:
                 )
 
     async def _tell(self) -> None:
-        reader, since, news = self._reader, self._since, self._runtime.news
+        reader, since, publisher = self._reader, self._since, self._runtime.event_publisher
         if reader is None:
             return
         if self._snapshot and since is None:
@@ -126,8 +126,8 @@ class EventSocket:
             since = int(first["number"])
             await self._socket.send_text(json.dumps(first))
         if since is None:
-            since = news.hub.number
-        async for batch in while_let_in(self._socket, news.batches(reader, since, idle_s=HEARTBEAT_S)):
+            since = publisher.hub.number
+        async for batch in while_let_in(self._socket, publisher.batches(reader, since, idle_s=HEARTBEAT_S)):
             await self._send(batch)
         if reader is self._reader:
             let_in = still_let_in(self._socket)
@@ -140,7 +140,7 @@ class EventSocket:
             await send(json.dumps(missed(batch.missed)))
         if not batch.events:
             if not batch.over:
-                await send(json.dumps({"type": "heartbeat", "number": self._runtime.news.hub.number}))
+                await send(json.dumps({"type": "heartbeat", "number": self._runtime.event_publisher.hub.number}))
         elif self._batch:
             for at in range(0, len(batch.events), _AT_ONCE):
                 some = ",".join([event.text for event in batch.events[at : at + _AT_ONCE]])

@@ -18,7 +18,7 @@ def snapshot(runtime: ServiceRuntime, only_owner: str | None = None) -> dict[str
     with the highest ``step`` holds."""
     live = [one for one in runtime.unfinished() if only_owner is None or one.task.owner == only_owner]
     return {
-        "number": runtime.news.hub.number,
+        "number": runtime.event_publisher.hub.number,
         "type": "snapshot",
         "at": runtime.clock.now(),
         "clusters": explanation.cluster_rows(runtime),

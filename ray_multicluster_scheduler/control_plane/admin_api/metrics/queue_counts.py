@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
-from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime.explanation import CurrentWaitReasons
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StoredItem, UnfinishedCount
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -34,7 +34,9 @@ def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: st
     }
 
 
-def waiting_rows(page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: ReasonsNow) -> list[dict[str, Any]]:
+def waiting_rows(
+    page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: CurrentWaitReasons
+) -> list[dict[str, Any]]:
     """On the loop: those that wait, how long, at which position, and why. A page tells what was written; some of those
     may have begun since."""
     page = [one for one in page if (record := runtime.record(one.new.id)) is None or record.state in WAITING]
@@ -43,7 +45,7 @@ def waiting_rows(page: Iterable[StoredItem], runtime: ServiceRuntime, reasons: R
 
 
 def _waiting_row(
-    stored: StoredItem, runtime: ServiceRuntime, reasons: ReasonsNow, position: int | None
+    stored: StoredItem, runtime: ServiceRuntime, reasons: CurrentWaitReasons, position: int | None
 ) -> dict[str, Any]:
     new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
     code, sentence = ("", "") if record is None else reasons.of(record)

@@ -27,8 +27,8 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing i
 from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields import is_text
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import actors as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
-from ray_multicluster_scheduler.control_plane.runtime import explanation, open_calls
-from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
+from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallItem
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import WantedCall
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -189,7 +189,7 @@ async def explain_call(request: Request, call_id: str) -> Response:
     open_call = runtime_of(request).calls.find(call_id)
     if open_call is None or not caller_of(request).may_see(open_call.actor.item.task.owner):
         raise UnknownItemError(f"{call_id!r} is no call that waits for its answer.", task_id=call_id)
-    return Answer(open_calls.story(open_call))
+    return Answer(explanation.call_explanation(open_call))
 
 
 @router.get("/calls/{call_id}/result", **described(Rule.STEER, docs.CALL_RESULT))

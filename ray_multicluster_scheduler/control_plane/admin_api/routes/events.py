@@ -45,15 +45,17 @@ async def events(
     )
     runtime, only = runtime_of(request), only_owner_of(request)
     after = _number(request.headers.get("last-event-id"), since)
-    reader = runtime.news.listen(wanted, only_owner=only)
+    reader = runtime.event_publisher.subscribe(wanted, only_owner=only)
     try:
         first = [snapshot_of(runtime, only)] if snapshot and after is None else []
     except BaseException:
         reader.close()
         raise
     if after is None:
-        after = runtime.news.hub.number
-    batches = while_let_in(request, runtime.news.batches(reader, after, idle_s=HEARTBEAT_S, say_read=True))
+        after = runtime.event_publisher.hub.number
+    batches = while_let_in(
+        request, runtime.event_publisher.batches(reader, after, idle_s=HEARTBEAT_S, report_progress=True)
+    )
     return EventStream(reader, batches, after, end_when_revoked(request, reader), first)
 
 

@@ -36,7 +36,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.task_fields impor
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import fleet as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import explanation, fleet_control
-from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
+from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
 from ray_multicluster_scheduler.control_plane.runtime.submission_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.store import ItemQuery
@@ -74,7 +74,7 @@ async def clusters(request: Request, refresh: bool = False) -> Response:
     if refresh:
         await runtime.health.check_all()
     else:
-        runtime.news.looked_at()
+        runtime.event_publisher.request_checks()
     return Answer({"clusters": explanation.cluster_rows(runtime)})
 
 
@@ -197,7 +197,7 @@ async def jobs(request: Request, after: str | None = None, limit: int = 100) -> 
     runtime, only = runtime_of(request), only_owner_of(request)
     query = ItemQuery(kind="job", owner=only, after=number_of(after), limit=rows_at_most(limit))
     page = await asyncio.to_thread(runtime.store.items, query)
-    rows, reasons = [], reasons_now(runtime)  # once for all of them: each costs a decision
+    rows, reasons = [], current_wait_reasons(runtime)  # once for all of them: each costs a decision
     for number, one in enumerate(page.items, 1):
         rows.append(await runtime.job(one.new.id, reasons=reasons))
         if number % _ROWS_AT_ONCE == 0:

@@ -51,7 +51,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes.values import BYT
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import items as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.runtime import job_logs, wire
-from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now, repeats_of, why_now
+from ray_multicluster_scheduler.control_plane.runtime.explanation import (
+    current_reason,
+    current_wait_reasons,
+    repeats_of,
+)
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import Wanted
@@ -204,7 +208,7 @@ def _why_now(request: Request, item: Item) -> dict[str, str]:
     record = None if item.done() else runtime.record(item.id)
     if record is None:
         return {}
-    code, sentence = why_now(runtime, record, reasons_now(runtime))
+    code, sentence = current_reason(runtime, record, current_wait_reasons(runtime))
     return {"code": code, "sentence": sentence}
 
 

@@ -22,6 +22,6 @@ async def metrics(request: Request) -> Response:
     from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import CONTENT_TYPE  # noqa: PLC0415
 
     runtime = runtime_of(request)
-    runtime.news.looked_at()
+    runtime.event_publisher.request_checks()
     room = await asyncio.to_thread(runtime.store.room)  # a disk may be slow
     return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)

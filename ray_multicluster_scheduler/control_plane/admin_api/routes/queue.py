@@ -18,7 +18,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.schemas import queue as 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import described
 from ray_multicluster_scheduler.control_plane.config.owner_limits import owner_limits_from
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.control_plane.runtime.explanation import reasons_now
+from ray_multicluster_scheduler.control_plane.runtime.explanation import current_wait_reasons
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import ItemQuery as Query
 from ray_multicluster_scheduler.scheduler.lifecycle.events import OwnerLimitsChanged
@@ -41,7 +41,7 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
     )
     page = await asyncio.to_thread(runtime.store.items, query)
     counts = await asyncio.to_thread(runtime.store.unfinished)
-    rows = queue_counts.waiting_rows(page.items, runtime, reasons_now(runtime))
+    rows = queue_counts.waiting_rows(page.items, runtime, current_wait_reasons(runtime))
     return Answer({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
 

@@ -145,7 +145,7 @@ LIST = Described(
 )
 
 WAIT = Described(
-    summary="News of many items, as a long poll",
+    summary="EventPublisher of many items, as a long poll",
     body=one(
         thing(
             client=text("Any name that nobody else has.", minLength=1),

@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls
+from ray_multicluster_scheduler.control_plane.runtime.actor_calls import ActorCalls, CallItem
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
-from ray_multicluster_scheduler.control_plane.runtime.call_item import CallItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_result_collector import DurableResultCollector
 
 if TYPE_CHECKING:

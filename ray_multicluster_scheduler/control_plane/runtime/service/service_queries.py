@@ -10,11 +10,11 @@ from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime import explanation
-from ray_multicluster_scheduler.control_plane.runtime.current_wait_reasons import ReasonsNow
+from ray_multicluster_scheduler.control_plane.runtime.explanation import CurrentWaitReasons
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
-from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StoreKeeping
+from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StorePersistence
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.store import Store, StoredItem
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_rows import task_of
@@ -43,7 +43,7 @@ class ServiceKnown(Runtime):
 
     store: Store
     history: StoredHistory
-    _stored: StoreKeeping
+    _stored: StorePersistence
 
     async def printed(self, item: Item, attempt: int, stream: str | None = None) -> str:
         """What an attempt printed. Raises ResultLostError if that was forgotten."""
@@ -131,7 +131,9 @@ class ServiceKnown(Runtime):
         found = await asyncio.to_thread(self.store.repetitions, item_id, _MOST_REPETITIONS)
         return {"repeated_by": found} if found else {}
 
-    async def job(self, job_id: str, check: Check | None = None, reasons: ReasonsNow | None = None) -> dict[str, Any]:
+    async def job(
+        self, job_id: str, check: Check | None = None, reasons: CurrentWaitReasons | None = None
+    ) -> dict[str, Any]:
         """A job's face. ``reasons`` are those of the answer that it is a part of. Raises UnknownItemError, and as
         ``check`` does."""
         known = self.item(job_id) or self.record(job_id)

@@ -32,7 +32,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.named_locks import
 from ray_multicluster_scheduler.control_plane.runtime.service.payload_ownership import PayloadOwnership
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import ServiceCalls
 from ray_multicluster_scheduler.control_plane.runtime.service.service_queries import Check, ServiceKnown
-from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StoreKeeping
+from ray_multicluster_scheduler.control_plane.runtime.service.store_persistence import StorePersistence
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import MissingBlobs, StoredArguments
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_history import StoredHistory
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_kept_values import StoredKeptValues
@@ -69,7 +69,7 @@ class ServiceRuntime(ServiceKnown):
 
     def __init__(self, config: FleetConfig, store: Store, *, kept_finished: int = KEPT_FINISHED) -> None:
         self.store = store
-        self._stored = StoreKeeping(store)
+        self._stored = StorePersistence(store)
         self.history = StoredHistory(store)
         self.payloads = PayloadOwnership(store)
         self.values = StoredArguments(self)
@@ -80,7 +80,7 @@ class ServiceRuntime(ServiceKnown):
         self._new_machine = functools.partial(TimedMachine, durations=self.metrics.decision)
         self.failure: str | None = None
         self.when_failed: Callable[[], object] = lambda: None
-        super().__init__(config, store.control_plane, kept_finished=kept_finished, keeping=self._stored)
+        super().__init__(config, store.control_plane, kept_finished=kept_finished, persistence=self._stored)
         store.on_commit(self.metrics.commit.add)
 
     def settings_now(self) -> Settings:
@@ -131,7 +131,7 @@ class ServiceRuntime(ServiceKnown):
         longer = [one.away_s + one.longer_s(self.settings.lease_s) for one in strangers]
         self.dispatcher.outlive_s += max(longer, default=0.0)
         self.manager.post(restored)
-        self.manager.when_durable(self.news.watch.begin)
+        self.manager.when_durable(self.event_publisher.changes.reset)
         crash_point("in start-up")
         for cluster, result in ended:
             self.collector.finished(cluster, result)
@@ -364,7 +364,7 @@ class ServiceRuntime(ServiceKnown):
         quoted = repr(action) if " " in action else action
         _log.info("action=%s subject=%r user=%r token=%s%s", quoted, subject, user, token or "none", pairs, extra=extra)
         document = json.dumps({"action": action, "token": token, "details": shown}).encode()
-        self.news.note(OperationRecord(ACTION, subject, self.clock.now(), user, document))
+        self.event_publisher.note(OperationRecord(ACTION, subject, self.clock.now(), user, document))
 
     # ---- what is counted
 
@@ -409,7 +409,7 @@ class ServiceRuntime(ServiceKnown):
         if self.failure is None:
             self._stored.write_output()
         self.manager.halt()
-        self.news.close()
+        self.event_publisher.close()
         await self.questions.close()
         await self.connections.close()
         await self.dispatcher.close()

@@ -1,10 +1,10 @@
-"""StoreKeeping: a control plane whose work outlives its process keeps everything in one store."""
+"""StorePersistence: state of a service, kept in its store so that it outlives the process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ray_multicluster_scheduler.control_plane.runtime.event_publisher import News
+from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore
@@ -19,8 +19,8 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_output im
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_payloads import StoredPayloads
 
 
-class StoreKeeping:
-    """See :class:`Keeping`."""
+class StorePersistence:
+    """See :class:`Persistence`."""
 
     durable_log: DurableLog
 
@@ -46,8 +46,8 @@ class StoreKeeping:
         self.durable_log = DurableLog(self._store, machine, soon, fail)
         return self.durable_log
 
-    def news(self, runtime: Runtime) -> News:
-        return News(runtime, self.durable_log, self._store.last_told, self._store.told_after, slow=True)
+    def event_publisher(self, runtime: Runtime) -> EventPublisher:
+        return EventPublisher(runtime, self.durable_log, self._store.last_told, self._store.told_after, slow=True)
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]

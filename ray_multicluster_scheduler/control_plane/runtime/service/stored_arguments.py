@@ -12,8 +12,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.object_argument import ACTOR, RESULT
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments, ItemValue, ValueSource
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, MemberItem, Outcome, Promise
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
-from ray_multicluster_scheduler.control_plane.runtime.outcome import payload_of
+from ray_multicluster_scheduler.control_plane.runtime.outcome import is_away, payload_of
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.exception import SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.redaction.patterns import masked, masked_line
-from ray_multicluster_scheduler.control_plane.runtime.explanation import member_face, repeats_of
+from ray_multicluster_scheduler.control_plane.runtime.explanation import member_summary, repeats_of
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.job_status import JOB_STATUS
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
@@ -78,7 +78,7 @@ class StoredHistory:
         """That of its gang, and which of its members this is."""
         described = task_of(gang)[0].gang
         names = [] if described is None else [one.name for one in described.members]
-        return {**self.story(gang), "member": member_face(member, names)}
+        return {**self.story(gang), "member": member_summary(member, names)}
 
     def job(self, stored: StoredItem, ray_id: Callable[[str, int], str]) -> dict[str, Any]:
         """A job's face. Raises UnknownItemError for what is none."""

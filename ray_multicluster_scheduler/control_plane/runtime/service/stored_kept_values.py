@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ray_multicluster_scheduler.common.exception import StoreFullError
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.control_plane.runtime.item import Outcome
-from ray_multicluster_scheduler.control_plane.runtime.kept_value import is_away
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValues
+from ray_multicluster_scheduler.control_plane.runtime.outcome import is_away
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.durable_log import DurableLog
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_outcome import outcome_of
 

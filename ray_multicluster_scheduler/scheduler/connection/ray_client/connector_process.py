@@ -89,11 +89,11 @@ class ConnectorProcess:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._spoke = False
-        self._keeping = asyncio.create_task(self._keep())
+        self._persistence = asyncio.create_task(self._keep())
 
     async def wait_ended(self) -> Failure:
         """Until the first one has ended before it was ready, or nothing is left to be watched."""
-        await asyncio.shield(self._keeping)
+        await asyncio.shield(self._persistence)
         if self.gone is not None:
             return Failure(o.BROKEN, f"the gateway ended at once: {self.gone.why or 'Ray does not say why'}")
         return self.failure or Failure(o.BROKEN, "the connector ended")
@@ -127,8 +127,8 @@ class ConnectorProcess:
 
     async def stop(self) -> None:
         """No connector is left afterwards. The gateway goes on until its lease ends."""
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
+        self._persistence.cancel()
+        await asyncio.gather(self._persistence, return_exceptions=True)
 
     async def _keep(self) -> None:
         tries = 0
