@@ -1,7 +1,8 @@
-"""A history: what the machine was told, what it answered, and what was true over there meanwhile.
+"""The history of a run: events and instructions of the scheduler machine, and what really happened on the clusters.
 
-Lines stand in the order in which things happened. ``Fed`` and ``Told`` are what passed through the machine; the other
-lines are the truth, as only a cluster (or whoever injects a fault) knows it: the machine does not see them.
+Lines stand in the order in which things happened. ``EventHandled`` and ``InstructionIssued`` passed through the
+machine. The other lines are ground truth that only a cluster, or the fault injector, knows: the machine does not see
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata
@@ -23,15 +24,14 @@ from ray_multicluster_scheduler.simulation.wire import (
     instruction_to_dict,
 )
 
-How = Literal["succeeded", "failed", "crashed", "cancelled", "lease", "died"]
-HOWS: tuple[str, ...] = get_args(How)
+EndKind = Literal["succeeded", "failed", "crashed", "cancelled", "lease", "died"]
 Parts: TypeAlias = Mapping[str, Mapping[str, float]]
 """Amounts by resource, by node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """The first line: the settings (as a mapping, only those that are not the default) and the clusters of the run."""
+class RunSetup:
+    """The first line: the settings that differ from the defaults, and the clusters of the run."""
 
     at: float
     settings: Mapping[str, Any]
@@ -39,24 +39,24 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """The machine was told this."""
+class EventHandled:
+    """The machine was given this event."""
 
     at: float
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """It answered this."""
+class InstructionIssued:
+    """The machine answered the last event with this instruction."""
 
     at: float
     instruction: Instruction
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """Truth: user code of this attempt begins over there, and holds this on these nodes from now on."""
+class AttemptBegan:
+    """Truth: user code of this attempt started on the cluster, and holds these amounts of these nodes."""
 
     at: float
     cluster: str
@@ -68,19 +68,19 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """Truth: it is over there. ``lease``: it ended itself for want of contact; ``died``: with its node or cluster."""
+class AttemptEnded:
+    """Truth: the attempt ended. ``lease``: it ended itself without contact; ``died``: with its node or cluster."""
 
     at: float
     cluster: str
     task_id: str
     attempt: int
-    how: How
+    how: EndKind
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """Truth: what the cluster has from now on, by node; nothing means that it is down."""
+class NodesChanged:
+    """Truth: the nodes that the cluster has from now on, with their sizes; none means that it is down."""
 
     at: float
     cluster: str
@@ -88,21 +88,21 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Crashed:
-    """The control plane died; nothing that it had not persisted is left."""
+class ControlPlaneCrashed:
+    """The control plane crashed and lost everything that it had not persisted."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Restarted:
-    """It came back, rebuilt from what it had persisted."""
+class ControlPlaneRestarted:
+    """The control plane restarted from what it had persisted."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultInjected:
     """A fault was injected."""
 
     at: float
@@ -110,12 +110,12 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What the machine says of itself when it is asked, between two events.
+class StateDump:
+    """The machine's own state, queried between two events.
 
-    ``waiting`` is every waiting item's code and sentence, ``open_breakers`` are the clusters that take no work because
-    they keep failing. ``left`` is what it holds although nothing is unfinished; ``unequal`` is how one rebuilt from its
-    rows at this moment would differ from it, in words.
+    ``waiting`` maps every waiting item to its reason code and sentence. ``open_breakers`` are clusters with an open
+    circuit breaker. ``left`` is what the machine holds although no item is unfinished. ``unequal`` says how a machine
+    rebuilt from its rows at this moment would differ.
     """
 
     at: float
@@ -125,71 +125,96 @@ class Looked:
     unequal: tuple[str, ...] = ()
 
 
-Line: TypeAlias = Setup | Fed | Told | Began | Over | Nodes | Crashed | Restarted | Fault | Looked
-History: TypeAlias = list[Line]
-_KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in get_args(Line)}
+HistoryLine: TypeAlias = (
+    RunSetup
+    | EventHandled
+    | InstructionIssued
+    | AttemptBegan
+    | AttemptEnded
+    | NodesChanged
+    | ControlPlaneCrashed
+    | ControlPlaneRestarted
+    | FaultInjected
+    | StateDump
+)
+History: TypeAlias = list[HistoryLine]
+_LINE_TYPES: dict[str, type[HistoryLine]] = {
+    "Setup": RunSetup,
+    "Fed": EventHandled,
+    "Told": InstructionIssued,
+    "Began": AttemptBegan,
+    "Over": AttemptEnded,
+    "Nodes": NodesChanged,
+    "Crashed": ControlPlaneCrashed,
+    "Restarted": ControlPlaneRestarted,
+    "Fault": FaultInjected,
+    "Looked": StateDump,
+}
+"""The name of each kind of line in a file."""
+_LINE_NAMES = {kind: name for name, kind in _LINE_TYPES.items()}
 
 
-def to_dict(line: Line) -> dict[str, Any]:
-    """One line as plain data; ``line`` says what it is."""
-    data: dict[str, Any] = {"line": type(line).__name__}
+def to_dict(line: HistoryLine) -> dict[str, Any]:
+    """One line as plain data; the key ``line`` names its kind."""
+    data: dict[str, Any] = {"line": _LINE_NAMES[type(line)]}
     for name in line.__slots__:
         data[name] = getattr(line, name)
     match line:
-        case Fed(event=event):
+        case EventHandled(event=event):
             data["event"] = event_to_dict(event)
-        case Told(instruction=instruction):
+        case InstructionIssued(instruction=instruction):
             data["instruction"] = instruction_to_dict(instruction)
-        case Setup(clusters=clusters):
+        case RunSetup(clusters=clusters):
             data["clusters"] = [one.to_dict() for one in clusters]
     return data
 
 
-def from_dict(data: Mapping[str, Any]) -> Line:
-    """The line that this was. Raises ConfigurationError for what is none."""
-    kind = _KINDS.get(str(data.get("line")))
+def from_dict(data: Mapping[str, Any]) -> HistoryLine:
+    """Read one line. Raises ConfigurationError if the data is not a line of a history."""
+    name = str(data.get("line"))
+    kind = _LINE_TYPES.get(name)
     if kind is None:
         raise ConfigurationError(
-            f"{data.get('line')!r} is no kind of line of a history.", next_step=f"expected one of {', '.join(_KINDS)}"
+            f"{data.get('line')!r} is not a kind of history line.",
+            next_step=f"expected one of {', '.join(_LINE_TYPES)}",
         )
-    given = {name: value for name, value in data.items() if name != "line"}
+    given = {key: value for key, value in data.items() if key != "line"}
     try:
-        if kind is Fed:
+        if kind is EventHandled:
             given["event"] = event_from_dict(given["event"])
-        elif kind is Told:
+        elif kind is InstructionIssued:
             given["instruction"] = instruction_from_dict(given["instruction"])
-        elif kind is Setup:
+        elif kind is RunSetup:
             given["clusters"] = tuple(ClusterMetadata.from_dict(one) for one in given["clusters"])
-        elif kind is Looked:
+        elif kind is StateDump:
             given["waiting"] = {task_id: (code, text) for task_id, (code, text) in given["waiting"].items()}
-            given |= {name: tuple(given[name]) for name in ("open_breakers", "left", "unequal")}
+            given |= {key: tuple(given[key]) for key in ("open_breakers", "left", "unequal")}
         return kind(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ConfigurationError(
-            f"A line {kind.__name__} of a history cannot be read: {problem!r}.",
-            next_step="take the file as it was written by this version",
+            f"A history line of kind {name} cannot be read: {problem!r}.",
+            next_step="use an unmodified file that this version of rmcs wrote",
         ) from problem
 
 
-def write_history(path: Path, history: Iterable[Line]) -> None:
-    """One JSON object for each line."""
+def write_history(path: Path, history: Iterable[HistoryLine]) -> None:
+    """Write one JSON object per line."""
     with path.open("w", encoding="utf-8") as file:
         for line in history:
             file.write(json.dumps(to_dict(line), separators=(",", ":")) + "\n")
 
 
-def read_history(path: Path) -> Iterator[Line]:
+def read_history(path: Path) -> Iterator[HistoryLine]:
     """The lines that write_history wrote. Raises ConfigurationError that names the line of the file, OSError."""
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:
                 yield from_dict(json.loads(text))
             except (ConfigurationError, ValueError, AttributeError) as problem:
-                where = f"{path}, line {number}: {problem}"
-                if number == 1:  # a word of JSON's says nothing about another kind of file
-                    what = problem if isinstance(problem, ConfigurationError) else "it does not begin as one"
-                    where = f"{path} is no recorded run: {what}"
+                message = f"{path}, line {number}: {problem}"
+                if number == 1:  # a JSON error says little about a file of another kind
+                    what = problem if isinstance(problem, ConfigurationError) else "its first line is not JSON"
+                    message = f"{path} is not a recorded run: {what}"
                 raise ConfigurationError(
-                    where,
-                    next_step="give a file that `rmcs simulate --record FILE` or `make sim-test` has written",
+                    message, next_step="give a file that `rmcs simulate --record FILE` or `make sim-test` has written"
                 ) from problem

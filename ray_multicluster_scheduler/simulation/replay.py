@@ -13,7 +13,15 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.simulation.faulty.machine_driver import made_durable
 from ray_multicluster_scheduler.simulation.faulty.run import MakeMachine
 from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
-from ray_multicluster_scheduler.simulation.history import Crashed, Fed, History, Line, Looked, Setup, Told
+from ray_multicluster_scheduler.simulation.history import (
+    ControlPlaneCrashed,
+    EventHandled,
+    History,
+    HistoryLine,
+    InstructionIssued,
+    RunSetup,
+    StateDump,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +34,10 @@ class Replayed:
     error: BaseException | None = None
 
 
-def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Replayed:
+def replay(recorded: Sequence[HistoryLine], make: MakeMachine = SchedulerMachine) -> Replayed:
     """Feed it all. Raises ConfigurationError when the history does not begin with its set-up."""
     first = recorded[0] if recorded else None
-    if not isinstance(first, Setup):
+    if not isinstance(first, RunSetup):
         raise ConfigurationError(
             "The history does not begin with its set-up, so no machine can be made for it.",
             next_step="give a whole file, as sim-test has written it",
@@ -41,10 +49,10 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Re
     differs_at: int | None = None
     for number, line in enumerate(recorded):
         match line:
-            case Fed(at=at, event=event):
+            case EventHandled(at=at, event=event):
                 history.append(line)
                 try:
-                    answer = [Told(at, one) for one in machine.handle(event, at)]
+                    answer = [InstructionIssued(at, one) for one in machine.handle(event, at)]
                 except Exception as error:  # noqa: BLE001 - a defect of the machine is what somebody looks for here
                     return Replayed(history, differs_at, error)
                 before, died = _answer(recorded, number)
@@ -54,12 +62,12 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Re
                 history.extend(answer)
                 for task_id in {name for one in answer if (name := made_durable(one.instruction)) is not None}:
                     rows[task_id] = machine.row(task_id)
-            case Told():
+            case InstructionIssued():
                 pass
-            case Looked(at=at):
+            case StateDump(at=at):
                 another = partial(make, settings, machine.registry.list())
                 history.append(look(machine, at, differences(machine, rows, another, at)))
-            case Crashed():
+            case ControlPlaneCrashed():
                 history.append(line)
                 machine = make(settings, machine.registry.list())
             case _:
@@ -67,13 +75,13 @@ def replay(recorded: Sequence[Line], make: MakeMachine = SchedulerMachine) -> Re
     return Replayed(history, differs_at)
 
 
-def _answer(recorded: Sequence[Line], number: int) -> tuple[list[Line], bool]:
+def _answer(recorded: Sequence[HistoryLine], number: int) -> tuple[list[HistoryLine], bool]:
     """What was told right after this event (truth that came of it stands between), and was that the end of a life?"""
-    answer: list[Line] = []
+    answer: list[HistoryLine] = []
     for at in range(number + 1, len(recorded)):
         line = recorded[at]
-        if isinstance(line, Fed | Crashed):
-            return answer, isinstance(line, Crashed)
-        if isinstance(line, Told):
+        if isinstance(line, EventHandled | ControlPlaneCrashed):
+            return answer, isinstance(line, ControlPlaneCrashed)
+        if isinstance(line, InstructionIssued):
             answer.append(line)
     return answer, False

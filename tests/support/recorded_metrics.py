@@ -10,7 +10,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.metrics.fleet_metrics im
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, RefreshSnapshot, Transition
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition
-from ray_multicluster_scheduler.simulation.history import Line, Told
+from ray_multicluster_scheduler.simulation.history import HistoryLine, InstructionIssued
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.simulation import Simulation
 from ray_multicluster_scheduler.simulation.workloads.workload import Item, Workload
@@ -41,8 +41,8 @@ class RecordedMetrics:
     def _padded(self, values: list[str | None]) -> list[str | None]:
         return values + [None] * (self.minutes - len(values))
 
-    def _observe(self, line: Line) -> None:
-        if not isinstance(line, Told) or not isinstance(line.instruction, Persist):
+    def _observe(self, line: HistoryLine) -> None:
+        if not isinstance(line, InstructionIssued) or not isinstance(line.instruction, Persist):
             return
         step = line.instruction.transition
         queued_at = self._run.machine.record(step.task_id).queued_at
@@ -60,7 +60,7 @@ class RecordedMetrics:
             if not line.startswith("#"):
                 self._note(line, minute)
         for name in self._run.machine.registry.names():  # who scrapes looks
-            self._run.hands.deeds[RefreshSnapshot](RefreshSnapshot(name))
+            self._run.executor.handlers[RefreshSnapshot](RefreshSnapshot(name))
         self._run.clock.after(MINUTE_S, self._scrape, minute + 1)
 
     def _note(self, line: str, minute: int) -> None:

@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.config.loader import NothingConfig
 from ray_multicluster_scheduler.control_plane.config.yaml_text import parse_yaml
 from ray_multicluster_scheduler.simulation import Result, SimulatedFleet, Workload, load_fleet, simulate
 from ray_multicluster_scheduler.simulation.fleet_file import sized_names
-from ray_multicluster_scheduler.simulation.history import Line, to_dict
+from ray_multicluster_scheduler.simulation.history import HistoryLine, to_dict
 
 ROUND_ROBIN = "round_robin"
 """No score at all: then ties decide, which go round."""
@@ -99,7 +99,7 @@ def simulate_and_record(fleet: SimulatedFleet, workload: Workload, seed: int, pa
     def go(path: Path) -> None:
         with path.open("w", encoding="utf-8") as file:
 
-            def observe(line: Line) -> None:
+            def observe(line: HistoryLine) -> None:
                 file.write(json.dumps(to_dict(line), separators=(",", ":")) + "\n")
 
             results.append(simulate(fleet, workload, seed=seed, observe=observe))

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.cli import exit_codes
 from ray_multicluster_scheduler.cli.layout.output import Format, Output, emit_words, show_fitting
 
 if TYPE_CHECKING:
-    from ray_multicluster_scheduler.simulation.history import Line
+    from ray_multicluster_scheduler.simulation.history import HistoryLine
     from ray_multicluster_scheduler.simulation.replay import Replayed
 
 _QUIET = ("Publish", "SetTimer", "ClearTimer", "RefreshSnapshot", "CheckDashboard", "Continue")
@@ -34,7 +34,7 @@ def replay(
     """
     from ray_multicluster_scheduler.common.exception import ConfigurationError
     from ray_multicluster_scheduler.simulation.checker import judge
-    from ray_multicluster_scheduler.simulation.history import Fed, read_history
+    from ray_multicluster_scheduler.simulation.history import EventHandled, read_history
     from ray_multicluster_scheduler.simulation.replay import replay as feed
 
     try:
@@ -46,7 +46,7 @@ def replay(
         for text in lines_of(done, everything=everything):
             show_fitting(text)
     violations = judge(done.history) if done.error is None else []
-    fed = sum(isinstance(line, Fed) for line in done.history)
+    fed = sum(isinstance(line, EventHandled) for line in done.history)
     told = {
         "events": fed,
         "differs_at": done.differs_at,
@@ -66,13 +66,13 @@ def lines_of(done: Replayed, *, everything: bool) -> Iterator[str]:
             yield f"{number:>6} {line.at:>12.3f} {text}"
 
 
-def line_text(line: Line, *, everything: bool) -> str:
+def line_text(line: HistoryLine, *, everything: bool) -> str:
     """One line for people; empty for what they need not see."""
-    from ray_multicluster_scheduler.simulation.history import Fed, Told
+    from ray_multicluster_scheduler.simulation.history import EventHandled, InstructionIssued
 
-    if isinstance(line, Fed):
+    if isinstance(line, EventHandled):
         return f"← {line.event}"[:_MOST]
-    if not isinstance(line, Told):
+    if not isinstance(line, InstructionIssued):
         return f"  · {line}"[:_MOST]
     name = type(line.instruction).__name__
     if name in _QUIET and not everything:

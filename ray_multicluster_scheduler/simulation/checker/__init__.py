@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.simulation.checker.state_dump_properties import 
     EveryWaitingTaskHasATrueReason,
     UserErrorsNeverOpenABreaker,
 )
-from ray_multicluster_scheduler.simulation.history import Line
+from ray_multicluster_scheduler.simulation.history import HistoryLine
 
 PROPERTIES: dict[str, type[Property]] = {
     one.name: one
@@ -51,7 +51,7 @@ PROPERTIES: dict[str, type[Property]] = {
 __all__ = ["PROPERTIES", "Property", "Violation", "judge"]
 
 
-def judge(history: Sequence[Line]) -> list[Violation]:
+def judge(history: Sequence[HistoryLine]) -> list[Violation]:
     """All properties, in the order of the lines."""
     story = Story(history)
     judges = [kind() for kind in PROPERTIES.values()]

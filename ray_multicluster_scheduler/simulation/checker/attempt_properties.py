@@ -22,7 +22,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     SetTimer,
 )
 from ray_multicluster_scheduler.simulation.checker.property import Entry, Property, Story
-from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fed, Line, Looked, Over, Restarted, Told
+from ray_multicluster_scheduler.simulation.history import (
+    AttemptBegan,
+    AttemptEnded,
+    ControlPlaneCrashed,
+    ControlPlaneRestarted,
+    EventHandled,
+    HistoryLine,
+    InstructionIssued,
+    StateDump,
+)
 
 _AFTER = {
     "PENDING": "PENDING QUEUED FAILED CANCELLED",
@@ -40,11 +49,11 @@ class EveryAcceptedTaskReachesExactlyOneTerminalState(Property):
     name = "every_accepted_task_reaches_exactly_one_terminal_state"
     sentence = "Every accepted item ends as SUCCEEDED, FAILED or CANCELLED, once, and its owner is told that once."
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         states: dict[str, TaskState] = {}
         told: dict[str, TaskState] = {}
-        for entry in story.some(Persist, Complete, Crashed):
-            if isinstance(entry.what, Crashed):  # whoever asks the next one is told
+        for entry in story.some(Persist, Complete, ControlPlaneCrashed):
+            if isinstance(entry.what, ControlPlaneCrashed):  # whoever asks the next one is told
                 told |= {task_id: state for task_id, state in states.items() if state.terminal}
             elif isinstance(entry.what, Persist):
                 step = entry.what.transition
@@ -78,14 +87,14 @@ class AtMostOneLiveAttempt(Property):
     name = "at_most_one_live_attempt"
     sentence = "At no moment do two attempts of one item run, on whatever clusters, whatever was lost or cut."
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         may_run_twice: set[str] = set()
         alive: dict[str, dict[int, str]] = {}
-        for entry in story.some(Submitted, Began, Over):
+        for entry in story.some(Submitted, AttemptBegan, AttemptEnded):
             match entry.what:
                 case Submitted(task=task) if task.kind == "job" and task.retry_lost:
                     may_run_twice.add(task.id)
-                case Began(task_id=task_id, attempt=attempt, cluster=cluster):
+                case AttemptBegan(task_id=task_id, attempt=attempt, cluster=cluster):
                     others = alive.setdefault(task_id, {})
                     if others and task_id not in may_run_twice:
                         first, where = next(iter(others.items()))
@@ -94,7 +103,7 @@ class AtMostOneLiveAttempt(Property):
                             f"attempt {attempt} of {task_id} begins on {cluster}, and attempt {first} runs on {where}",
                         )
                     others[attempt] = cluster
-                case Over(task_id=task_id, attempt=attempt):
+                case AttemptEnded(task_id=task_id, attempt=attempt):
                     alive.get(task_id, {}).pop(attempt, None)
 
 
@@ -105,7 +114,7 @@ class FencesOnlyGrow(Property):
     name = "fences_only_grow"
     sentence = "Each dispatch carries a larger fence than every one before it, and an item's attempts count 1, 2, 3, …"
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         last, attempts, fences = 0, dict[str, int](), dict[int, tuple[str, int]]()
         for entry in story.some(Dispatch):
             order: Dispatch = entry.what
@@ -135,7 +144,7 @@ class CancelledWorkDoesNotGoOn(Property):
         "ended at once.)"
     )
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         states: dict[str, TaskState] = {}
         asked: set[str] = set()
         ending: set[str] = set()
@@ -144,7 +153,16 @@ class CancelledWorkDoesNotGoOn(Property):
         sent_to: dict[str, str] = {}
         declared: set[str] = set()
         late: dict[str, Entry] = {}
-        told = (CancelRequested, ClusterDeclaredDead, Persist, Dispatch, CancelAttempt, Complete, Began, Over)
+        told = (
+            CancelRequested,
+            ClusterDeclaredDead,
+            Persist,
+            Dispatch,
+            CancelAttempt,
+            Complete,
+            AttemptBegan,
+            AttemptEnded,
+        )
         for entry in story.some(*told):
             match entry.what:
                 case CancelRequested(task_id=task_id):
@@ -164,14 +182,14 @@ class CancelledWorkDoesNotGoOn(Property):
                     sent_to[task_id] = entry.what.cluster
                     if task_id in asked and not again:
                         self.accuse(entry, f"{task_id} was cancelled, and is sent to {entry.what.cluster}")
-                case Began(task_id=task_id, attempt=attempt):
+                case AttemptBegan(task_id=task_id, attempt=attempt):
                     alive.setdefault(task_id, set()).add(attempt)
                     state = states.get(task_id)
                     if state is TaskState.CANCELLED and task_id in declared:
                         late[task_id] = entry
                     elif state is TaskState.CANCELLED:
                         self.accuse(entry, f"{task_id} is CANCELLED, and attempt {attempt} begins")
-                case Over(task_id=task_id, attempt=attempt, how=how):
+                case AttemptEnded(task_id=task_id, attempt=attempt, how=how):
                     alive.get(task_id, set()).discard(attempt)
                     if task_id in late and how in ("cancelled", "died") and entry.at <= late[task_id].at + _AT_ONCE_S:
                         del late[task_id]
@@ -186,17 +204,17 @@ class CancelledWorkDoesNotGoOn(Property):
             self.accuse(entry, f"{task_id} is CANCELLED, begins where all was declared dead, and is not ended")
 
     def _must_answer(
-        self, entry: Entry, history: Sequence[Line], state: TaskState, task_id: str, ending: set[str]
+        self, entry: Entry, history: Sequence[HistoryLine], state: TaskState, task_id: str, ending: set[str]
     ) -> None:
         """Until the next event: the end of the attempt is asked for, or the item is over."""
         if task_id in ending:
             return  # it was asked for before, for whatever reason
         number = entry.number + 1
-        while number < len(history) and not isinstance(history[number], Fed):
+        while number < len(history) and not isinstance(history[number], EventHandled):
             instruction = getattr(history[number], "instruction", None)
             if isinstance(instruction, CancelAttempt | Complete) and instruction.task_id == task_id:
                 return
-            if isinstance(history[number], Crashed):
+            if isinstance(history[number], ControlPlaneCrashed):
                 return  # the next one sees to it
             number += 1
         self.accuse(entry, f"{task_id} is {state} and was cancelled, and nothing is done about it")
@@ -209,8 +227,8 @@ class NothingIsLeft(Property):
     name = "nothing_is_left"
     sentence = "When all is done, no reservation, timer, waiter or memory of it is left, here or over there."
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
-        for entry in story.some(Looked):
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
+        for entry in story.some(StateDump):
             if entry.what.left:
                 self.accuse(entry, f"nothing is unfinished, and there is still: {', '.join(entry.what.left[:5])}")
         states = {step.task_id: step.state for step in (entry.what.transition for entry in story.some(Persist))}
@@ -218,14 +236,14 @@ class NothingIsLeft(Property):
             return  # not all is done; that is another property's affair
         for key in self._timers(story):
             self.accuse(story.end, f"the timer {key} is set, and nobody waits for it")
-        running = {(entry.what.task_id, entry.what.attempt) for entry in story.some(Began)}
-        running -= {(entry.what.task_id, entry.what.attempt) for entry in story.some(Over)}
+        running = {(entry.what.task_id, entry.what.attempt) for entry in story.some(AttemptBegan)}
+        running -= {(entry.what.task_id, entry.what.attempt) for entry in story.some(AttemptEnded)}
         for task_id, attempt in sorted(running):
             self.accuse(story.end, f"attempt {attempt} of {task_id} runs on for ever")
 
     def _timers(self, story: Story) -> list[str]:
         timers: dict[str, None] = {}
-        for entry in story.some(SetTimer, ClearTimer, TimerFired, Crashed):
+        for entry in story.some(SetTimer, ClearTimer, TimerFired, ControlPlaneCrashed):
             match entry.what:
                 case SetTimer(key=key):
                     timers[key] = None
@@ -243,20 +261,20 @@ class RebuildEqualsLive(Property):
     name = "rebuild_equals_live"
     sentence = "A control plane that is rebuilt from what it persisted, at any moment, is the one that was lost."
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
-        for entry in story.some(Looked):
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
+        for entry in story.some(StateDump):
             for difference in entry.what.unequal:
                 self.accuse(entry, f"rebuilt from its rows it would differ: {difference}")
         outward = False
         for number, line in enumerate(history):
             match line:
-                case Told(instruction=Persist() | Remember() | RememberFleet()) if outward:
+                case InstructionIssued(instruction=Persist() | Remember() | RememberFleet()) if outward:
                     self.accuse(story.entries[number], "something is persisted after an effect of the same answer")
-                case Told(instruction=Persist() | Remember() | RememberFleet()):
+                case InstructionIssued(instruction=Persist() | Remember() | RememberFleet()):
                     pass
-                case Told():
+                case InstructionIssued():
                     outward = True
-                case Fed() | Crashed() | Restarted():
+                case EventHandled() | ControlPlaneCrashed() | ControlPlaneRestarted():
                     outward = False
                 case _:
                     pass

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.simulation.history import Fault, Restarted
+from ray_multicluster_scheduler.simulation.history import ControlPlaneRestarted, FaultInjected
 
 WINDOW_S = 8.0
 """So old may be what a snapshot shows, and a little more."""
@@ -196,8 +196,8 @@ class Book:
             events.DispatchRefused: self._refused,
             out.Persist: self._persist,
             out.StartAttempt: self._start_attempt,
-            Fault: self._disturbed,
-            Restarted: self._restarted,
+            FaultInjected: self._disturbed,
+            ControlPlaneRestarted: self._restarted,
         }
 
     def enter(self, at: float, what: Any) -> None:
@@ -315,7 +315,7 @@ class Book:
         if cluster is not None:
             cluster.dead_since = at
 
-    def _restarted(self, at: float, line: Restarted) -> None:
+    def _restarted(self, at: float, line: ControlPlaneRestarted) -> None:
         """What was learnt of clusters is learnt again."""
         self.calm_since = at
         for cluster in self.clusters.values():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist
 from ray_multicluster_scheduler.simulation.checker.history_state import WINDOW_S, Book, Cluster, Item
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Entry, Story, is_placed
-from ray_multicluster_scheduler.simulation.history import Began, Nodes, Over
+from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, NodesChanged
 
 _ROUNDING = 1e-3
 
@@ -21,13 +21,13 @@ class ReservationsNeverExceedCapacity(BookJudge):
 
     def beside_the_book(self, story: Story) -> None:
         nodes: dict[tuple[str, str], Mapping[str, float]] = {}
-        running: dict[tuple[str, int], Began] = {}
-        for entry in story.some(Began, Over, Nodes):
+        running: dict[tuple[str, int], AttemptBegan] = {}
+        for entry in story.some(AttemptBegan, AttemptEnded, NodesChanged):
             what = entry.what
-            if isinstance(what, Nodes):
+            if isinstance(what, NodesChanged):
                 nodes = {key: total for key, total in nodes.items() if key[0] != what.cluster}
                 nodes |= {(what.cluster, node): total for node, total in what.nodes.items()}
-            elif isinstance(what, Over):
+            elif isinstance(what, AttemptEnded):
                 running.pop((what.task_id, what.attempt), None)
             else:
                 running[what.task_id, what.attempt] = what
@@ -59,7 +59,7 @@ class ReservationsNeverExceedCapacity(BookJudge):
                 self.accuse(entry, f"{amount:g} {name} of ours on {where}, which has {total.get(name, 0.0):g}")
 
 
-def _is_on(one: Began, cluster: str, node: str) -> bool:
+def _is_on(one: AttemptBegan, cluster: str, node: str) -> bool:
     return one.cluster == cluster and node in one.parts
 
 
@@ -234,9 +234,9 @@ class NoStarvation(BookJudge):
 
     def see(self, entry: Entry, book: Book) -> None:
         what = entry.what
-        if type(what) is Began:
+        if type(what) is AttemptBegan:
             self._began[what.task_id, what.attempt] = entry.at
-        elif type(what) is Over:
+        elif type(what) is AttemptEnded:
             began = self._began.pop((what.task_id, what.attempt), entry.at)
             self._ended.append((entry.at, entry.at - began))
         elif type(what) is Persist and is_placed(what, book) and len(book.waiting) > 1:

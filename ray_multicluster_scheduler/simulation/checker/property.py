@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Continue
 from ray_multicluster_scheduler.simulation.checker.history_state import Book
-from ray_multicluster_scheduler.simulation.history import Fed, Line, Setup, Told
+from ray_multicluster_scheduler.simulation.history import EventHandled, HistoryLine, InstructionIssued, RunSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,23 @@ class Entry(NamedTuple):
 class Story:
     """Read once, for all judges."""
 
-    def __init__(self, history: Sequence[Line]) -> None:
+    def __init__(self, history: Sequence[HistoryLine]) -> None:
         self.entries = entries = [
             Entry(
-                number, line.at, line.event if type(line) is Fed else line.instruction if type(line) is Told else line
+                number,
+                line.at,
+                line.event
+                if type(line) is EventHandled
+                else line.instruction
+                if type(line) is InstructionIssued
+                else line,
             )
             for number, line in enumerate(history)
         ]
         self._by_kind: dict[type, list[Entry]] = {}
         for entry in entries:
             self._by_kind.setdefault(type(entry.what), []).append(entry)
-        first = history[0] if history and isinstance(history[0], Setup) else Setup(0.0, {}, ())
+        first = history[0] if history and isinstance(history[0], RunSetup) else RunSetup(0.0, {}, ())
         self.clusters = first.clusters
         self.settings = Settings(**first.settings)
 
@@ -73,13 +79,13 @@ class Property(ABC):
     def __init__(self) -> None:
         self.found: list[Violation] = []
 
-    def judge(self, history: Sequence[Line]) -> list[Violation]:
+    def judge(self, history: Sequence[HistoryLine]) -> list[Violation]:
         """Where it does not hold; nothing if it holds."""
         self.read(Story(history), history)
         return self.found
 
     @abstractmethod
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         """Collect the violations."""
 
     def accuse(self, entry: Entry, sentence: str) -> None:
@@ -89,7 +95,7 @@ class Property(ABC):
 class BookJudge(Property):
     """One that looks at each line in the light of what is known by then."""
 
-    def read(self, story: Story, history: Sequence[Line]) -> None:
+    def read(self, story: Story, history: Sequence[HistoryLine]) -> None:
         self.beside_the_book(story)
         replay(story, history, [self])
 
@@ -103,17 +109,17 @@ class BookJudge(Property):
         """After the whole answer to an event, unless the machine asked to go on."""
 
 
-def replay(story: Story, history: Sequence[Line], judges: Sequence[BookJudge]) -> None:
+def replay(story: Story, history: Sequence[HistoryLine], judges: Sequence[BookJudge]) -> None:
     """One book for all of them."""
     book = Book(story.settings, story.clusters)
     seeing = [one for one in judges if type(one).see is not BookJudge.see]
     settling = [one for one in judges if type(one).settled is not BookJudge.settled]
     answered: Entry | None = None
     for line, entry in zip(history, story.entries, strict=True):
-        if type(line) is Fed or type(line) is not Told:
+        if type(line) is EventHandled or type(line) is not InstructionIssued:
             if answered is not None:
                 _settle(settling, answered, book)
-            answered = entry if type(line) is Fed else None
+            answered = entry if type(line) is EventHandled else None
         elif type(entry.what) is Continue:
             answered = None
         elif answered is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ray_multicluster_scheduler.simulation.checker.history_state import Book, Cluster, Item
 from ray_multicluster_scheduler.simulation.checker.property import BookJudge, Entry
-from ray_multicluster_scheduler.simulation.history import Looked
+from ray_multicluster_scheduler.simulation.history import StateDump
 
 _ROUNDING = 1e-3
 
@@ -19,7 +19,7 @@ class EveryWaitingTaskHasATrueReason(BookJudge):
     sentence = "Whoever waits is told why, and what it is told is so at that moment."
 
     def see(self, entry: Entry, book: Book) -> None:
-        if type(entry.what) is not Looked:
+        if type(entry.what) is not StateDump:
             return
         told = entry.what.waiting
         for task_id in book.waiting:
@@ -188,7 +188,7 @@ class UserErrorsNeverOpenABreaker(BookJudge):
     sentence = "Only failures of a cluster itself keep work away from it; exceptions and crashes of user code never do."
 
     def see(self, entry: Entry, book: Book) -> None:
-        if type(entry.what) is not Looked:
+        if type(entry.what) is not StateDump:
             return
         for name in entry.what.open_breakers:
             cluster = book.clusters.get(name)

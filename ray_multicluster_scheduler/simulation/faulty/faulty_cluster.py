@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.common.model.resources import fits, minus, plus
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
-from ray_multicluster_scheduler.simulation.history import Began, How, Nodes, Over, Parts
+from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, EndKind, NodesChanged, Parts
 
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.simulation.faulty.faulty_executor import Hands
@@ -32,7 +32,7 @@ class Fate:
     """What will become of an attempt if nobody interferes."""
 
     runs_s: float
-    how: How
+    how: EndKind
     failure: FailureClass | None
     is_stubborn: bool
     """It does not end when it is politely asked to, and has to be killed."""
@@ -81,7 +81,7 @@ def fate_of(task: TaskDescription, chance: Random) -> Fate:
     code = task.function_digest or ""
     dice = 1.0 if code.startswith("runs") else 0.0 if code.startswith("fails") else chance.random()
     if dice < 0.06:
-        end: tuple[How, FailureClass | None] = ("failed", FailureClass.USER)
+        end: tuple[EndKind, FailureClass | None] = ("failed", FailureClass.USER)
     elif dice < 0.09:
         end = ("crashed", FailureClass.CRASH)
     elif dice < 0.095:
@@ -154,7 +154,9 @@ class FarCluster:
             self.fill()
 
     def _say_nodes(self) -> None:
-        self._desk.note(Nodes(self._desk.now, self.name, {node: dict(total) for node, total in self.nodes.items()}))
+        self._desk.note(
+            NodesChanged(self._desk.now, self.name, {node: dict(total) for node, total in self.nodes.items()})
+        )
 
     def free(self) -> dict[str, dict[str, float]]:
         """By node, less what others and ours use."""
@@ -218,16 +220,16 @@ class FarCluster:
     def _begin(self, one: Attempt, parts: Parts) -> None:
         one.begun, one.parts, one.started_at = True, parts, self._desk.now
         self.running[one.key] = one
-        self._desk.note(Began(self._desk.now, self.name, *one.key, one.fence, parts, one.task.kind))
+        self._desk.note(AttemptBegan(self._desk.now, self.name, *one.key, one.fence, parts, one.task.kind))
         self._hands.began(one, self)
 
-    def end(self, one: Attempt, how: How) -> None:
+    def end(self, one: Attempt, how: EndKind) -> None:
         """It is over here, in whatever way; its place goes to the next one of its size that was sent ahead."""
         if one.over:
             return
         one.over = True
         if one.begun:
-            self._desk.note(Over(self._desk.now, self.name, *one.key, how))
+            self._desk.note(AttemptEnded(self._desk.now, self.name, *one.key, how))
             self.running.pop(one.key, None)
         self._hands.ended(one, self, how)
         self.fill()

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FarCluster, Key, fate_of
 from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
 from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
-from ray_multicluster_scheduler.simulation.history import How, Parts
+from ray_multicluster_scheduler.simulation.history import EndKind, Parts
 
 POLITE_S = 3.0
 """After this, what was politely asked to end is killed."""
@@ -192,7 +192,7 @@ class Hands:
     def _run_out(self, one: Attempt, cluster: FarCluster) -> None:
         cluster.end(one, one.fate.how)
 
-    def ended(self, one: Attempt, cluster: FarCluster, how: How) -> None:
+    def ended(self, one: Attempt, cluster: FarCluster, how: EndKind) -> None:
         """Whose place it had is told before its end."""
         if one in cluster.at_gateway:
             cluster.at_gateway.remove(one)
@@ -227,7 +227,7 @@ class Hands:
                 )
 
 
-def _end_of(one: Attempt, how: How) -> events.AttemptFinished:
+def _end_of(one: Attempt, how: EndKind) -> events.AttemptFinished:
     began = None if one.told_start else one.started_at
     match how:
         case "succeeded":

@@ -12,7 +12,13 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.simulation.history import Fault, Fed, History, Line, Told
+from ray_multicluster_scheduler.simulation.history import (
+    EventHandled,
+    FaultInjected,
+    History,
+    HistoryLine,
+    InstructionIssued,
+)
 
 
 def made_durable(one: out.Instruction) -> str | None:
@@ -63,14 +69,14 @@ class Desk:
 
     def feed(self, event: events.Event) -> None:
         """Tell the machine, and see to what it answers."""
-        self.history.append(Fed(self.now, event))
+        self.history.append(EventHandled(self.now, event))
         self.steps += 1
         answer = self.machine.handle(event, self.now)
         changed = {task_id: None for one in answer if (task_id := made_durable(one)) is not None}
         self.rows.update({task_id: self.machine.row(task_id) for task_id in changed})
         if self.dies_next:
             answer = [one for one in answer if made_durable(one) is not None]
-        self.history.extend([Told(self.now, one) for one in answer])
+        self.history.extend([InstructionIssued(self.now, one) for one in answer])
         if self.dies_next:
             self.dies_next = False
             self.on_death()
@@ -102,12 +108,12 @@ class Desk:
         """Does the machine wait for something that only we are late with: more time, or a timer?"""
         return self._goes_on or any(due < self.now for _, due in self._timers.values())
 
-    def note(self, line: Line) -> None:
+    def note(self, line: HistoryLine) -> None:
         self.history.append(line)
 
     def fault(self, what: str) -> None:
         self.faults += 1
-        self.history.append(Fault(self.now, what))
+        self.history.append(FaultInjected(self.now, what))
 
     def suffers(self, chance: Random, share: float) -> bool:
         """Does this message suffer? ``share`` of them do, in a run at full rate."""

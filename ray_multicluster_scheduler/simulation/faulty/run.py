@@ -17,7 +17,14 @@ from ray_multicluster_scheduler.simulation.faulty.faulty_link import Link
 from ray_multicluster_scheduler.simulation.faulty.machine_driver import Desk
 from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, OWNERS, Script
 from ray_multicluster_scheduler.simulation.faulty.state_dump import differences, look
-from ray_multicluster_scheduler.simulation.history import Crashed, History, Over, Parts, Restarted, Setup
+from ray_multicluster_scheduler.simulation.history import (
+    AttemptEnded,
+    ControlPlaneCrashed,
+    ControlPlaneRestarted,
+    History,
+    Parts,
+    RunSetup,
+)
 
 PATIENCE_S = 4000.0
 """Once nothing goes wrong any more, all must be over after this."""
@@ -51,7 +58,7 @@ class FaultyRun:
         self.desk.on_death = self._die_and_come_back
         self._incomplete: set[str] = set()
         self._limited: set[str] = set()
-        self.desk.note(Setup(BEGIN, dict(script.settings), script.clusters))
+        self.desk.note(RunSetup(BEGIN, dict(script.settings), script.clusters))
         for metadata in script.clusters:
             far = FarCluster(metadata.name, script.nodes[metadata.name], self.hands)
             link = Link(
@@ -227,7 +234,7 @@ class FaultyRun:
     def _die_out(self, one: Attempt, far: FarCluster) -> None:
         one.over = True
         if far.running.pop(one.key, None) is not None:
-            self.desk.note(Over(self.desk.now, far.name, *one.key, "died"))
+            self.desk.note(AttemptEnded(self.desk.now, far.name, *one.key, "died"))
 
     def _come_back(self, name: str) -> None:
         """As another session, which knows nothing of the one before."""
@@ -299,9 +306,9 @@ class FaultyRun:
             self._die_and_come_back()
 
     def _die_and_come_back(self) -> None:
-        self.desk.note(Crashed(self.desk.now))
+        self.desk.note(ControlPlaneCrashed(self.desk.now))
         another = self._another()
-        self.desk.note(Restarted(self.desk.now))
+        self.desk.note(ControlPlaneRestarted(self.desk.now))
         self.desk.restart(another)
         for metadata in another.registry.list():
             self.hands.links[metadata.name].begin_anew()

@@ -11,10 +11,10 @@ from ray_multicluster_scheduler.common.model.resources import plus
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Restored
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
-from ray_multicluster_scheduler.simulation.history import Looked
+from ray_multicluster_scheduler.simulation.history import StateDump
 
 
-def look(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -> Looked:
+def look(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -> StateDump:
     """Ask why each waiting item waits, which breakers are open, and what is left once nothing is unfinished."""
     waiting = {}
     for record in machine.records():
@@ -26,7 +26,7 @@ def look(machine: SchedulerMachine, now: float, unequal: tuple[str, ...] = ()) -
             waiting[record.task.id] = decision.code, decision.sentence
         elif missing is not None:
             waiting[record.task.id] = missing.code, missing.sentence
-    return Looked(now, waiting, _open_breakers(machine, now), _left(machine), unequal)
+    return StateDump(now, waiting, _open_breakers(machine, now), _left(machine), unequal)
 
 
 def _open_breakers(machine: SchedulerMachine, now: float) -> tuple[str, ...]:

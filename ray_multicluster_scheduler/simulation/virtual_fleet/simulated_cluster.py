@@ -1,6 +1,7 @@
 """The inside of a simulated cluster: its nodes, their allocations, and the attempts that it runs.
 
-It behaves as Ray and our gateway would: what does not fit waits, and what was sent ahead inherits slots.
+It behaves as Ray and our gateway would: an attempt that does not fit waits, and one that was sent ahead inherits the
+slot of one that ended.
 """
 
 from __future__ import annotations
@@ -17,64 +18,68 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slots import 
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished, Event, PlaceMoved, Started
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Dispatch
 from ray_multicluster_scheduler.simulation.model import SimulatedCluster
-from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock
 
 _NOISE = 1e-9
 _DIGITS = 6
+SINGLE_REPORT_S = 0.05
+"""Start and end of a task that runs no longer than this are reported in one event."""
 
 
 class Node:
-    """One node. ``wanted`` is the share of it that others want, ``others`` what they have."""
+    """One node. ``other_share`` is the share that other users want, ``other_usage`` the amounts that they have."""
 
-    __slots__ = ("alive", "free", "name", "others", "total", "wanted")
+    __slots__ = ("alive", "free", "name", "other_share", "other_usage", "total")
 
     def __init__(self, name: str, total: Resources) -> None:
         self.name, self.total = name, total
         self.alive = True
-        self.wanted = 0.0
-        self.others: dict[str, float] = {}
+        self.other_share = 0.0
+        self.other_usage: dict[str, float] = {}
         self.free = dict(total)
 
 
 Parts: TypeAlias = Sequence[tuple[Node, Resources]]
-"""What something takes of which node."""
+"""The amounts that an attempt holds on each node."""
+Key: TypeAlias = tuple[str, int]
+"""Task id and attempt number."""
 
 
-class Room:
-    """Of one cluster. Every change is seen in ``used`` (ours) and ``changes``."""
+class NodeAllocation:
+    """Who holds what on the nodes of one cluster. ``used`` sums our amounts; ``version`` grows with every change."""
 
-    __slots__ = ("changes", "nodes", "used")
+    __slots__ = ("nodes", "used", "version")
 
     def __init__(self, cluster: str, sizes: Iterable[Resources]) -> None:
         self.nodes = [Node(f"{cluster}-n{number}", size) for number, size in enumerate(sizes, start=1)]
         self.used: dict[str, float] = {}
-        self.changes = 0
+        self.version = 0
 
-    def take(self, task: TaskDescription) -> Parts | None:
-        """Room for it, taken, or None if there is none now. Ray puts what fits one node where it fills it best."""
-        parts = self._find(task)
+    def allocate(self, task: TaskDescription) -> Parts | None:
+        """Allocate resources for a task; None if it does not fit now. One node is chosen by best fit, as Ray does."""
+        parts = self._find_room(task)
         if parts is not None:
             for node, amounts in parts:
                 self._add(node, amounts, -1.0)
-            self.changes += 1
+            self.version += 1
         return parts
 
-    def give_back(self, parts: Parts) -> None:
-        """It is over; others get what they still want."""
+    def release(self, parts: Parts) -> None:
+        """Release an allocation; other users then get what they still want."""
         for node, amounts in parts:
             self._add(node, amounts, 1.0)
-            if node.wanted:
-                self._let_others(node)
-        self.changes += 1
+            if node.other_share:
+                self._grow_other_usage(node)
+        self.version += 1
 
-    def others_want(self, node: Node, share: float) -> None:
-        """From now on others want this share of it."""
-        node.wanted = share
-        self._let_others(node)
-        self.changes += 1
+    def set_other_share(self, node: Node, share: float) -> None:
+        """From now on other users want this share of the node."""
+        node.other_share = share
+        self._grow_other_usage(node)
+        self.version += 1
 
-    def seen(self) -> tuple[NodeSnapshot, ...]:
-        """The nodes that live, as a snapshot tells of them."""
+    def snapshot(self) -> tuple[NodeSnapshot, ...]:
+        """The living nodes, as a resource snapshot shows them."""
         return tuple(
             NodeSnapshot(node.name, node.total, {name: round(left, _DIGITS) for name, left in node.free.items()})
             for node in self.nodes
@@ -82,21 +87,20 @@ class Room:
         )
 
     def totals(self) -> dict[str, Resources]:
-        """What the nodes that live have."""
+        """The size of each living node."""
         return {node.name: node.total for node in self.nodes if node.alive}
 
     def total(self) -> dict[str, float]:
-        """The same over all of them."""
+        """The size of all living nodes together."""
         amounts: dict[str, float] = {}
-        for node in self.nodes:
-            if node.alive:
-                for name, amount in node.total.items():
-                    amounts[name] = amounts.get(name, 0.0) + amount
+        for size in self.totals().values():
+            for name, amount in size.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
         return amounts
 
-    def _find(self, task: TaskDescription) -> Parts | None:
+    def _find_room(self, task: TaskDescription) -> Parts | None:
         if task.gang is not None:
-            return self._find_all([member.requirements for member in task.gang.members], task.gang.strategy)
+            return self._pack_gang([member.requirements for member in task.gang.members], task.gang.strategy)
         need = task.placement
         if not need:
             return ()
@@ -110,13 +114,13 @@ class Room:
             return ((best, task.requirements),)
         return self._spread(need) if task.kind == "job" else None
 
-    def _find_all(self, bundles: Sequence[Resources], strategy: Strategy) -> Parts | None:
+    def _pack_gang(self, bundles: Sequence[Resources], strategy: Strategy) -> Parts | None:
         alive = [node for node in self.nodes if node.alive]
         chosen = pack(bundles, strategy, [node.free for node in alive])
         return None if chosen is None else [(alive[at], need) for at, need in zip(chosen, bundles, strict=True)]
 
     def _spread(self, need: Resources) -> Parts | None:
-        """A job's own tasks go wherever there is room."""
+        """Spread a job over the nodes: its own tasks run wherever there is room."""
         missing = dict(need)
         parts: list[tuple[Node, Resources]] = []
         for node in self.nodes:
@@ -136,249 +140,239 @@ class Room:
             free[name] = free.get(name, 0.0) + sign * amount
             used[name] = used.get(name, 0.0) - sign * amount
 
-    def _let_others(self, node: Node) -> None:
+    def _grow_other_usage(self, node: Node) -> None:
         for name, total in node.total.items():
-            has = node.others.get(name, 0.0)
-            wanted = total * node.wanted if name == "memory" else round(total * node.wanted)
+            has = node.other_usage.get(name, 0.0)
+            wanted = total * node.other_share if name == "memory" else round(total * node.other_share)
             more = min(wanted - has, node.free[name])
-            node.others[name] = has + more
+            node.other_usage[name] = has + more
             node.free[name] -= more
 
 
-class Work:
-    """An item in a run: what it is, how long it takes, and what was seen of it."""
+class SimulatedItem:
+    """An item in a run: its description, its run time at speed 1, and how many of its attempts raise."""
 
-    __slots__ = ("begun_at", "fails", "losses", "run_s", "shape", "task")
+    __slots__ = ("fails", "first_began_at", "lost_attempts", "run_s", "shape", "task")
 
     def __init__(self, task: TaskDescription, run_s: float, fails: int = 0) -> None:
         self.task, self.run_s, self.fails = task, run_s, fails
         self.shape: ResourceShape = shape_of(task.requirements)
-        self.begun_at: float | None = None
-        """When user code of it first began."""
-        self.losses = 0
+        self.first_began_at: float | None = None
+        """When user code of it first started."""
+        self.lost_attempts = 0
         """Attempts that ended by a crash or with their cluster."""
 
 
 class Attempt:
-    """``asked_to_end``: we want it to be over. ``over``: it is, over there."""
+    """One attempt of an item, as the cluster that has it knows it. ``ended`` is the truth of the cluster."""
 
-    __slots__ = ("asked_to_end", "began_at", "key", "order", "over", "parts", "work")
+    __slots__ = ("began_at", "cancel_requested", "dispatch", "ended", "item", "key", "parts")
 
-    def __init__(self, order: Dispatch, work: Work) -> None:
-        self.order, self.work = order, work
-        self.key = (order.task_id, order.attempt)
+    def __init__(self, dispatch: Dispatch, item: SimulatedItem) -> None:
+        self.dispatch, self.item = dispatch, item
+        self.key: Key = (dispatch.task_id, dispatch.attempt)
         self.parts: Parts | None = None
         self.began_at: float | None = None
-        self.asked_to_end = False
-        self.over = False
+        self.cancel_requested = False
+        self.ended = False
+
+    @property
+    def is_job(self) -> bool:
+        return self.item.task.kind == "job"
+
+    @property
+    def node_names(self) -> str | None:
+        return " ".join(node.name for node, _ in self.parts or ()) or None
 
 
-Key: TypeAlias = tuple[str, int]
-TOLD_TOGETHER_S = 0.05
-"""Of what is over so soon, start and end are told together."""
+class RunObserver(Protocol):
+    """Receives the truth of a run: what really starts and ends on the clusters."""
+
+    def attempt_began(self, cluster: str, attempt: Attempt) -> None: ...
+
+    def attempt_ended(self, cluster: str, attempt: Attempt, how: str) -> None: ...
+
+    def nodes_changed(self, cluster: str, allocation: NodeAllocation) -> None: ...
+
+    def fault_injected(self, what: str) -> None: ...
 
 
-class Watcher(Protocol):
-    """Who is told the truth: what really begins and ends over there."""
-
-    def began(self, cluster: str, attempt: Attempt) -> None: ...
-
-    def over(self, cluster: str, attempt: Attempt, how: str) -> None: ...
-
-    def nodes(self, cluster: str, room: Room) -> None: ...
-
-    def trouble(self, what: str) -> None: ...
-
-
-class FarSide:
-    """``tell`` takes what the cluster says, for as long as anybody can hear it."""
+class SimulatedClusterRun:
+    """A simulated cluster during a run. ``report`` takes its events, and whether each is about a job."""
 
     def __init__(
         self,
         spec: SimulatedCluster,
-        clock: Clockwork,
-        chance: Random,
-        tell: Callable[[Event, bool], None],
-        watcher: Watcher,
+        clock: VirtualClock,
+        rng: Random,
+        report: Callable[[Event, bool], None],
+        observer: RunObserver,
     ) -> None:
         self.spec, self.name = spec, spec.name
-        self.room = Room(spec.name, spec.nodes)
-        self.has: dict[Key, Attempt] = {}
-        """Everything it was given that is not over."""
-        self._clock, self._chance, self._tell, self._watcher = clock, chance, tell, watcher
+        self.allocation = NodeAllocation(spec.name, spec.nodes)
+        self.attempts: dict[Key, Attempt] = {}
+        """All attempts that arrived and have not ended."""
+        self.recalled = 0
+        self._clock, self._rng, self._report, self._observer = clock, rng, report, observer
         self._slots = Slots()
-        self._with_ray: dict[Key, Attempt] = {}
-        """Given to Ray, which has no room for it yet."""
-        self.taken_back = 0
+        self._ray_queue: dict[Key, Attempt] = {}
+        """Submitted to Ray, which has no room for them yet."""
 
-    def take(self, attempt: Attempt) -> None:
-        """An attempt arrived."""
-        self.has[attempt.key] = attempt
-        if attempt.work.task.kind != "task":
-            self._give_to_ray(attempt)
+    def accept(self, attempt: Attempt) -> None:
+        """Take an attempt that arrived: run it, queue it in Ray, or let it wait for a slot in the gateway."""
+        self.attempts[attempt.key] = attempt
+        if attempt.item.task.kind != "task":
+            self._submit_to_ray(attempt)
             return
-        shape = attempt.work.shape
-        ahead = attempt.order.ahead
-        given = (
+        shape = attempt.item.shape
+        ahead = attempt.dispatch.ahead
+        ready = (
             self._slots.wait(attempt.key, shape, overlap=ahead == "overlap")
             if ahead
             else self._slots.hold(attempt.key, shape)
         )
-        for key in given:
-            self._give_to_ray(self.has[key])
+        for key in ready:
+            self._submit_to_ray(self.attempts[key])
 
     def start(self, key: Key) -> None:
-        """There is a place for one that was sent ahead."""
-        for one in self._slots.start(key):
-            self._give_to_ray(self.has[one])
+        """Give a slot to an attempt that was sent ahead."""
+        for ready in self._slots.start(key):
+            self._submit_to_ray(self.attempts[ready])
 
-    def take_back(self, key: Key) -> bool:
-        """True if it had not begun, was not with Ray, and is over now."""
-        attempt = self.has.get(key)
+    def recall(self, key: Key) -> bool:
+        """End an attempt that still waits in the gateway; False if it does not."""
+        attempt = self.attempts.get(key)
         if attempt is None or not self._slots.take_back(key):
             return False
-        del self.has[key]
-        attempt.over = True
-        self.taken_back += 1
-        self._tell(AttemptFinished(*key, "cancelled", code="RECALLED"), False)
+        del self.attempts[key]
+        attempt.ended = True
+        self.recalled += 1
+        self._report(AttemptFinished(*key, "cancelled", code="RECALLED"), False)
         return True
 
     def cancel(self, key: Key) -> None:
-        """End it, wherever it is; nothing happens if it is over."""
-        attempt = self.has.get(key)
+        """End an attempt, wherever it is; does nothing if it has ended."""
+        attempt = self.attempts.get(key)
         if attempt is not None:
-            attempt.asked_to_end = True
-            self._end(attempt, "cancelled")
+            attempt.cancel_requested = True
+            self._end_and_report(attempt, "cancelled")
 
     def end_all(self, how: str, *, jobs: bool) -> None:
-        """Nothing of ours runs there any more, and nobody tells of it. ``jobs``: those, too."""
-        for attempt in list(self.has.values()):
-            if jobs or attempt.work.task.kind != "job":
+        """End all attempts without a report; jobs only if ``jobs``."""
+        for attempt in list(self.attempts.values()):
+            if jobs or not attempt.is_job:
                 self._drop(attempt, how)
         self._slots = Slots()
-        self._look()
+        self._start_waiting()
 
-    def lose_nodes(self) -> None:
-        """The whole cluster is gone."""
-        for node in self.room.nodes:
-            node.alive = False
-        self.room.changes += 1
-        self._watcher.nodes(self.name, self.room)
+    def remove_nodes(self) -> None:
+        """The whole cluster goes down."""
+        self._set_alive(self.allocation.nodes, alive=False)
 
-    def get_nodes(self) -> None:
-        """All of it is back; what was broken in it, too."""
-        for node in self.room.nodes:
-            node.alive = True
-        self.room.changes += 1
-        self._watcher.nodes(self.name, self.room)
-        self._look()
+    def restore_nodes(self) -> None:
+        """The whole cluster comes back, also nodes that had died before."""
+        self._set_alive(self.allocation.nodes, alive=True)
+        self._start_waiting()
 
-    def node_died(self, number: int) -> None:
-        """What ran there crashed."""
-        node = self.room.nodes[number - 1]
-        node.alive = False
-        self.room.changes += 1
-        self._watcher.nodes(self.name, self.room)
-        for attempt in list(self.has.values()):
+    def kill_node(self, number: int) -> None:
+        """A node dies; what ran there crashes."""
+        node = self.allocation.nodes[number - 1]
+        self._set_alive([node], alive=False)
+        for attempt in list(self.attempts.values()):
             if any(part is node for part, _ in attempt.parts or ()):
-                self._end(attempt, "crashed")
+                self._end_and_report(attempt, "crashed")
 
-    def node_came(self, number: int) -> None:
-        self.room.nodes[number - 1].alive = True
-        self.room.changes += 1
-        self._watcher.nodes(self.name, self.room)
-        self._look()
+    def restore_node(self, number: int) -> None:
+        self._set_alive([self.allocation.nodes[number - 1]], alive=True)
+        self._start_waiting()
 
-    def others_want(self, number: int, share: float) -> None:
-        """Other people want this share of a node."""
-        node = self.room.nodes[number]
-        if node.wanted != share:
-            self.room.others_want(node, share)
-            self._look()
+    def set_other_share(self, number: int, share: float) -> None:
+        """Other users want this share of a node from now on."""
+        node = self.allocation.nodes[number]
+        if node.other_share != share:
+            self.allocation.set_other_share(node, share)
+            self._start_waiting()
+
+    def _set_alive(self, nodes: Iterable[Node], *, alive: bool) -> None:
+        for node in nodes:
+            node.alive = alive
+        self.allocation.version += 1
+        self._observer.nodes_changed(self.name, self.allocation)
 
     # ---- Ray
 
-    def _give_to_ray(self, attempt: Attempt) -> None:
-        if self._with_ray or not self._begins(attempt):
-            self._with_ray[attempt.key] = attempt
-            self._look()
+    def _submit_to_ray(self, attempt: Attempt) -> None:
+        if self._ray_queue or not self._try_start(attempt):
+            self._ray_queue[attempt.key] = attempt
+            self._start_waiting()
 
-    def _look(self) -> None:
-        """Room was freed: whoever fits begins, the oldest first."""
-        if self._with_ray:
-            for attempt in list(self._with_ray.values()):
-                if self._begins(attempt):
-                    del self._with_ray[attempt.key]
+    def _start_waiting(self) -> None:
+        """Start what fits, the oldest first."""
+        if self._ray_queue:
+            for attempt in list(self._ray_queue.values()):
+                if self._try_start(attempt):
+                    del self._ray_queue[attempt.key]
 
-    def _begins(self, attempt: Attempt) -> bool:
-        parts = self.room.take(attempt.work.task)
+    def _try_start(self, attempt: Attempt) -> bool:
+        parts = self.allocation.allocate(attempt.item.task)
         if parts is None:
             return False
-        clock, work = self._clock, attempt.work
+        clock, item = self._clock, attempt.item
         attempt.parts, attempt.began_at = parts, clock.now
-        self._watcher.began(self.name, attempt)
-        run_s = work.run_s / self.spec.speed
-        how = "failed" if attempt.order.attempt <= work.fails else "succeeded"
+        self._observer.attempt_began(self.name, attempt)
+        run_s = item.run_s / self.spec.speed
+        how = "failed" if attempt.dispatch.attempt <= item.fails else "succeeded"
         if self.spec.crashes_per_hour:
-            crash_s = self._chance.expovariate(self.spec.crashes_per_hour / 3600.0)
+            crash_s = self._rng.expovariate(self.spec.crashes_per_hour / 3600.0)
             if crash_s < run_s:
                 run_s, how = crash_s, "crashed"
-        if run_s > TOLD_TOGETHER_S or work.task.kind != "task":
-            nodes = None if work.task.kind == "job" else " ".join(node.name for node, _ in parts) or None
-            self._tell(Started(*attempt.key, clock.now, nodes), work.task.kind == "job")
-        clock.after(run_s, self._ran, (attempt, how))
+        if run_s > SINGLE_REPORT_S or item.task.kind != "task":
+            nodes = None if attempt.is_job else attempt.node_names
+            self._report(Started(*attempt.key, clock.now, nodes), attempt.is_job)
+        clock.after(run_s, self._on_run_over, (attempt, how))
         return True
 
-    def _ran(self, what: tuple[Attempt, str]) -> None:
+    def _on_run_over(self, what: tuple[Attempt, str]) -> None:
         attempt, how = what
-        if not attempt.over:
-            self._end(attempt, how)
+        if not attempt.ended:
+            self._end_and_report(attempt, how)
 
-    def _end(self, attempt: Attempt, how: str) -> None:
-        """It is over, and its end is told; who waits for its place has it."""
+    def _end_and_report(self, attempt: Attempt, how: str) -> None:
+        """End an attempt, report it, and hand its slot to the next one."""
         parts, began_at = attempt.parts, attempt.began_at
         self._drop(attempt, how)
-        heir: Key | None = None
-        given: list[Key] = []
-        if attempt.work.task.kind == "task":
-            heir, given = self._slots.ended(attempt.key, None if began_at is None else self._clock.now - began_at)
-        if heir is not None:
-            self._tell(PlaceMoved(attempt.key, heir), False)
-        self._tell(self._answer(attempt, how, began_at), attempt.work.task.kind == "job")
-        for key in given:
-            self._give_to_ray(self.has[key])
+        successor: Key | None = None
+        ready: list[Key] = []
+        if attempt.item.task.kind == "task":
+            successor, ready = self._slots.ended(attempt.key, None if began_at is None else self._clock.now - began_at)
+        if successor is not None:
+            self._report(PlaceMoved(attempt.key, successor), False)
+        self._report(self._final_event(attempt, how, began_at), attempt.is_job)
+        for key in ready:
+            self._submit_to_ray(self.attempts[key])
         if parts:
-            self._look()
+            self._start_waiting()
 
     def _drop(self, attempt: Attempt, how: str) -> None:
-        attempt.over = True
-        del self.has[attempt.key]
-        self._with_ray.pop(attempt.key, None)
+        attempt.ended = True
+        del self.attempts[attempt.key]
+        self._ray_queue.pop(attempt.key, None)
         if attempt.parts:
-            self.room.give_back(attempt.parts)
-        self._watcher.over(self.name, attempt, how)
+            self.allocation.release(attempt.parts)
+        self._observer.attempt_ended(self.name, attempt, how)
 
-    def _answer(self, attempt: Attempt, how: str, began_at: float | None) -> AttemptFinished:
+    def _final_event(self, attempt: Attempt, how: str, began_at: float | None) -> AttemptFinished:
         task_id, number = attempt.key
         if how == "cancelled":
-            code = "JOB_STOPPED" if attempt.work.task.kind == "job" else ""
-            return AttemptFinished(task_id, number, "cancelled", code=code)
+            return AttemptFinished(task_id, number, "cancelled", code="JOB_STOPPED" if attempt.is_job else "")
         took = None if began_at is None else self._clock.now - began_at
-        together = took is not None and took <= TOLD_TOGETHER_S and attempt.work.task.kind == "task"
-        at = began_at if together else None
-        node = " ".join(node.name for node, _ in attempt.parts or ()) or None if together else None
+        together = took is not None and took <= SINGLE_REPORT_S and attempt.item.task.kind == "task"
+        at, node = (began_at, attempt.node_names) if together else (None, None)
         if how == "succeeded":
             return AttemptFinished(task_id, number, "succeeded", took=took, started_at=at, node_id=node)
-        user = how == "failed"
-        return AttemptFinished(
-            task_id,
-            number,
-            "failed",
-            FailureClass.USER if user else FailureClass.CRASH,
-            "SimulatedError" if user else "WorkerCrashedError",
-            "",
-            "its code raised" if user else "its worker died",
-            took,
-            at,
-            node,
+        failure, error_type, sentence = (
+            (FailureClass.USER, "SimulatedError", "its code raised")
+            if how == "failed"
+            else (FailureClass.CRASH, "WorkerCrashedError", "its worker died")
         )
+        return AttemptFinished(task_id, number, "failed", failure, error_type, "", sentence, took, at, node)

@@ -1,4 +1,5 @@
-"""SimulatedHands: who carries out the machine's instructions in virtual time, towards all clusters of a fleet."""
+"""Carries out the scheduler machine's instructions in virtual time, and injects planned faults and other users'
+load."""
 
 from __future__ import annotations
 
@@ -16,108 +17,104 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     StartAttempt,
 )
 from ray_multicluster_scheduler.simulation.model import OthersLoad, PlannedFault, SimulatedFleet
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, Watcher, Work
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import NearSide
-from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import Clockwork
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_cluster import Attempt, RunObserver, SimulatedItem
+from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_link import SimulatedLink
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import VirtualClock, random_stream
 
 
-def stream(seed: int, purpose: str) -> Random:
-    """Chance for one purpose: what is drawn for another one changes nothing here."""
-    return Random(f"{seed}/{purpose}")  # nosec B311 # a seed is to give the same again
-
-
-class SimulatedHands:
-    """``post`` feeds an event to the machine at a time; ``find`` knows the work behind an id."""
+class SimulatedExecutor:
+    """The executor of a whole fleet. ``post`` feeds an event to the machine at a time; ``find_item`` looks up an id."""
 
     def __init__(
         self,
         fleet: SimulatedFleet,
         seed: int,
-        clock: Clockwork,
+        clock: VirtualClock,
         post: Callable[[float, Event], None],
-        find: Callable[[str], Work],
-        watcher: Watcher,
+        find_item: Callable[[str], SimulatedItem],
+        observer: RunObserver,
     ) -> None:
-        self._seed, self._clock, self._find = seed, clock, find
-        self.clusters = {
-            one.name: NearSide(one, fleet.settings, clock, self._chance, post, watcher) for one in fleet.clusters
+        self._seed, self._clock, self._find_item = seed, clock, find_item
+        self.links = {
+            one.name: SimulatedLink(one, fleet.settings, clock, self._random_stream, post, observer)
+            for one in fleet.clusters
         }
-        self._faults, self._watcher = fleet.faults, watcher
+        self._faults, self._observer = fleet.faults, observer
         self.sent = self.sent_ahead = 0
-        self.deeds: dict[type[object], Callable[[Any], None]] = {
+        self.handlers: dict[type[object], Callable[[Any], None]] = {
             Dispatch: self._dispatch,
-            StartAttempt: lambda one: self.clusters[one.cluster].start((one.task_id, one.attempt)),
-            RecallAttempt: lambda one: self.clusters[one.cluster].recall((one.task_id, one.attempt)),
-            CancelAttempt: lambda one: self.clusters[one.cluster].cancel((one.task_id, one.attempt)),
-            RefreshSnapshot: lambda one: self.clusters[one.cluster].refresh(),
-            CheckDashboard: lambda one: self.clusters[one.cluster].check_dashboard(),
+            StartAttempt: lambda one: self.links[one.cluster].start((one.task_id, one.attempt)),
+            RecallAttempt: lambda one: self.links[one.cluster].recall((one.task_id, one.attempt)),
+            CancelAttempt: lambda one: self.links[one.cluster].cancel((one.task_id, one.attempt)),
+            RefreshSnapshot: lambda one: self.links[one.cluster].refresh(),
+            CheckDashboard: lambda one: self.links[one.cluster].check_dashboard(),
         }
 
-    def begin(self) -> None:
-        """All links are up; from now on clusters tell what changes, and their troubles take their course."""
-        for number, near in enumerate(self.clusters.values()):
-            if near.spec.others is not None:
-                self._let_others(near, near.spec.others)
-            near.introduce()
-            # Not all in the same moment: clusters know nothing of each other.
-            self._clock.at(near.spec.snapshot_every_s * (1 + number / len(self.clusters)), self._look, near)
+    def start(self) -> None:
+        """Bring all links up, and schedule snapshots, other users' load and faults."""
+        for number, link in enumerate(self.links.values()):
+            if link.spec.others is not None:
+                self._schedule_other_load(link, link.spec.others)
+            link.announce()
+            # Staggered: clusters do not push their snapshots at the same moment.
+            self._clock.at(link.spec.snapshot_every_s * (1 + number / len(self.links)), self._push_periodically, link)
         for fault in self._faults:
-            self._clock.at(fault.at, self._happens, fault)
+            self._clock.at(fault.at, self._inject, fault)
 
-    def _dispatch(self, order: Dispatch) -> None:
+    def _dispatch(self, dispatch: Dispatch) -> None:
         self.sent += 1
-        self.sent_ahead += bool(order.ahead)
-        self.clusters[order.cluster].dispatch(Attempt(order, self._find(order.task_id)))
+        self.sent_ahead += bool(dispatch.ahead)
+        self.links[dispatch.cluster].dispatch(Attempt(dispatch, self._find_item(dispatch.task_id)))
 
-    def _chance(self, purpose: str) -> Random:
-        return stream(self._seed, purpose)
+    def _random_stream(self, purpose: str) -> Random:
+        return random_stream(self._seed, purpose)
 
-    def _look(self, near: NearSide) -> None:
-        near.look()
-        self._clock.after(near.spec.snapshot_every_s, self._look, near)
+    def _push_periodically(self, link: SimulatedLink) -> None:
+        link.push_changes()
+        self._clock.after(link.spec.snapshot_every_s, self._push_periodically, link)
 
-    # ---- troubles
+    # ---- faults and other users
 
-    def _happens(self, fault: PlannedFault) -> None:
-        near = self.clusters[fault.cluster]
+    def _inject(self, fault: PlannedFault) -> None:
+        link = self.links[fault.cluster]
         length = "for good" if fault.for_s is None else f"for {fault.for_s:g} s"
-        self._watcher.trouble(f"{fault.cluster}: {fault.what} {length}")
+        self._observer.fault_injected(f"{fault.cluster}: {fault.what} {length}")
         match fault.what:
             case "cut":
-                near.cut()
+                link.cut()
             case "dies":
-                near.die()
+                link.kill()
             case "node_dies":
-                near.far.node_died(fault.node)
+                link.cluster.kill_node(fault.node)
         if fault.for_s is not None:
-            self._clock.after(fault.for_s, self._passes, fault)
+            self._clock.after(fault.for_s, self._recover, fault)
 
-    def _passes(self, fault: PlannedFault) -> None:
-        near = self.clusters[fault.cluster]
+    def _recover(self, fault: PlannedFault) -> None:
+        link = self.links[fault.cluster]
         match fault.what:
             case "cut":
-                near.mend()
+                link.end_cut()
             case "dies":
-                near.rise()
-            case "node_dies" if near.alive:
-                near.far.node_came(fault.node)
+                link.restart()
+            case "node_dies" if link.alive:
+                link.cluster.restore_node(fault.node)
 
-    def _let_others(self, near: NearSide, load: OthersLoad) -> None:
+    def _schedule_other_load(self, link: SimulatedLink, load: OthersLoad) -> None:
         for at, share in load.steps:
-            self._clock.at(at, self._others_step, (near, share))
+            self._clock.at(at, self._set_other_load, (link, share))
         if load.every_s is not None:
-            self._others_draw((near, load, self._chance(f"others on {near.name}")))
+            self._draw_other_load((link, load, self._random_stream(f"others on {link.name}")))
         elif load.share:
-            self._others_step((near, load.share))
+            self._set_other_load((link, load.share))
 
-    def _others_step(self, what: tuple[NearSide, float]) -> None:
-        near, share = what
-        for number in range(len(near.far.room.nodes)):
-            near.far.others_want(number, share)
+    def _set_other_load(self, what: tuple[SimulatedLink, float]) -> None:
+        link, share = what
+        for number in range(len(link.cluster.allocation.nodes)):
+            link.cluster.set_other_share(number, share)
 
-    def _others_draw(self, what: tuple[NearSide, OthersLoad, Random]) -> None:
-        near, load, chance = what
-        for number in range(len(near.far.room.nodes)):
-            near.far.others_want(number, min(1.0, chance.uniform(0.0, 2.0 * load.share)))
+    def _draw_other_load(self, what: tuple[SimulatedLink, OthersLoad, Random]) -> None:
+        link, load, rng = what
+        for number in range(len(link.cluster.allocation.nodes)):
+            link.cluster.set_other_share(number, min(1.0, rng.uniform(0.0, 2.0 * load.share)))
         if load.every_s is not None:
-            self._clock.after(load.every_s, self._others_draw, what)
+            self._clock.after(load.every_s, self._draw_other_load, what)

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.common.model.task_description import Kind
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.simulation.model import SimulatedFleet
 from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
-from ray_multicluster_scheduler.simulation.virtual_fleet.simulated_executor import stream
+from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import random_stream
 from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
 
 DAY_S = 86_400.0
@@ -36,19 +36,19 @@ def _constant(value: float) -> Callable[[Random], float]:
 
 
 def _uniform(low: float, high: float) -> Callable[[Random], float]:
-    return lambda chance: chance.uniform(low, high)
+    return lambda rng: rng.uniform(low, high)
 
 
 def _exponential(mean: float) -> Callable[[Random], float]:
-    return lambda chance: chance.expovariate(1.0 / mean)
+    return lambda rng: rng.expovariate(1.0 / mean)
 
 
 def _lognormal(median: float, sigma: float = 1.0) -> Callable[[Random], float]:
-    return lambda chance: chance.lognormvariate(math.log(median), sigma)
+    return lambda rng: rng.lognormvariate(math.log(median), sigma)
 
 
 def _pareto(least: float, alpha: float = 1.5, most: float = math.inf) -> Callable[[Random], float]:
-    return lambda chance: min(most, least * chance.paretovariate(alpha))
+    return lambda rng: min(most, least * rng.paretovariate(alpha))
 
 
 RUN_TIMES: dict[str, Named] = {
@@ -75,32 +75,32 @@ def run_times(text: str) -> Callable[[Random], float]:
     return named.make(*numbers)
 
 
-def _poisson(count: int, over_s: float, chance: Random, _: float) -> list[float]:
+def _poisson(count: int, over_s: float, rng: Random, _: float) -> list[float]:
     """Independent of each other, at the same rate all the time."""
     at, times = 0.0, []
     for _number in range(count):
-        at += chance.expovariate(count / over_s)
+        at += rng.expovariate(count / over_s)
         times.append(at)
     return times
 
 
-def _evenly(count: int, over_s: float, _chance: Random, _: float) -> list[float]:
+def _evenly(count: int, over_s: float, _rng: Random, _: float) -> list[float]:
     """The same time between any two."""
     return [over_s * number / count for number in range(count)]
 
 
-def _bursts(count: int, over_s: float, _chance: Random, bursts: float) -> list[float]:
+def _bursts(count: int, over_s: float, _rng: Random, bursts: float) -> list[float]:
     """All at a few moments, evenly spaced."""
     number_of = max(1, int(bursts))
     return [over_s * (number * number_of // count) / number_of for number in range(count)]
 
 
-def _daily(count: int, over_s: float, chance: Random, swing: float) -> list[float]:
+def _daily(count: int, over_s: float, rng: Random, swing: float) -> list[float]:
     """More by day than by night: the rate swings around its mean by this share, highest at noon of each day."""
     times: list[float] = []
     while len(times) < count:
-        at = chance.uniform(0.0, over_s)
-        if chance.uniform(0.0, 1.0 + swing) <= 1.0 - swing * math.cos(2.0 * math.pi * at / DAY_S):
+        at = rng.uniform(0.0, over_s)
+        if rng.uniform(0.0, 1.0 + swing) <= 1.0 - swing * math.cos(2.0 * math.pi * at / DAY_S):
             times.append(at)
     return sorted(times)
 
@@ -130,7 +130,7 @@ def arrivals(text: str) -> Callable[[int, float, Random], list[float]]:
         raise ConfigurationError(
             f"arrivals={text} cannot be.", next_step="give at least one burst, or a daily swing from 0 to 1"
         )
-    return lambda count, over_s, chance: process(count, over_s, chance, number)
+    return lambda count, over_s, rng: process(count, over_s, rng, number)
 
 
 def _split(text: str) -> tuple[str, list[float]]:
@@ -214,7 +214,7 @@ class Synthetic:
             made = [draw.item() for _ in range(_within(self.items))]
         else:
             made = self._until_full(draw, over_s, fleet)
-        times = arrivals(self.arrivals)(len(made), over_s, stream(seed, "arrivals"))
+        times = arrivals(self.arrivals)(len(made), over_s, random_stream(seed, "arrivals"))
         return Workload(Item(at, **values) for at, values in zip(times, made, strict=True))
 
     def _until_full(self, draw: _Drawer, over_s: float, fleet: SimulatedFleet | None) -> list[dict[str, Any]]:
@@ -237,8 +237,8 @@ class _Drawer:
     """Draws all of an item but its time; each property has chance of its own."""
 
     def __init__(self, recipe: Synthetic, seed: int) -> None:
-        self._chance = {
-            what: stream(seed, what)
+        self._rng = {
+            what: random_stream(seed, what)
             for what in ("run", "size", "wide", "gpus", "owner", "priority", "kind", "tags", "require", "code", "fails")
         }
         self._run = run_times(recipe.run)
@@ -255,25 +255,25 @@ class _Drawer:
         self._made: dict[tuple[float, float], dict[str, float]] = {}
 
     def item(self) -> dict[str, Any]:
-        chance = self._chance
-        size = self._wide_size if self._is(self._wide, "wide") else self._sizes.draw(chance["size"])
+        rng = self._rng
+        size = self._wide_size if self._is(self._wide, "wide") else self._sizes.draw(rng["size"])
         gpus = self._gpu_size if self._is(self._gpus, "gpus") else 0.0
-        kind = self._kinds.draw(chance["kind"])
+        kind = self._kinds.draw(rng["kind"])
         return {
             "needs": self._needs(size, gpus),
-            "run_s": round(self._run(chance["run"]), 6),
-            "owner": self._owners.draw(chance["owner"]),
-            "priority": self._priorities.draw(chance["priority"]),
+            "run_s": round(self._run(rng["run"]), 6),
+            "owner": self._owners.draw(rng["owner"]),
+            "priority": self._priorities.draw(rng["priority"]),
             "kind": kind,
             "tags": tuple(tag for tag, share in self._tags if self._is(share, "tags")),
             "require_tags": tuple(tag for tag, share in self._require if self._is(share, "require")),
-            "function": f"f{chance['code'].randrange(self._functions)}",
+            "function": f"f{rng['code'].randrange(self._functions)}",
             "members": self._members if kind == "gang" else 1,
             "fails": int(self._is(self._fails, "fails")),
         }
 
     def _is(self, share: float, what: str) -> bool:
-        return share > 0 and self._chance[what].random() < share
+        return share > 0 and self._rng[what].random() < share
 
     def _needs(self, cpus: float, gpus: float) -> dict[str, float]:
         """Items of one size share what they ask for."""
@@ -301,10 +301,10 @@ class _Choice(Generic[T]):
             raise _bad_choice(key, text)
         self._until = list(accumulate(weights))
 
-    def draw(self, chance: Random) -> T:
+    def draw(self, rng: Random) -> T:
         if len(self._values) == 1:
             return self._values[0]
-        return chance.choices(self._values, cum_weights=self._until)[0]
+        return rng.choices(self._values, cum_weights=self._until)[0]
 
 
 def _bad_choice(key: str, part: str) -> ConfigurationError:

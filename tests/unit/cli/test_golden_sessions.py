@@ -20,7 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import DispatchAccept
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Persist, Transition
 from ray_multicluster_scheduler.simulation import Comparison, Synthetic, load_fleet, simulate
 from ray_multicluster_scheduler.simulation.checker.property import Violation
-from ray_multicluster_scheduler.simulation.history import Fed, Told
+from ray_multicluster_scheduler.simulation.history import EventHandled, InstructionIssued
 from ray_multicluster_scheduler.simulation.replay import Replayed
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.golden import USUAL, Picture, check, compare, frames, rendered
@@ -43,15 +43,15 @@ def simulated() -> Comparison:
 
 
 def replayed() -> str:
-    def step(number: int, state: TaskState, code: str, sentence: str) -> Told:
-        return Told(
+    def step(number: int, state: TaskState, code: str, sentence: str) -> InstructionIssued:
+        return InstructionIssued(
             110.4 + number, Persist(Transition("t0", number, state, 1, 110.4 + number, code, sentence, "linux"))
         )
 
     history = [
         step(3, TaskState.DISPATCHING, "PLACED", "linux: load score 16.0"),
-        Fed(113.5, DispatchAccepted("t0", 1)),
-        Fed(113.6, Started("t0", 1, 113.55, "linux-n1")),
+        EventHandled(113.5, DispatchAccepted("t0", 1)),
+        EventHandled(113.6, Started("t0", 1, 113.55, "linux-n1")),
         step(4, TaskState.RUNNING, "STARTED", "started on linux"),
     ]
     broken = Violation("settles", 3, 114.4, "t0 was accepted, and never ended")

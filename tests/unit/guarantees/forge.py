@@ -16,7 +16,15 @@ from ray_multicluster_scheduler.common.model import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.simulation.history import Began, Fed, Line, Nodes, Over, Setup, Told
+from ray_multicluster_scheduler.simulation.history import (
+    AttemptBegan,
+    AttemptEnded,
+    EventHandled,
+    HistoryLine,
+    InstructionIssued,
+    NodesChanged,
+    RunSetup,
+)
 
 
 class Forge:
@@ -26,23 +34,23 @@ class Forge:
         self.at = 100.0
         free = {"resource_threshold": 1, "submission_interval_s": 0}
         described = tuple(clusters) or (ClusterMetadata("a", dashboard="http://a:8265"),)
-        self.lines: list[Line] = [Setup(self.at, {**free, **settings}, described)]
-        self.lines += [Nodes(self.at, one.name, {f"{one.name}0": {"CPU": 8.0}}) for one in described]
+        self.lines: list[HistoryLine] = [RunSetup(self.at, {**free, **settings}, described)]
+        self.lines += [NodesChanged(self.at, one.name, {f"{one.name}0": {"CPU": 8.0}}) for one in described]
         self._fences = 0
 
     def later(self, seconds: float) -> Forge:
         self.at += seconds
         return self
 
-    def line(self, line: Line) -> Forge:
+    def line(self, line: HistoryLine) -> Forge:
         self.lines.append(line)
         return self
 
     def fed(self, event: events.Event) -> Forge:
-        return self.line(Fed(self.at, event))
+        return self.line(EventHandled(self.at, event))
 
     def told(self, *instructions: out.Instruction) -> Forge:
-        self.lines += [Told(self.at, one) for one in instructions]
+        self.lines += [InstructionIssued(self.at, one) for one in instructions]
         return self
 
     # ---- what belongs together
@@ -70,19 +78,19 @@ class Forge:
     def send(self, task_id: str, attempt: int = 1, cluster: str = "a", fence: int | None = None) -> Forge:
         self._fences += 1
         last = self.lines[-1]
-        if isinstance(last, Told) and not isinstance(last.instruction, out.Persist):
+        if isinstance(last, InstructionIssued) and not isinstance(last.instruction, out.Persist):
             self.fed(events.Continued())  # what is durable comes first in an answer, so this is another one
         self.step(task_id, TaskState.DISPATCHING, attempt, cluster, "PLACED")
         return self.told(out.Dispatch(task_id, attempt, fence or self._fences, cluster))
 
     def begin(self, task_id: str, attempt: int = 1, cluster: str = "a", cpus: float = 1.0) -> Forge:
-        self.line(Began(self.at, cluster, task_id, attempt, self._fences, {f"{cluster}0": {"CPU": cpus}}))
+        self.line(AttemptBegan(self.at, cluster, task_id, attempt, self._fences, {f"{cluster}0": {"CPU": cpus}}))
         self.fed(events.Started(task_id, attempt, self.at, f"{cluster}0"))
         return self.step(task_id, TaskState.RUNNING, attempt, cluster)
 
     def end(self, task_id: str, attempt: int = 1, cluster: str = "a") -> Forge:
         """It is over there, and told."""
-        self.line(Over(self.at, cluster, task_id, attempt, "succeeded"))
+        self.line(AttemptEnded(self.at, cluster, task_id, attempt, "succeeded"))
         return self.finish(task_id, attempt, cluster)
 
     def finish(self, task_id: str, attempt: int = 1, cluster: str = "a") -> Forge:

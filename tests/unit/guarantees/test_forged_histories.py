@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
-from ray_multicluster_scheduler.simulation.history import Began, Fed, Looked, Over
+from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, EventHandled, StateDump
 from tests.unit.guarantees.forge import Forge
 from tests.unit.lifecycle.driver import job, task
 
@@ -27,25 +27,25 @@ def good() -> Forge:
     """Everything that may happen, as it should."""
     forge = Forge(breaker_failures=2).healthy().submit(task("t1", 4)).run("t1", cpus=4.0)
     forge.submit(task("t2", 4, priority=1)).submit(task("t3", 4)).send("t2").send("t3")
-    forge.later(1).submit(task("t4", 8)).line(Looked(forge.at, {"t4": ("NO_CAPACITY", "no room")}))
+    forge.later(1).submit(task("t4", 8)).line(StateDump(forge.at, {"t4": ("NO_CAPACITY", "no room")}))
     forge.begin("t2", cpus=4.0).begin("t3", cpus=4.0)
     forge.told(out.SetTimer("run:t2:1", 500.0))
     forge.fed(events.CancelRequested("t2", "enough")).told(out.CancelAttempt("t2", 1, "a", force=False))
-    forge.line(Over(forge.at, "a", "t2", 1, "cancelled")).fed(events.AttemptFinished("t2", 1, "cancelled"))
+    forge.line(AttemptEnded(forge.at, "a", "t2", 1, "cancelled")).fed(events.AttemptFinished("t2", 1, "cancelled"))
     forge.step("t2", CANCELLED, 1, "a")
     forge.told(out.ClearTimer("run:t2:1"), out.Complete("t2", CANCELLED, 1, "a"))
     forge.later(1).end("t3").send("t4").later(1).begin("t4", cpus=8.0).later(1)
     for _ in range(2):
         forge.fed(events.SnapshotFailed("a", "TIMEOUT", "no answer"))
-    forge.line(Looked(forge.at, {}, ("a",)))
-    return forge.end("t4").line(Looked(forge.at))
+    forge.line(StateDump(forge.at, {}, ("a",)))
+    return forge.end("t4").line(StateDump(forge.at))
 
 
 # ---- forgeries, by the property that they break
 
 
 def never_over() -> Forge:
-    return one().healthy().send("t1").later(1).begin("t1").line(Over(103.0, "a", "t1", 1, "succeeded"))
+    return one().healthy().send("t1").later(1).begin("t1").line(AttemptEnded(103.0, "a", "t1", 1, "succeeded"))
 
 
 def told_twice() -> Forge:
@@ -75,7 +75,7 @@ def twice_at_once() -> Forge:
     forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.CLUSTER)).step("t1", TaskState.RETRYING, 1, "a")
     forge.fed(events.TimerFired("retry:t1")).step("t1", TaskState.QUEUED, 1, code="CLUSTER_SUSPECT")
     forge.send("t1", 2).later(1).begin("t1", 2)
-    forge.line(Over(forge.at, "a", "t1", 1, "lease"))
+    forge.line(AttemptEnded(forge.at, "a", "t1", 1, "lease"))
     return forge.later(1).end("t1", 2)
 
 
@@ -97,7 +97,7 @@ def too_much_is_sent() -> Forge:
 
 def too_much_runs() -> Forge:
     forge = one().healthy().send("t1").later(1)
-    forge.line(Began(forge.at, "a", "t1", 1, 1, {"a0": {"CPU": 9.0}}))
+    forge.line(AttemptBegan(forge.at, "a", "t1", 1, 1, {"a0": {"CPU": 9.0}}))
     forge.fed(events.Started("t1", 1, forge.at, "a0")).step("t1", TaskState.RUNNING, 1, "a")
     return forge.later(1).end("t1")
 
@@ -189,20 +189,20 @@ def overtaken_by_small_ones_of_another_owner() -> Forge:
 
 def a_false_reason() -> Forge:
     forge = one().healthy().send("t1").submit(task("t2"), "NO_CAPACITY")
-    forge.line(Looked(forge.at, {"t2": ("CORDONED", "a: it is cordoned")}))
+    forge.line(StateDump(forge.at, {"t2": ("CORDONED", "a: it is cordoned")}))
     forge.later(1).begin("t1").later(1).end("t1")
     return forge.run("t2")
 
 
 def no_room_where_there_is() -> Forge:
     forge = one().healthy().send("t1").submit(task("t2"), "NO_CAPACITY")
-    forge.line(Looked(forge.at, {"t2": ("NO_CAPACITY", "a: 1 CPU is not free")}))
+    forge.line(StateDump(forge.at, {"t2": ("NO_CAPACITY", "a: 1 CPU is not free")}))
     forge.later(1).begin("t1").later(1).end("t1")
     return forge.run("t2")
 
 
 def no_reason() -> Forge:
-    forge = one().line(Looked(100.0, {}))
+    forge = one().line(StateDump(100.0, {}))
     return forge.healthy().run("t1")
 
 
@@ -219,7 +219,7 @@ def written_too_late() -> Forge:
 
 def another_machine() -> Forge:
     forge = one().healthy().run("t1")
-    return forge.line(Looked(forge.at, unequal=("the next fence is 1, not 2",)))
+    return forge.line(StateDump(forge.at, unequal=("the next fence is 1, not 2",)))
 
 
 def a_timer_is_left() -> Forge:
@@ -234,13 +234,13 @@ def it_runs_on() -> Forge:
 
 def something_is_held() -> Forge:
     forge = one().healthy().run("t1")
-    return forge.line(Looked(forge.at, left=("reservation of t1 on a",)))
+    return forge.line(StateDump(forge.at, left=("reservation of t1 on a",)))
 
 
 def sent_after_its_cancel() -> Forge:
     forge = one().healthy().send("t1").later(1).begin("t1")
     forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
-    forge.line(Over(forge.at, "a", "t1", 1, "crashed"))
+    forge.line(AttemptEnded(forge.at, "a", "t1", 1, "crashed"))
     forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.CRASH)).step("t1", TaskState.RETRYING, 1, "a")
     forge.fed(events.TimerFired("retry:t1")).step("t1", TaskState.QUEUED, 1, code="MAX_IN_FLIGHT")
     return forge.run("t1", 2)
@@ -256,7 +256,7 @@ def cancelled_and_runs() -> Forge:
     forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
     forge.fed(events.AttemptFinished("t1", 1, "cancelled")).step("t1", CANCELLED, 1, "a")
     forge.told(out.Complete("t1", CANCELLED, 1, "a")).later(1)
-    return forge.line(Over(forge.at, "a", "t1", 1, "succeeded"))
+    return forge.line(AttemptEnded(forge.at, "a", "t1", 1, "succeeded"))
 
 
 def declared_dead_with_it_on_its_way() -> Forge:
@@ -265,20 +265,20 @@ def declared_dead_with_it_on_its_way() -> Forge:
     forge.fed(events.CancelRequested("t1", "enough")).told(out.CancelAttempt("t1", 1, "a", force=False))
     forge.fed(events.ClusterDeclaredDead("a", "it burnt")).step("t1", CANCELLED, 1, "a")
     forge.told(out.Complete("t1", CANCELLED, 1, "a")).later(1)
-    return forge.line(Began(forge.at, "a", "t1", 1, 1, {"n1": {"CPU": 1.0}}, "task"))
+    return forge.line(AttemptBegan(forge.at, "a", "t1", 1, 1, {"n1": {"CPU": 1.0}}, "task"))
 
 
 def begins_there_and_goes_on() -> Forge:
     forge = declared_dead_with_it_on_its_way().later(30)
-    return forge.line(Over(forge.at, "a", "t1", 1, "cancelled"))
+    return forge.line(AttemptEnded(forge.at, "a", "t1", 1, "cancelled"))
 
 
 def open_for_user_errors() -> Forge:
     forge = one(breaker_failures=1).healthy().send("t1").later(1).begin("t1").later(1)
-    forge.line(Over(forge.at, "a", "t1", 1, "failed"))
+    forge.line(AttemptEnded(forge.at, "a", "t1", 1, "failed"))
     forge.fed(events.AttemptFinished("t1", 1, "failed", FailureClass.USER)).step("t1", FAILED, 1, "a")
     forge.told(out.Complete("t1", FAILED, 1, "a"))
-    return forge.line(Looked(forge.at, open_breakers=("a",)))
+    return forge.line(StateDump(forge.at, open_breakers=("a",)))
 
 
 FORGERIES: dict[str, list[Callable[[], Forge]]] = {
@@ -344,13 +344,13 @@ def waits_for_the_head(*news: events.Event) -> Forge:
     forge = one().healthy()
     for event in news:
         forge.fed(event)
-    return forge.line(Looked(forge.at, waiting={"t1": ("HEAD_SILENT", "its head does not answer")}))
+    return forge.line(StateDump(forge.at, waiting={"t1": ("HEAD_SILENT", "its head does not answer")}))
 
 
 def test_a_silent_head_is_a_reason_only_while_it_is_silent() -> None:
     reasons = PROPERTIES["every_waiting_task_has_a_true_reason"]
     silent, over = events.HeadSilent("a", 16.0), waits_for_the_head().healthy().lines[-1]
-    assert isinstance(over, Fed)
+    assert isinstance(over, EventHandled)
     assert reasons().judge(waits_for_the_head(silent).lines) == []
     assert reasons().judge(waits_for_the_head().lines)
     assert reasons().judge(waits_for_the_head(silent, over.event).lines)
@@ -359,7 +359,7 @@ def test_a_silent_head_is_a_reason_only_while_it_is_silent() -> None:
 
 def test_what_arrives_at_a_cluster_that_was_declared_dead_may_begin_if_it_is_ended_at_once() -> None:
     forge = declared_dead_with_it_on_its_way()
-    forge.line(Over(forge.at, "a", "t1", 1, "cancelled"))
+    forge.line(AttemptEnded(forge.at, "a", "t1", 1, "cancelled"))
     assert PROPERTIES["cancelled_work_does_not_go_on"]().judge(forge.lines) == []
 
 

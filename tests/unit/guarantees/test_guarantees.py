@@ -12,7 +12,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
 from ray_multicluster_scheduler.simulation.faulty.scenario import make_script
-from ray_multicluster_scheduler.simulation.history import Began, Crashed, Fault, Fed, History, Setup
+from ray_multicluster_scheduler.simulation.history import (
+    AttemptBegan,
+    ControlPlaneCrashed,
+    EventHandled,
+    FaultInjected,
+    History,
+    RunSetup,
+)
 
 SEEDS = range(80)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "guarantees.md"
@@ -95,14 +102,14 @@ def test_every_guarantee_is_documented_with_its_sentence_and_has_its_test() -> N
 def test_every_run_is_rich_enough(seed: int) -> None:
     history, _ = runs()[seed]
     setup = history[0]
-    assert isinstance(setup, Setup)
+    assert isinstance(setup, RunSetup)
     assert len(setup.clusters) >= 2
-    fed = [line.event for line in history if isinstance(line, Fed)]
+    fed = [line.event for line in history if isinstance(line, EventHandled)]
     items = {event.task.id for event in fed if isinstance(event, Submitted)}
     assert len(items) >= 50
-    assert sum(isinstance(line, Fault) for line in history) >= 5
-    assert any(isinstance(line, Crashed) for line in history)
-    assert any(isinstance(line, Began) for line in history)
+    assert sum(isinstance(line, FaultInjected) for line in history) >= 5
+    assert any(isinstance(line, ControlPlaneCrashed) for line in history)
+    assert any(isinstance(line, AttemptBegan) for line in history)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -15,7 +15,15 @@ from ray_multicluster_scheduler.simulation import (
     Workload,
     simulate,
 )
-from ray_multicluster_scheduler.simulation.history import Began, Fault, Fed, Line, Nodes, Over, Told
+from ray_multicluster_scheduler.simulation.history import (
+    AttemptBegan,
+    AttemptEnded,
+    EventHandled,
+    FaultInjected,
+    HistoryLine,
+    InstructionIssued,
+    NodesChanged,
+)
 from ray_multicluster_scheduler.simulation.size_syntax import parse_nodes
 
 FREE: dict[str, Any] = {"resource_threshold": 1, "submission_interval_s": 0, "prefetch_ms": 0}
@@ -41,26 +49,28 @@ class Story:
     """One run, and its history."""
 
     def __init__(self, where: SimulatedFleet, *items: Item, seed: int = 0) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[HistoryLine] = []
         self.result: Result = simulate(where, Workload(items), seed=seed, observe=self.lines.append)
         self.figures = self.result.figures
 
     def began(self) -> list[tuple[float, str, str, int]]:
         """When, what, where, which attempt."""
-        return [(one.at, one.task_id, one.cluster, one.attempt) for one in self.lines if isinstance(one, Began)]
+        return [(one.at, one.task_id, one.cluster, one.attempt) for one in self.lines if isinstance(one, AttemptBegan)]
 
     def ended(self) -> list[tuple[float, str, str]]:
-        return [(one.at, one.task_id, one.how) for one in self.lines if isinstance(one, Over)]
+        return [(one.at, one.task_id, one.how) for one in self.lines if isinstance(one, AttemptEnded)]
 
     def fed(self, kind: type[Any]) -> list[tuple[float, Any]]:
-        return [(one.at, one.event) for one in self.lines if isinstance(one, Fed) and isinstance(one.event, kind)]
+        return [
+            (one.at, one.event) for one in self.lines if isinstance(one, EventHandled) and isinstance(one.event, kind)
+        ]
 
     def told(self, kind: type[Any]) -> list[tuple[float, Any]]:
-        wanted = (one for one in self.lines if isinstance(one, Told))
+        wanted = (one for one in self.lines if isinstance(one, InstructionIssued))
         return [(one.at, one.instruction) for one in wanted if isinstance(one.instruction, kind)]
 
     def nodes(self) -> list[tuple[float, str, int]]:
-        return [(one.at, one.cluster, len(one.nodes)) for one in self.lines if isinstance(one, Nodes)]
+        return [(one.at, one.cluster, len(one.nodes)) for one in self.lines if isinstance(one, NodesChanged)]
 
     def faults(self) -> list[tuple[float, str]]:
-        return [(one.at, one.what) for one in self.lines if isinstance(one, Fault)]
+        return [(one.at, one.what) for one in self.lines if isinstance(one, FaultInjected)]

@@ -118,27 +118,27 @@ INSTRUCTIONS: list[out.Instruction] = [
 ]
 
 LINES: lines.History = [
-    lines.Setup(0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),)),
-    *(lines.Fed(1.0, one) for one in EVENTS),
-    *(lines.Told(1.5, one) for one in INSTRUCTIONS),
-    lines.Began(2.0, "a", "t1", 1, 9, {"n1": {"CPU": 2.0}}, "gang"),
-    lines.Over(3.0, "a", "t1", 1, "lease"),
-    lines.Nodes(4.0, "a", {}),
-    lines.Crashed(5.0),
-    lines.Restarted(6.0),
-    lines.Fault(7.0, "an event was lost"),
-    lines.Looked(8.0, {"t1": ("NO_CAPACITY", "no room")}, ("a",), ("a timer",), ("another fence",)),
+    lines.RunSetup(0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),)),
+    *(lines.EventHandled(1.0, one) for one in EVENTS),
+    *(lines.InstructionIssued(1.5, one) for one in INSTRUCTIONS),
+    lines.AttemptBegan(2.0, "a", "t1", 1, 9, {"n1": {"CPU": 2.0}}, "gang"),
+    lines.AttemptEnded(3.0, "a", "t1", 1, "lease"),
+    lines.NodesChanged(4.0, "a", {}),
+    lines.ControlPlaneCrashed(5.0),
+    lines.ControlPlaneRestarted(6.0),
+    lines.FaultInjected(7.0, "an event was lost"),
+    lines.StateDump(8.0, {"t1": ("NO_CAPACITY", "no room")}, ("a",), ("a timer",), ("another fence",)),
 ]
 
 
 def test_there_is_one_of_every_kind() -> None:
     assert {type(one) for one in EVENTS} == set(get_args(events.Event))
     assert {type(one) for one in INSTRUCTIONS} == set(get_args(out.Instruction))
-    assert {type(one) for one in LINES} == set(get_args(lines.Line))
+    assert {type(one) for one in LINES} == set(get_args(lines.HistoryLine))
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line)[:40])
-def test_a_line_comes_back_as_it_was(line: lines.Line) -> None:
+def test_a_line_comes_back_as_it_was(line: lines.HistoryLine) -> None:
     assert lines.from_dict(json.loads(json.dumps(lines.to_dict(line)))) == line
 
 
@@ -152,8 +152,8 @@ def test_a_file_comes_back_line_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{}", "None is no kind of line"),
-        ('{"line": "Over", "at": 1}', "A line Over of a history cannot be read"),
+        ("{}", "None is not a kind of history line"),
+        ('{"line": "Over", "at": 1}', "A history line of kind Over cannot be read"),
         ('{"line": "Fed", "at": 1, "event": {"event": "Sneezed"}}', "'Sneezed' is no event"),
         ('{"line": "Told", "at": 1, "instruction": {"instruction": "Fly"}}', "'Fly' is no instruction"),
         ("not even JSON", "Expecting value"),

@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.simulation import (
     simulate,
 )
 from ray_multicluster_scheduler.simulation.checker import judge
-from ray_multicluster_scheduler.simulation.history import Line
+from ray_multicluster_scheduler.simulation.history import HistoryLine
 from ray_multicluster_scheduler.simulation.replay import replay
 from tests.unit.simulation.scenes import exact, fleet
 
@@ -67,14 +67,14 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes(hash_seed: 
 
 
 def test_who_is_recorded_runs_the_same() -> None:
-    lines: list[Line] = []
+    lines: list[HistoryLine] = []
     recorded = simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
     assert recorded.to_json(series=True) == text(1)
     assert len(lines) > 4 * 400
 
 
 def test_the_judges_have_nothing_to_say_and_a_replay_answers_the_same() -> None:
-    lines: list[Line] = []
+    lines: list[HistoryLine] = []
     simulate(rough_fleet(), RECIPE.generate(1), seed=1, observe=lines.append)
     assert [str(found) for found in judge(lines)] == []
     again = replay(lines)

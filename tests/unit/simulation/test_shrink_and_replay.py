@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.simulation.faulty.campaign import (
 )
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun, Outcome
 from ray_multicluster_scheduler.simulation.faulty.scenario import Script, make_script
-from ray_multicluster_scheduler.simulation.history import Fed, read_history, write_history
+from ray_multicluster_scheduler.simulation.history import EventHandled, read_history, write_history
 from ray_multicluster_scheduler.simulation.replay import replay
 from tests.unit.guarantees.planted import UsesOldFences
 
@@ -97,7 +97,7 @@ def test_the_right_machine_answers_a_recorded_failure_rightly(
 
 def test_replay_says_what_the_judges_say_and_ends_with_100(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = FaultyRun(replace(make_script(4), deeds=make_script(4).deeds[:20])).play().history
-    last = next(number for number, line in enumerate(history) if isinstance(line, Fed) and number > 40)
+    last = next(number for number, line in enumerate(history) if isinstance(line, EventHandled) and number > 40)
     write_history(tmp_path / "cut.jsonl", history[:last])
     assert main(["replay", "-q", str(tmp_path / "cut.jsonl")]) == exit_codes.FAILED
     said = capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_what_cannot_be_replayed_is_said_in_a_sentence(tmp_path: Path, capsys: p
     (tmp_path / "trace.csv").write_text("id,kind\nt1,task\n")
     assert main(["replay", str(tmp_path / "trace.csv")]) == 2
     said = capsys.readouterr().err
-    assert "trace.csv is no recorded run: it does not begin as one" in said
+    assert "trace.csv is not a recorded run" in said
     assert "What to do: give a file that `rmcs simulate --record FILE` or `make sim-test` has written" in said
 
 
