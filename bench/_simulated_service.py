@@ -22,8 +22,8 @@ from pathlib import Path
 import psutil
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
-from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 from ray_multicluster_scheduler.common.model import NodeSnapshot, ResourceSnapshot
+from ray_multicluster_scheduler.common.process import reduce_gc
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
@@ -153,7 +153,7 @@ def main() -> None:
     first_token(book, given.folder, getpass.getuser())
     listener = listen("127.0.0.1", 0)
     server = http_server(create_app(runtime, Access(book)))
-    collect_seldom()
+    reduce_gc()
     serving = runtime.start(server.serve(sockets=[listener]))
     while not server.started:
         if serving.done():

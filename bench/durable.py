@@ -174,8 +174,8 @@ def raw(folder: Path, seconds: float, group: int) -> float:
             number += 1
             one = TaskDescription.from_dict(task(f"r{number}"))
             change.new.append(stored_rows.new_item(one, number, stored_rows.described(one)))
-            change.now[one.id] = ItemStatus(one.id, TaskState.QUEUED)
-            change.told += [
+            change.statuses[one.id] = ItemStatus(one.id, TaskState.QUEUED)
+            change.entries += [
                 Step(one.id, step, state, 0, 1.0, "QUEUED", "waits to be placed")
                 for step, state in ((1, TaskState.PENDING), (2, TaskState.QUEUED))
             ]

@@ -1,4 +1,4 @@
-"""late_names(): a package that offers the names of its modules, and loads a module when one of them is used."""
+"""lazy_attributes(): lets a package export the names of its modules, and import a module only when a name is used."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def late_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """For a package's ``__getattr__``; ``homes`` has by module the names that are there, with spaces between them.
+def lazy_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """A ``__getattr__`` for a package; ``modules`` maps each module to its exported names, separated by spaces.
 
-    Whoever needs one light module of a package does not pay for all others.
+    A caller that needs one light module of the package does not import the others.
     """
-    module_of = {name: module for module, names in homes.items() for name in names.split()}
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> object:
         if name not in module_of:

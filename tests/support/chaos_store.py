@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ray_multicluster_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
-from ray_multicluster_scheduler.common.crash_point import VARIABLE
+from ray_multicluster_scheduler.common.process import CRASH_VARIABLE
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
 from tests.support.chaos_actor_history import ActorStory, actor_violations, read_ran
 from tests.support.chaos_actors import CalledActor
@@ -84,7 +84,7 @@ def read_stored(state: Path, items: Iterable[str]) -> dict[str, tuple[str, int]]
         found = {item: store.item(item) for item in items}
     finally:
         store.close()
-    return {item: (str(one.now.state), one.now.attempt) for item, one in found.items() if one is not None}
+    return {item: (str(one.status.state), one.status.attempt) for item, one in found.items() if one is not None}
 
 
 class ChaosStore:
@@ -136,7 +136,7 @@ class ChaosStore:
             self.service.stop()
             # Programs are waiting, so it may come to that place before it can say that it is ready.
             place = f"{point}:{self._random.randint(1, MOST_PASSED.get(point, 6))}"
-            self.service.start({VARIABLE: place}, wait=False)
+            self.service.start({CRASH_VARIABLE: place}, wait=False)
         handles: list[Handle] = [
             client.submit_task_async(noted, (str(self._notes), self._random.uniform(0.05, 1.5))) for _ in range(TASKS)
         ]
@@ -148,7 +148,7 @@ class ChaosStore:
         elif point == "in start-up":
             time.sleep(self._random.uniform(0.0, 2.0))
             self.service.kill()
-            self.service.start({VARIABLE: point}, wait=False)
+            self.service.start({CRASH_VARIABLE: point}, wait=False)
             self.service.process.wait(60)
         else:
             try:

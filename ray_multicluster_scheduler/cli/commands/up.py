@@ -116,7 +116,7 @@ def down(
     from ray_multicluster_scheduler.cli.service.drain_progress import Draining
     from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError
     from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
-    from ray_multicluster_scheduler.control_plane.store.state_folder import Stop, holder, say_how_to_stop
+    from ray_multicluster_scheduler.control_plane.store.state_folder import StopRequest, holder, request_stop
 
     if not math.isfinite(away) or not math.isfinite(drain or 0.0):
         raise ConfigurationError("--away and --drain are numbers of seconds.", next_step="for example --away 600")
@@ -129,7 +129,7 @@ def down(
     pid, draining = int(said["pid"]), bool(said.get("draining"))
     patience_s = timeout + (0.0 if draining else drain or 0.0)
     if _signal(folder, pid, 0) and (drain is not None or away):
-        say_how_to_stop(folder, pid, Stop(drain, away))
+        request_stop(folder, pid, StopRequest(drain, away))
     try:
         there = _signal(folder, pid, signal.SIGTERM)
         if draining:

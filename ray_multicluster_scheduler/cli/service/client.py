@@ -32,7 +32,7 @@ from ray_multicluster_scheduler.cli.service.connect_timeout import LOOK_S, SILEN
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 from ray_multicluster_scheduler.control_plane.runtime.problem_documents import SERVICE_HEADER
-from ray_multicluster_scheduler.control_plane.store.state_folder import Killed, holder, killed
+from ray_multicluster_scheduler.control_plane.store.state_folder import KilledHolder, holder, killed_holder
 
 Address = Annotated[
     str | None, typer.Option("--address", help="The service; default: RMCS_ADDRESS, or the one that runs here.")
@@ -73,12 +73,12 @@ def find(address: str | None = None) -> str | None:
     return named_service(address, os.environ) or service_here(os.environ)
 
 
-def was_killed() -> Killed | None:
+def was_killed() -> KilledHolder | None:
     """The service of the state folder here, if its process was killed or the machine went down."""
-    return killed(rmcs_home())
+    return killed_holder(rmcs_home())
 
 
-def until_when(dead: Killed) -> str:
+def until_when(dead: KilledHolder) -> str:
     """A clause about it, for people."""
     from ray_multicluster_scheduler.cli.layout.times import ago, iso
 

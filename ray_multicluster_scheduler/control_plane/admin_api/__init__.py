@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 else:
-    from ray_multicluster_scheduler.common.lazy_imports import late_names
+    from ray_multicluster_scheduler.common.lazy_imports import lazy_attributes
 
-    __getattr__ = late_names(__name__, {"http.app": "create_app"})
+    __getattr__ = lazy_attributes(__name__, {"http.app": "create_app"})
 
 __all__ = ["create_app"]

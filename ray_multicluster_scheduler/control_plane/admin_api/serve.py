@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from ray_multicluster_scheduler.common.exception import StoreError
-from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
 from ray_multicluster_scheduler.common.logging import ROOT, get_logger, lines_together
+from ray_multicluster_scheduler.common.process import reduce_gc
 from ray_multicluster_scheduler.control_plane.admin_api.access.access import Access
 from ray_multicluster_scheduler.control_plane.admin_api.access.first_token import first_token
 from ray_multicluster_scheduler.control_plane.admin_api.access.tokens import TokenBook
@@ -35,7 +35,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.address_changes im
 from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, StopRequest
 
 _log = get_logger(__name__)
 
@@ -135,23 +135,23 @@ def _serve(
     )
     runtime.when_failed = stop.set
     stop.on_hang_up = lambda: runtime.soon(app.state.fleet_changes.reload_soon)
-    collect_seldom()
+    reduce_gc()
     with stop:
         serving = runtime.start(server.serve(sockets=[listener]))
         retention.start()
         try:
             about = {"address": address, "control_plane": runtime.control_plane}
-            state.tell(**about)
+            state.announce(**about)
             say(f"rmcs: {address} is ready; its state is in {state.path} (process {os.getpid()})")
             stop.wait()
             # Before anybody can read that it drains, and before it is seen whether it failed: neither may be forgotten.
             stop.clear()
-            asked = state.how_to_stop()
+            asked = state.stop_request()
             drain_s = drain_s if asked.drain_s is None else asked.drain_s
             if drain_s is not None and runtime.failure is None:
-                state.tell(**about, draining=True)
+                state.announce(**about, draining=True)
                 _drain(runtime, drain_s, stop, say)
-                asked = Stop(away_s=state.how_to_stop().away_s or asked.away_s)  # said while it drained
+                asked = StopRequest(away_s=state.stop_request().away_s or asked.away_s)  # said while it drained
         finally:
             retention.stop()
             runtime.soon(runtime.acknowledge_no_more)

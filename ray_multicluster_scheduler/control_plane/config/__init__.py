@@ -1,4 +1,9 @@
-"""clusters.yaml and settings, as validated and frozen models; each name is loaded when it is used."""
+"""The configuration: ``clusters.yaml`` and settings, validated and frozen.
+
+Every layer above ``common`` may import it; it imports only ``common``. Start with ``cluster_config.py`` and
+``settings.py`` for what can be configured, and with ``loader.py`` for where it comes from. Each exported name is loaded
+when it is used.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.config.loader import ConfigArgument, load_config
     from ray_multicluster_scheduler.control_plane.config.settings import RetryBackoff, Settings, Threshold
 else:
-    from ray_multicluster_scheduler.common.lazy_imports import late_names
+    from ray_multicluster_scheduler.common.lazy_imports import lazy_attributes
 
-    __getattr__ = late_names(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "cluster_config": "ClusterConfig Tls",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ray_multicluster_scheduler.common.process import is_alive
 from ray_multicluster_scheduler.control_plane.config.home import rmcs_home
 
 SUFFIX = ".sock"
@@ -38,19 +39,8 @@ def sockets() -> Iterator[tuple[int, Path]]:
             pid = path.name.partition("-")[0]
             if not pid.isdigit():
                 continue
-            if alive(int(pid)):
+            if is_alive(int(pid)):
                 yield int(pid), path
             else:
                 with suppress(OSError):  # somebody else was faster
                     path.unlink()
-
-
-def alive(pid: int) -> bool:
-    """Is there a process of this id?"""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -71,7 +71,7 @@ class InMemoryPersistence:
         return self._log
 
     def event_publisher(self, runtime: Runtime) -> EventPublisher:
-        publisher = EventPublisher(runtime, self._log, 0, self._log.told_after)
+        publisher = EventPublisher(runtime, self._log, 0, self._log.events_after)
         self._log.listened = lambda: len(publisher.hub) > 0
         return publisher
 

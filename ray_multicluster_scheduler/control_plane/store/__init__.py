@@ -1,4 +1,8 @@
-"""The durable record: one interface (:class:`Store`), and SQLite behind it; each name is loaded when it is used."""
+"""The durable record of a control plane: one interface (:class:`Store`) and its implementation on SQLite.
+
+``scheduler_core`` and the layers above import it; it imports only ``common``. Start with ``interface.py`` and
+``records.py``, then ``sqlite_store.py``. Each exported name is loaded when it is used.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ if TYPE_CHECKING:
     )
     from ray_multicluster_scheduler.control_plane.store.sqlite_store import SqliteStore
 else:
-    from ray_multicluster_scheduler.common.lazy_imports import late_names
+    from ray_multicluster_scheduler.common.lazy_imports import lazy_attributes
 
-    __getattr__ = late_names(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "interface": "Store",

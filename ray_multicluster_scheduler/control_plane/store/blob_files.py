@@ -1,8 +1,7 @@
-"""BlobFiles: large payloads and results as files, named by what is in them, beside the database."""
+"""BlobFiles: large payloads and results as files beside the database, named by their digest."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import uuid
@@ -13,75 +12,74 @@ from typing import BinaryIO
 
 from ray_multicluster_scheduler.common.digest import digest_of, new_digest
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
+from ray_multicluster_scheduler.control_plane.store.private_file import DISK_FULL, make_folder, sync_folder
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a system says when a disk, or somebody's share of it, is full."""
 PIECE_BYTES = 2**20
 
 
 class BlobFiles:
-    """A file has its name only when all of it is on the disk, so that one that is there is whole."""
+    """A file gets its final name only when its content is durable, so a named file is complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folder(folder)
 
     def write(self, digest: str, data: bytes) -> None:
-        """On the disk when this returns, name and all. Raises StoreFullError."""
+        """Write content and name durably. Raises StoreFullError."""
         path = self._path(digest)
-        unfinished = path.with_name(f"{digest}.{uuid.uuid4().hex}.part")
+        draft = path.with_name(f"{digest}.{uuid.uuid4().hex}.part")
         try:
             make_folder(path.parent)
             if not path.exists():
-                with open(unfinished, "wb") as file:
+                with open(draft, "wb") as file:
                     file.write(data)
                     file.flush()
                     _sync(file.fileno())
-                unfinished.rename(path)
-            sync_folder(path.parent)  # of one that was there before, too: its name may not be on the disk yet
+                draft.rename(path)
+            sync_folder(path.parent)  # also for an existing file: its name may not be durable yet
         except OSError as error:
             with suppress(OSError):
-                unfinished.unlink()
-            raise _trouble(error, path) from error
+                draft.unlink()
+            raise _write_error(error, path) from error
 
     def read(self, digest: str) -> bytes | None:
-        """None if there is no such file. Raises StoreError for one that is not what it was."""
+        """None if there is no such file. Raises StoreError for a damaged one."""
         path = self._path(digest)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"A payload cannot be read from {path}: {error.strerror}.") from error
+            raise _read_error(error, path) from error
         if digest_of(data) != digest:
-            raise StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
+            raise _damaged(path)
         return data
 
     def pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
-        """The size of a file, and what is in it piece by piece; None if there is none. The last piece comes only if all
-        of it is what it was: else StoreError is raised, and whoever reads has not got the whole."""
+        """The size of a file, and its content in pieces; None if there is none. The last piece is only yielded if the
+        digest is right; otherwise StoreError is raised, so a reader never gets the whole of a damaged file."""
         path = self._path(digest)
         try:
-            file = open(path, "rb")  # noqa: SIM115 - whoever reads the pieces closes it
+            file = open(path, "rb")  # noqa: SIM115 - the iterator closes it
             return os.fstat(file.fileno()).st_size, _pieces(file, path, digest)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"A payload cannot be read from {path}: {error.strerror}.") from error
+            raise _read_error(error, path) from error
 
     def remove(self, digest: str) -> None:
-        """Nothing happens if it is not there."""
+        """Does nothing if there is no such file."""
         self._path(digest).unlink(missing_ok=True)
 
     def any(self) -> bool:
         return next(self._files(), None) is not None
 
     def sweep(self, known: frozenset[str]) -> int:
-        """Remove what a process that ended in the middle has left: unfinished files, and those that nobody knows."""
-        strangers = [path for path in self._files() if path.name not in known]
-        for path in strangers:
+        """Remove leftovers of a killed process: unfinished files, and files that the database does not know."""
+        orphans = [path for path in self._files() if path.name not in known]
+        for path in orphans:
             path.unlink(missing_ok=True)
-        return len(strangers)
+        return len(orphans)
 
     def _files(self) -> Iterator[Path]:
         for folder in self._folder.iterdir():
@@ -94,26 +92,27 @@ class BlobFiles:
 
 def _pieces(file: BinaryIO, path: Path, digest: str) -> Iterator[bytes]:
     with file:
-        found, last = new_digest(), b""
+        actual, last = new_digest(), b""
         while piece := file.read(PIECE_BYTES):
-            found.update(piece)
+            actual.update(piece)
             if last:
                 yield last
             last = piece
-        if found.hexdigest() != digest:
-            raise StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
+        if actual.hexdigest() != digest:
+            raise _damaged(path)
         yield last
 
 
-def make_folder(folder: Path) -> None:
-    """For its owner only, and on the disk when this returns."""
-    if not folder.is_dir():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"The payload in {path} is damaged.", next_step="restore it from a backup")
 
 
-def _trouble(error: OSError, path: Path) -> StoreError:
-    if error.errno in NO_ROOM:
+def _read_error(error: OSError, path: Path) -> StoreError:
+    return StoreError(f"A payload cannot be read from {path}: {error.strerror}.")
+
+
+def _write_error(error: OSError, path: Path) -> StoreError:
+    if error.errno in DISK_FULL:
         return StoreFullError(
             f"There is no room for a payload in {path.parent.parent}: {error.strerror}.",
             next_step="free some space on that disk, then submit it again",
@@ -122,19 +121,10 @@ def _trouble(error: OSError, path: Path) -> StoreError:
 
 
 def _sync(descriptor: int) -> None:
-    """To the disk itself: on macOS fsync alone does not say so, and not every file system there can be told."""
+    """Flush to the disk. On macOS fsync alone does not; not every file system there supports F_FULLFSYNC."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         with suppress(OSError):
             fcntl.fcntl(descriptor, full)
             return
     os.fsync(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in it are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Store: what the control plane asks of its durable record, whatever keeps it."""
+"""Store: the interface of the durable record. The control plane depends on this, not on SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sec
 
 
 class Store(Protocol):
-    """Safe from any thread. Whoever opens it last is its leader: what an earlier one still writes is refused.
+    """Thread-safe. The last process to open it is its leader; writes of earlier leaders are refused.
 
     Every method may raise StoreError.
     """
@@ -32,145 +32,146 @@ class Store(Protocol):
     """Grows with every leader, and is written with every row."""
 
     control_plane: str
-    """Made once, with the store: whose jobs and agents are ours."""
+    """The id of this control plane, made once with the store; marks the jobs and agents that belong to it."""
 
     cipher: SecretCipher
-    """For secrets in documents: whoever writes one seals them first."""
+    """Encrypts secrets in documents; writers of documents call it first."""
 
     # ---- writing
 
     def write(self, change: Change) -> Future[int]:
-        """Make it durable. Done, with the number of the last thing that it tells, only after it is; changes are written
-        in the order they came. While that is not possible it is tried again and again, and :attr:`trouble` says so.
+        """Write a change durably. The future completes after the commit, with the number of the last log entry.
 
-        The future raises StoreError when this store may not write any more, and anything else if only this change
-        cannot be written. It cannot be cancelled.
+        Changes are written in the order of the calls. While the disk is full or the database busy, the write is
+        retried and :attr:`write_problem` says why. The future raises StoreError when this store may not write any
+        more, and anything else if only this change cannot be written. It cannot be cancelled.
         """
 
     @property
-    def trouble(self) -> str | None:
-        """Why nothing can be written just now; None when all is well."""
+    def write_problem(self) -> str | None:
+        """Why nothing can be written now; None when writing works."""
 
-    def on_trouble(self, hear: Callable[[str | None], object]) -> None:
-        """Tell of each change of :attr:`trouble`, from some thread. It must return at once."""
+    def on_write_problem(self, callback: Callable[[str | None], object]) -> None:
+        """Call back on each change of :attr:`write_problem`, from some thread. The callback must return at once."""
 
-    def on_commit(self, hear: Callable[[float], object]) -> None:
-        """Tell how many seconds it took to make something durable, each time, from one thread. It must return at once,
-        and may not raise."""
+    def on_commit(self, callback: Callable[[float], object]) -> None:
+        """Call back with the duration of each commit in seconds, from one thread. The callback must return at once and
+        may not raise."""
 
-    def room(self) -> StorageUsage:
-        """How much there is, and how much is taken. Looks at the disk."""
+    def usage(self) -> StorageUsage:
+        """Free space on the disk, and space used by blobs. Reads the file system."""
 
     # ---- reading
 
-    def owed(self) -> Iterator[StoredItem]:
-        """All items that are not over, or of which something is still to be done, in the order of submission."""
+    def open_items(self) -> Iterator[StoredItem]:
+        """All items that have not ended or still need clean-up, in the order of submission."""
 
     def item(self, item_id: str) -> StoredItem | None:
-        """None if it was never here, or is no longer; see :meth:`expired`."""
+        """None if the id is unknown or expired; see :meth:`expired`."""
 
-    def known(self, item_ids: Sequence[str]) -> set[str]:
-        """Which of these are here, or were and are forgotten."""
+    def known_ids(self, item_ids: Sequence[str]) -> set[str]:
+        """Those of these ids that are stored or expired."""
 
-    def by_key(self, owner: str, key: str) -> str | None:
-        """The id of the item that its owner calls so."""
+    def id_by_key(self, owner: str, key: str) -> str | None:
+        """The id of the item with this idempotency key of this owner."""
 
-    def repetitions(self, item_id: str, most: int) -> list[str]:
-        """The ids of the newest items that repeat this one, at most so many, oldest first."""
+    def retries_of(self, item_id: str, most: int) -> list[str]:
+        """The ids of the newest items that retry this one, at most so many, oldest first."""
 
-    def items(self, wanted: ItemQuery) -> ItemPage:
-        """Newest first, unless they are wanted the other way round."""
+    def items(self, query: ItemQuery) -> ItemPage:
+        """One page of items."""
 
-    def first_run(self, owner: str | None) -> float | None:
-        """When the first of all that is over and was seen to run was submitted; of one owner, if one is given."""
+    def oldest_completed_run(self, owner: str | None) -> float | None:
+        """The earliest time of submission among ended items that were seen to run; of one owner, if given."""
 
-    def unfinished(self) -> list[UnfinishedCount]:
-        """How many items are not over, by what they have in common."""
+    def count_unfinished(self) -> list[UnfinishedCount]:
+        """Counts of items that have not ended."""
 
     def steps(self, item_id: str) -> list[Step]:
-        """Its history, oldest first."""
+        """The history of an item, oldest first."""
 
-    def told_after(self, number: int, limit: int) -> list[EventRecord]:
-        """Steps, decisions and notes of everything, with their numbers. Those are given without gaps and never again;
-        those of items that were forgotten, and of old notes, are missing."""
+    def events_after(self, number: int, limit: int) -> list[EventRecord]:
+        """The log entries after this number. Numbers have no gaps and are never reused; entries of expired items and
+        old operation records are missing."""
 
     @property
-    def last_told(self) -> int:
-        """The number of the last one; 0 at the beginning."""
+    def last_event_number(self) -> int:
+        """The number of the last log entry; 0 at the beginning."""
 
     def decisions(self, item_id: str) -> list[StoredDecision]:
         """Oldest first."""
 
     def outcome(self, item_id: str) -> Outcome | None:
-        """Of its newest attempt that has one."""
+        """The outcome of the newest attempt that has one."""
 
     def output(self, item_id: str, attempt: int) -> list[str | None]:
-        """The digests of what it printed, oldest first; None stands for what was stripped."""
+        """The digests of the parts of the output, oldest first; None stands for an expired part."""
 
     def fleet(self) -> FleetState: ...
 
-    def sent_since(self, at: float) -> list[tuple[str, str, float]]:
-        """Of what was first sent to a cluster since then and is over: for each kind and cluster the id of the last one,
-        where it was sent, and when; of gangs each one, since they may be of tasks or of actors."""
+    def last_dispatches_since(self, at: float) -> list[tuple[str, str, float]]:
+        """Item id, cluster and time of the last first dispatch since then, per kind and cluster, among ended items. Of
+        gangs every one, since their members may be tasks or actors."""
 
-    def settings(self, begin: str) -> dict[str, bytes]:
-        """Those whose keys begin so."""
+    def settings(self, prefix: str) -> dict[str, bytes]:
+        """The control plane's own settings with this key prefix."""
 
     @property
     def next_fence(self) -> int:
-        """No attempt has had this one, nor a larger one."""
+        """No attempt has had this fence or a larger one."""
 
     @property
     def next_number(self) -> int:
-        """No item has had this one, nor a larger one."""
+        """No item has had this number or a larger one."""
 
     # ---- retention
 
-    def strip(self, ended_before: float, needed: Collection[str] = ()) -> None:
-        """Payloads of items that ended before then, their values and output, may go; what happened to them is still
-        known. The values of the items that are ``needed`` stay."""
+    def expire_payloads(self, ended_before: float, needed: Collection[str] = ()) -> None:
+        """Release payloads, values and output of items that ended before then; their history stays. Values of the items
+        in ``needed`` stay."""
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
-        """Forget notes and items that ended before then, and all but the ``keep`` newest of those that are over, but
-        none that is ``needed``. Returns how many; of those only that they once were is known."""
+        """Delete operation records and items that ended before then, and all ended items but the ``keep`` newest. None
+        that is ``needed`` is deleted. Keeps a hash of each id. Returns how many items were deleted."""
 
     def forget(self, item_id: str, needed: Collection[str] = ()) -> bool:
-        """This one, which is over, now: from then on it is expired. False if it is not there, not over, of which
-        something is still to be done, or ``needed``."""
+        """Expire one ended item now. False if it is unknown, still open, or ``needed``."""
 
     def expired(self, item_id: str) -> bool:
-        """Was it here, and is forgotten?"""
+        """Whether an item of this id was stored and has expired."""
 
     # ---- blobs
 
-    def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
-        """Keep room for these, by digest and size, which are about to be written with a change. What is ``owed`` to
-        somebody, as the value of work that is done, is taken beyond all limits.
+    def reserve(self, blobs: Mapping[str, int], *, beyond_quota: bool = False) -> None:
+        """Reserve space for blobs (size by digest) that the next change writes. ``beyond_quota`` ignores all limits; it
+        is for results of work that is done.
 
-        Raises TaskSubmissionError for one that is too large, StoreFullError if there is no room for all of them.
+        Raises TaskSubmissionError for one that is too large, StoreFullError if all together exceed the quota.
         """
 
-    def hold(self, digests: Iterable[str]) -> list[str]:
-        """Let nobody drop these before the change that names them is written. Returns those that are not here."""
+    def pin_blobs(self, digests: Iterable[str]) -> list[str]:
+        """Protect blobs from deletion until the change that names them is written. Returns those that are missing."""
 
-    def put_blob(self, data: bytes, *, owed: bool = False, user: str | None = None) -> str:
-        """Keep it, durable when this returns, for a change that will name it; and that this ``user`` has put it, until
-        it is dropped. Returns its digest. A small one may as well be written with that change. Raises as
-        :meth:`reserve` does, and at once while there is trouble."""
+    def put_blob(self, data: bytes, *, beyond_quota: bool = False, user: str | None = None) -> str:
+        """Store a blob durably for a later change, and record that ``user`` uploaded it. Returns its digest.
+
+        Small blobs may be written with the change instead. Raises as :meth:`reserve` does, and at once while there is
+        a write problem.
+        """
 
     def blob(self, digest: str) -> bytes | None:
-        """Raises StoreError for one that is not what it was."""
+        """Raises StoreError for a damaged blob."""
 
     def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
-        """A large one piece by piece, with its size; None for one that :meth:`blob` has at hand, or nobody. Iterating
-        may raise StoreError before the end, for one that is not what it was."""
+        """Size and pieces of a large blob; None for a small or unknown one, see :meth:`blob`. The iterator raises
+        StoreError before its end if the blob is damaged."""
 
-    def names_blob(self, owner: str, digest: str) -> bool:
-        """Is it a payload, a value or output of an item of this owner, or has he put it?"""
+    def owns_blob(self, owner: str, digest: str) -> bool:
+        """Whether the blob is a payload, a value or output of an item of this owner, or was uploaded by him."""
 
-    def drop_blobs(self) -> int:
-        """Remove blobs that nothing names and that nobody has put or held lately: since the call before the last one.
+    def delete_unused_blobs(self) -> int:
+        """Delete blobs that nothing names and that nobody has uploaded or pinned since the call before the last one.
         Returns how many."""
 
     def close(self) -> None:
-        """After what was given to :meth:`write` is durable, or cannot be; whoever still reads is waited for."""
+        """Finish pending writes, if they can be written, wait for readers, and close."""

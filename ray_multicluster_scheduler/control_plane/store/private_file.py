@@ -1,7 +1,8 @@
-"""Files that only their owner may read: tokens and keys."""
+"""Files and folders that only their owner may read (tokens, keys, state), written durably."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -10,12 +11,30 @@ from pathlib import Path
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 
 TOKEN_FILE = "token"  # nosec B105 # the name of the file
-_MOST_BYTES = 4096
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a full disk or an exhausted user quota."""
+_MAX_BYTES = 4096
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for its owner only, durably."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_private(path: Path) -> str:
-    """What is in it, without the white space around it. Raises FileNotFoundError, and ConfigurationError for a file
-    that others can read, or that cannot be read or is empty."""
+    """Read a short secret, without surrounding white space. Raises FileNotFoundError, and ConfigurationError for a file
+    that others can read, that cannot be read, or that is empty."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -25,17 +44,17 @@ def read_private(path: Path) -> str:
             f"{path} cannot be read: {error.strerror}.", next_step="make it readable for you, and for nobody else"
         ) from error
     try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigurationError(f"{path} is no file.", next_step="name a file with a token in it")
-        if about.st_mode & 0o077:
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
+            raise ConfigurationError(f"{path} is not a regular file.", next_step="name a file with a token in it")
+        if info.st_mode & 0o077:
             raise ConfigurationError(
-                f"{path} can be read by others than its owner, so what is in it is no secret.",
+                f"{path} can be read by others than its owner, so its content is not secret.",
                 next_step=f"chmod 600 {path}, and have a new token made if somebody may have read it",
             )
-        if about.st_uid not in (os.geteuid(), 0):
-            raise ConfigurationError(f"{path} belongs to somebody else.", next_step="use a file of your own")
-        text = os.read(file, _MOST_BYTES).decode("ascii", "replace").strip()
+        if info.st_uid not in (os.geteuid(), 0):
+            raise ConfigurationError(f"{path} belongs to another user.", next_step="use a file of your own")
+        text = os.read(file, _MAX_BYTES).decode("ascii", "replace").strip()
     finally:
         os.close(file)
     if not text:
@@ -44,9 +63,7 @@ def read_private(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Durable when this returns, all of it or nothing; what was there before is replaced. Raises OSError."""
-    from ray_multicluster_scheduler.control_plane.store.blob_files import sync_folder  # noqa: PLC0415 - not for who reads
-
+    """Replace a file atomically and durably. Raises OSError."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

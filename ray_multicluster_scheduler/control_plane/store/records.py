@@ -1,4 +1,4 @@
-"""What is written and read. Documents are bytes that only their writer understands: the store never looks inside."""
+"""Records of the store. Documents are bytes that only their writer understands; the store never parses them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from ray_multicluster_scheduler.common.model import TaskState
 
 
 class NewItem(NamedTuple):
-    """An item as it was accepted; nothing of this ever changes. ``number`` is that of its submission.
+    """The immutable part of an item, written when it is accepted. ``number`` is its submission number.
 
-    ``key`` is its owner's own name for it, if it has one; no two items of an owner have the same. ``repeats`` is the id
-    of the item that it is a retry of. ``blobs`` are the digests of its code, its arguments and the values shared with
-    it, in their order.
+    ``key`` is the owner's idempotency key, unique per owner. ``repeats`` is the id of the item that this one retries.
+    ``blobs`` are the digests of its code, its arguments and its shared values, in order.
     """
 
     id: str
@@ -30,8 +29,8 @@ class NewItem(NamedTuple):
 
 
 class ItemStatus(NamedTuple):
-    """What changes of an item, as of its last step. ``owed``: it is not over, or something of it is still to be done.
-    ``rest`` is what nobody searches for."""
+    """The mutable part of an item, as of its last step. ``is_open``: the item has not ended, or an attempt of it must
+    still be cleaned up. ``rest`` holds the fields that no query uses."""
 
     id: str
     state: TaskState
@@ -40,12 +39,12 @@ class ItemStatus(NamedTuple):
     fence: int | None = None
     priority: int = 0
     finished_at: float | None = None
-    owed: bool = True
+    is_open: bool = True
     rest: bytes = b"{}"
 
 
 class Step(NamedTuple):
-    """One transition of an item; ``number`` counts the item's own, from 1."""
+    """One state transition of an item; ``number`` counts the item's own transitions, from 1."""
 
     item_id: str
     number: int
@@ -58,7 +57,7 @@ class Step(NamedTuple):
 
 
 class StoredDecision(NamedTuple):
-    """Where one attempt went, and why. Several items may share one document."""
+    """The placement decision of one attempt. Several items may share one document."""
 
     item_id: str
     attempt: int
@@ -68,7 +67,7 @@ class StoredDecision(NamedTuple):
 
 
 class OperationRecord(NamedTuple):
-    """Anything else that happened: ``what``, to which ``subject``, by which ``user`` if it was somebody."""
+    """An event of no item: a change of a cluster, or the action of an operator (``user``) on a ``subject``."""
 
     what: str
     subject: str
@@ -78,21 +77,21 @@ class OperationRecord(NamedTuple):
 
 
 LogEntry: TypeAlias = Step | StoredDecision | OperationRecord
-"""What is numbered, over everything, in the order in which it was written."""
+"""Entries of the event log. One counter numbers them all, in the order of writing."""
 
 
 class EventRecord(NamedTuple):
-    """One of those as it was read. Steps and decisions say what kind of item they are of, its name and its owner."""
+    """A log entry as read, with its number. Steps and decisions carry the kind, name and owner of their item."""
 
     number: int
-    told: LogEntry
+    entry: LogEntry
     kind: str = ""
     name: str = ""
     owner: str = ""
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. ``digest`` names its value; None if it has none, or left it in its cluster."""
+    """How an attempt ended. ``digest`` names its value; None if it has none, or if the value stayed in its cluster."""
 
     item_id: str
     attempt: int
@@ -101,7 +100,7 @@ class Outcome(NamedTuple):
 
 
 class OutputRecord(NamedTuple):
-    """What an attempt printed since the last time that something of it was written; ``digest`` names the blob."""
+    """A part of the output of an attempt, in the order of printing; ``digest`` names the blob."""
 
     item_id: str
     attempt: int
@@ -110,7 +109,7 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """What people said of clusters and owners, by name. Replaces all that was said before."""
+    """Operators' decisions about clusters and owners (cordon, pause, limits), by name. Replaces the previous one."""
 
     clusters: Mapping[str, bytes] = field(default_factory=dict)
     owners: Mapping[str, bytes] = field(default_factory=dict)
@@ -118,7 +117,7 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True)
 class StorageUsage:
-    """Bytes that are free where the record is, and that payloads, results and output take of their quota."""
+    """Free bytes on the disk of the store, and bytes that payloads, results and output use of their quota."""
 
     free_bytes: int
     blob_bytes: int
@@ -126,15 +125,16 @@ class StorageUsage:
 
 @dataclass(slots=True)
 class Change:
-    """All of it becomes durable, or nothing. ``blobs`` are small ones by their digests, ``putters`` digests with users
-    who put them. ``settings`` are what the
-    control plane keeps for itself; None removes one. ``next_fence`` only grows."""
+    """One atomic write. ``blobs`` are small blobs by digest; ``putters`` pairs a digest with the user who uploaded it.
+
+    ``settings`` are the control plane's own keys; None removes one. ``next_fence`` only grows.
+    """
 
     new: list[NewItem] = field(default_factory=list)
-    now: dict[str, ItemStatus] = field(default_factory=dict)
-    told: list[LogEntry] = field(default_factory=list)
+    statuses: dict[str, ItemStatus] = field(default_factory=dict)
+    entries: list[LogEntry] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    printed: list[OutputRecord] = field(default_factory=list)
+    output: list[OutputRecord] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     putters: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, bytes | None] = field(default_factory=dict)
@@ -145,12 +145,12 @@ class Change:
         return len(self) > 0
 
     def add(self, later: Change) -> None:
-        """What came after it; of an item only what holds last is kept."""
+        """Merge a later change into this one; of each item only the latest status is kept."""
         self.new += later.new
-        self.now.update(later.now)
-        self.told += later.told
+        self.statuses.update(later.statuses)
+        self.entries += later.entries
         self.outcomes += later.outcomes
-        self.printed += later.printed
+        self.output += later.output
         self.blobs.update(later.blobs)
         self.putters += later.putters
         self.settings.update(later.settings)
@@ -159,24 +159,25 @@ class Change:
 
     def __len__(self) -> int:
         """About how many rows it writes."""
-        rows = len(self.new) + len(self.now) + len(self.told) + len(self.outcomes)
-        rows += len(self.printed) + len(self.blobs) + len(self.putters) + len(self.settings)
+        rows = len(self.new) + len(self.statuses) + len(self.entries) + len(self.outcomes)
+        rows += len(self.output) + len(self.blobs) + len(self.putters) + len(self.settings)
         return rows + (self.fleet is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item as it was read."""
+    """An item as read."""
 
     new: NewItem
-    now: ItemStatus
+    status: ItemStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ItemQuery:
-    """Which items: those that meet all that is given. ``after`` is the number of the last one that was seen, ``begins``
-    how its id does; ``since`` and ``until`` (not included) are when it was submitted. They come newest first, or
-    ``oldest_first``."""
+    """Selects items that meet all given conditions. ``after`` is the number of the last item of the previous page.
+
+    ``since`` and ``until`` (exclusive) limit the time of submission. Order: newest first, or ``oldest_first``.
+    """
 
     states: Sequence[TaskState] = ()
     kind: str | None = None
@@ -185,14 +186,14 @@ class ItemQuery:
     after: int | None = None
     limit: int = 100
     name: str | None = None
-    begins: str | None = None
+    id_prefix: str | None = None
     since: float | None = None
     until: float | None = None
     oldest_first: bool = False
 
 
 class UnfinishedCount(NamedTuple):
-    """How many items of one kind and one owner are in one state on one cluster."""
+    """The number of items of one kind and one owner in one state on one cluster."""
 
     kind: str
     owner: str
@@ -203,7 +204,7 @@ class UnfinishedCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """In the order that was asked for. ``after`` is what to ask with for more; None at the end."""
+    """One page of a query. ``after`` is the value for the next query; None on the last page."""
 
     items: tuple[StoredItem, ...]
     after: int | None = None

@@ -1,9 +1,9 @@
-"""Sealer: secrets that have to be written down are written so that the record alone does not tell them."""
+"""SecretCipher: encrypts secrets in stored documents, so that a copy of the database alone reveals none."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,89 +16,87 @@ from ray_multicluster_scheduler.control_plane.store.private_file import read_pri
 
 _log = get_logger(__name__)
 KEY_FILE = "secret.key"
-SEALED = "$sealed"
-LOST = "\0the key that it was sealed with is gone"
-"""In the place of what cannot be opened any more. No environment can hold it, so nobody has given it."""
+ENCRYPTED = "$sealed"
+"""The key of a mapping that stands for an encrypted value."""
+UNDECRYPTABLE = "\0the key that it was sealed with is gone"
+"""Stands for a value that cannot be decrypted. No environment variable can hold it, so no user can have given it."""
 
 
 class SecretCipher:
-    """With a key in a file of its own, which is made when it is first needed. A copy of the database without that file
-    tells no secrets."""
+    """The key is in a file of its own beside the database, made at first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fernet: Fernet | None = None
 
-    def sealed(self, value: Any) -> Any:
-        """Plain data with what looks like a secret sealed. Raises StoreError if there is no key, and none can be."""
-        return replaced(value, self._seal)
+    def encrypt(self, value: Any) -> Any:
+        """Plain data with everything encrypted that looks like a secret. Raises StoreError if the key cannot be read or
+        made."""
+        return replaced(value, self.encrypt_text)
 
-    def sealed_text(self, text: str) -> dict[str, str]:
-        """One text, whatever it looks like. Raises as :meth:`sealed` does."""
-        return self._seal(text)
-
-    def opened(self, value: Any) -> Any:
-        """The same as it was; :data:`LOST` is in the place of what cannot be opened."""
-        return _each_sealed(value, self._open)
-
-    def check(self) -> None:
-        """Raises StoreError if there is a key that cannot be used: what it would open is not lost, but not to be had
-        before somebody mends that. That there is none is for others to judge."""
+    def encrypt_text(self, text: str | float) -> dict[str, str]:
+        """One value, whether or not it looks like a secret. Raises StoreError as :meth:`encrypt` does."""
         if self._fernet is None:
-            self._fernet = self._key(make=False)
-
-    def _seal(self, text: str | float) -> dict[str, str]:
-        if self._fernet is None:
-            self._fernet = self._key(make=True)
+            self._fernet = self._load_key(create=True)
         assert self._fernet is not None
-        return {SEALED: self._fernet.encrypt(json.dumps(text).encode()).decode("ascii")}
+        return {ENCRYPTED: self._fernet.encrypt(json.dumps(text).encode()).decode("ascii")}
 
-    def _open(self, sealed: str) -> str | float:
+    def decrypt(self, value: Any) -> Any:
+        """Plain data with all encrypted values decrypted, or replaced by :data:`UNDECRYPTABLE`."""
+        return _map_encrypted(value, self._decrypt_text)
+
+    def check_key(self) -> None:
+        """Raises StoreError if the key exists and cannot be used: what it decrypts is not lost, but not available until
+        the operator fixes that. A missing key raises nothing."""
+        if self._fernet is None:
+            self._fernet = self._load_key(create=False)
+
+    def _decrypt_text(self, token: str) -> str | float:
         if self._fernet is None:
             try:
-                self._fernet = self._key(make=False)
+                self._fernet = self._load_key(create=False)
             except StoreError as error:
                 _log.error("%s", error)
         try:
-            text: str | float = LOST if self._fernet is None else json.loads(self._fernet.decrypt(sealed))
+            text: str | float = UNDECRYPTABLE if self._fernet is None else json.loads(self._fernet.decrypt(token))
         except (InvalidToken, ValueError):
-            return LOST
+            return UNDECRYPTABLE
         return text
 
-    def _key(self, *, make: bool) -> Fernet | None:
+    def _load_key(self, *, create: bool) -> Fernet | None:
         try:
             try:
                 return Fernet(read_private(self._path))
             except FileNotFoundError:
-                if not make:
+                if not create:
                     return None
                 write_private(self._path, Fernet.generate_key().decode("ascii"))
                 return Fernet(read_private(self._path))
         except (ConfigurationError, OSError, ValueError) as error:
             raise StoreError(
-                f"The key in {self._path}, for secrets that are written down, cannot be used: {error}",
-                next_step="restore that file from a backup, for its owner alone, or remove it: then what is accepted "
-                "and not over cannot be started if it has secrets, and agents that run cannot come back",
+                f"The key in {self._path}, which encrypts stored secrets, cannot be used: {error}",
+                next_step="restore that file from a backup, readable by its owner only, or remove it: then accepted "
+                "items that have secrets cannot be started, and running agents cannot reconnect",
             ) from error
 
 
-def hidden(value: Any) -> Any:
-    """What was sealed, for whoever only looks."""
-    return _each_sealed(value, lambda _: MASKED)
+def mask_encrypted(value: Any) -> Any:
+    """Plain data with every encrypted value masked, for display."""
+    return _map_encrypted(value, lambda _: MASKED)
 
 
-def is_lost(value: Any) -> bool:
-    """Is there anything in it that could not be opened?"""
+def is_undecryptable(value: Any) -> bool:
+    """Whether it holds a value that could not be decrypted."""
     if isinstance(value, Mapping):
-        return any(map(is_lost, value.values()))
+        return any(map(is_undecryptable, value.values()))
     if isinstance(value, (list, tuple)):
-        return any(map(is_lost, value))
-    return bool(value == LOST)
+        return any(map(is_undecryptable, value))
+    return bool(value == UNDECRYPTABLE)
 
 
-def _each_sealed(value: Any, instead: Any) -> Any:
+def _map_encrypted(value: Any, convert: Callable[[str], Any]) -> Any:
     if isinstance(value, Mapping):
-        if len(value) == 1 and isinstance(value.get(SEALED), str):
-            return instead(value[SEALED])
-        return {name: _each_sealed(one, instead) for name, one in value.items()}
-    return [_each_sealed(one, instead) for one in value] if isinstance(value, list) else value
+        if len(value) == 1 and isinstance(value.get(ENCRYPTED), str):
+            return convert(value[ENCRYPTED])
+        return {name: _map_encrypted(one, convert) for name, one in value.items()}
+    return [_map_encrypted(one, convert) for one in value] if isinstance(value, list) else value

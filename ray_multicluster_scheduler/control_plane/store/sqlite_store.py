@@ -1,4 +1,4 @@
-"""SqliteStore: the durable record in one folder, ``rmcs.db`` and the files of large blobs beside it."""
+"""SqliteStore: the durable record in one folder: ``rmcs.db``, and files of large blobs beside it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ from concurrent.futures import Future
 from math import inf
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import apsw
 
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import get_logger
-from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles, make_folder, sync_folder
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.store.blob_files import BlobFiles
 from ray_multicluster_scheduler.control_plane.store.blob_quota import BlobQuota
 from ray_multicluster_scheduler.control_plane.store.change_writer import ChangeWriter
 from ray_multicluster_scheduler.control_plane.store.database import (
-    bring_up_to_date,
+    ReaderPool,
+    check_not_lost,
     close,
     connect,
-    refuse_to_begin_anew,
-    sentences,
+    migrate,
+    statements,
+    translated_errors,
 )
 from ray_multicluster_scheduler.control_plane.store.group_writer import GroupWriter
-from ray_multicluster_scheduler.control_plane.store.reader import Reader
+from ray_multicluster_scheduler.control_plane.store.private_file import make_folder, sync_folder
 from ray_multicluster_scheduler.control_plane.store.records import (
     Change,
     EventRecord,
     FleetState,
     ItemPage,
     ItemQuery,
+    ItemStatus,
+    NewItem,
+    OperationRecord,
     Outcome,
     Step,
     StorageUsage,
@@ -42,26 +49,28 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     UnfinishedCount,
 )
 from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, SecretCipher
-from ray_multicluster_scheduler.control_plane.store.sql_files import statements
 from ray_multicluster_scheduler.control_plane.store.state_folder import DATABASE
 
 _log = get_logger(__name__)
 SMALL_BYTES = 32 * 1024
-"""Blobs up to this size are rows, which one commit makes durable by the hundred; larger ones are files, but for
-output, which is written with the end of its attempt."""
-_EXPIRED_AT_ONCE = 500
-_OF_AN_ITEM = (
-    "forget_steps",
-    "forget_decisions",
-    "forget_outcomes",
-    "forget_outputs",
-    "forget_payloads",
-    "forget_item",
+"""Blobs up to this size are rows, of which one commit makes hundreds durable; larger ones are files. Output is always
+written as rows, with the end of its attempt."""
+_READ_BATCH = 1_000
+_EXPIRE_BATCH = 500
+_BEYOND_LAST_NUMBER = 2**62
+_FILTERS = ("kind", "owner", "cluster", "name", "id_prefix", "since", "until")
+_DELETE_ITEM = (
+    "delete_steps",
+    "delete_decisions",
+    "delete_outcomes",
+    "delete_outputs",
+    "delete_payloads",
+    "delete_item",
 )
 
 
 class SqliteStore:
-    """See :class:`Store`. Opening it makes this process its leader.
+    """See :class:`Store`. The process that opens it becomes its leader.
 
     Raises StoreError if the file is damaged, lost, newer than this program, or not ours, and StoreFullError.
     """
@@ -78,148 +87,160 @@ class SqliteStore:
         try:
             make_folder(folder)
             self._files = BlobFiles(folder / "blobs")
-            made = folder / "rmcs.made"
-            refuse_to_begin_anew(self.path, made=made.exists(), payloads=self._files.any())
+            created = folder / "rmcs.made"
+            check_not_lost(self.path, was_created=created.exists(), has_payloads=self._files.any())
         except OSError as error:
             raise StoreError(f"The state folder {folder} cannot be used: {error.strerror}.") from error
-        with sentences(self.path):
+        with translated_errors(self.path):
             self._connection = connect(self.path, vfs=vfs, writes=True)
-            self._reader = Reader(lambda: connect(self.path, vfs=vfs, writes=False))
+            self._readers = ReaderPool(self.path, vfs)
             try:
-                bring_up_to_date(self._connection, self.path)
-                if not made.exists():  # on the disk before anything is accepted: see refuse_to_begin_anew
-                    made.touch(mode=0o600)
+                migrate(self._connection, self.path)
+                if not created.exists():  # durable before anything is accepted: see check_not_lost
+                    created.touch(mode=0o600)
                     sync_folder(folder)
                 self._changes = ChangeWriter(self._connection)
-                kept_bytes: int = self._reader.one("blob_bytes")
+                used_bytes: int = self._readers.value("blob_bytes")
             except BaseException:
-                self._reader.close()
+                self._readers.close()
                 close(self._connection)
                 raise
         self.epoch, self.control_plane = self._changes.epoch, self._changes.control_plane
-        self._room = BlobQuota(kept_bytes, most_blob_bytes, quota_bytes, self._has_blob)
+        self._quota = BlobQuota(used_bytes, most_blob_bytes, quota_bytes, self._has_blob)
         self.cipher = SecretCipher(folder / KEY_FILE)
         self._retention = statements("retention")
-        self._heard_commits: list[Callable[[float], object]] = []
+        self._commit_callbacks: list[Callable[[float], object]] = []
         self._writer = GroupWriter(self._commit)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._readers.close()
+        close(self._connection)
 
     # ---- writing
 
     @property
-    def trouble(self) -> str | None:
-        return self._writer.trouble
+    def write_problem(self) -> str | None:
+        return self._writer.write_problem
 
-    def on_trouble(self, hear: Callable[[str | None], object]) -> None:
-        self._writer.on_trouble(hear)
+    def on_write_problem(self, callback: Callable[[str | None], object]) -> None:
+        self._writer.on_write_problem(callback)
 
-    def on_commit(self, hear: Callable[[float], object]) -> None:
-        self._heard_commits.append(hear)
+    def on_commit(self, callback: Callable[[float], object]) -> None:
+        self._commit_callbacks.append(callback)
 
-    def room(self) -> StorageUsage:
+    def usage(self) -> StorageUsage:
         try:
-            return StorageUsage(shutil.disk_usage(self.path.parent).free, self._room.kept_bytes)
+            return StorageUsage(shutil.disk_usage(self.path.parent).free, self._quota.used_bytes)
         except OSError as error:
-            raise StoreError(f"The state folder {self.path.parent} cannot be looked at: {error.strerror}.") from error
+            raise StoreError(f"The state folder {self.path.parent} cannot be read: {error.strerror}.") from error
 
     def write(self, change: Change) -> Future[int]:
         future = self._writer.put(change)
         if change.blobs:
             digests = list(change.blobs)
-            future.add_done_callback(lambda done: self._room.settle(digests, written=done.exception() is None))
+            future.add_done_callback(lambda done: self._quota.settle(digests, written=done.exception() is None))
         return future
 
     def _commit(self, change: Change) -> int:
         began = perf_counter()
-        with sentences(self.path, self._connection):
+        with translated_errors(self.path, self._connection):
             number = self._changes.commit(change)
         took = perf_counter() - began
-        for hear in self._heard_commits:
+        for callback in self._commit_callbacks:
             try:
-                hear(took)
-            except Exception:  # noqa: BLE001 - theirs; it is written, and must not be written once more
-                _log.exception("somebody who wanted to hear of commits could not be told")
+                callback(took)
+            except Exception:  # noqa: BLE001 - a defect of the callback; the change is written, and must not be repeated
+                _log.exception("a callback for commits of the store failed")
         return number
 
     # ---- reading
 
-    def owed(self) -> Iterator[StoredItem]:
-        with sentences(self.path):
-            yield from self._reader.owed()
+    def open_items(self) -> Iterator[StoredItem]:
+        last = 0
+        while rows := self._readers.rows("open_items", values=(last, _READ_BATCH)):
+            yield from map(self._stored_item, rows)
+            last = rows[-1][0]
 
     def item(self, item_id: str) -> StoredItem | None:
-        with sentences(self.path):
-            return self._reader.item(item_id)
+        return next(map(self._stored_item, self._readers.rows("item", values=(item_id,))), None)
 
-    def known(self, item_ids: Sequence[str]) -> set[str]:
+    def known_ids(self, item_ids: Sequence[str]) -> set[str]:
         hashes = {_hash(one): one for one in item_ids}
-        with sentences(self.path):
-            if len(hashes) == 1:
-                (number, item_id), *_ = hashes.items()
-                return {item_id} if self._reader.one("known_one", item_id, number) is not None else set()
-            rows = self._reader.rows("known", (json.dumps(list(item_ids)), json.dumps(list(hashes))))
+        if len(hashes) == 1:
+            (number, item_id), *_ = hashes.items()
+            return {item_id} if self._readers.value("known_id", item_id, number) is not None else set()
+        rows = self._readers.rows("known_ids", values=(json.dumps(list(item_ids)), json.dumps(list(hashes))))
         return {hashes[one] if isinstance(one, int) else one for (one,) in rows}
 
-    def names_blob(self, owner: str, digest: str) -> bool:
-        with sentences(self.path):
-            return self._reader.one("names_blob", digest, owner) is not None
+    def owns_blob(self, owner: str, digest: str) -> bool:
+        return self._readers.value("owns_blob", digest, owner) is not None
 
-    def by_key(self, owner: str, key: str) -> str | None:
-        with sentences(self.path):
-            found: str | None = self._reader.one("by_key", owner, key)
-            return found
+    def id_by_key(self, owner: str, key: str) -> str | None:
+        item_id: str | None = self._readers.value("id_by_key", owner, key)
+        return item_id
 
-    def repetitions(self, item_id: str, most: int) -> list[str]:
-        with sentences(self.path):
-            return [one for (one,) in self._reader.rows("repetitions", (item_id, most))][::-1]
+    def retries_of(self, item_id: str, most: int) -> list[str]:
+        return [one for (one,) in self._readers.rows("retries_of", values=(item_id, most))][::-1]
 
-    def items(self, wanted: ItemQuery) -> ItemPage:
-        with sentences(self.path):
-            return self._reader.items(wanted)
+    def items(self, query: ItemQuery) -> ItemPage:
+        """The SQL has only the conditions that are given, so that an index can serve it."""
+        first = 0 if query.oldest_first else _BEYOND_LAST_NUMBER
+        values: dict[str, Any] = {"after": first if query.after is None else query.after, "limit": query.limit}
+        parts = ["items", "items_after" if query.oldest_first else "items_before"]
+        for name in _FILTERS:
+            value = getattr(query, name)
+            if value is not None:
+                parts.append(f"items_{name}")
+                values[name] = value
+        if query.states:
+            parts.append("items_states")
+            values["states"] = json.dumps([str(state) for state in query.states])
+            if not any(state.terminal for state in query.states):
+                parts.append("items_unfinished")
+        parts.append("items_oldest_first" if query.oldest_first else "items_newest_first")
+        items = tuple(map(self._stored_item, self._readers.rows(*parts, values=values)))
+        return ItemPage(items, items[-1].new.number if len(items) == query.limit else None)
 
-    def first_run(self, owner: str | None) -> float | None:
-        with sentences(self.path):
-            found: float | None = self._reader.one("first_run", owner)
-            return found
+    def oldest_completed_run(self, owner: str | None) -> float | None:
+        at: float | None = self._readers.value("oldest_completed_run", owner)
+        return at
 
-    def unfinished(self) -> list[UnfinishedCount]:
-        with sentences(self.path):
-            return self._reader.unfinished()
+    def count_unfinished(self) -> list[UnfinishedCount]:
+        rows = self._readers.rows("count_unfinished")
+        return [UnfinishedCount(kind, owner, TaskState(state), *rest) for kind, owner, state, *rest in rows]
 
     def steps(self, item_id: str) -> list[Step]:
-        with sentences(self.path):
-            return self._reader.steps(item_id)
+        return [_step(row) for row in self._readers.rows("steps", values={"id": item_id})]
 
-    def told_after(self, number: int, limit: int) -> list[EventRecord]:
-        with sentences(self.path):
-            return self._reader.told_after(number, limit)
+    def events_after(self, number: int, limit: int) -> list[EventRecord]:
+        return [_event(row) for row in self._readers.rows("events_after", values={"after": number, "limit": limit})]
 
     @property
-    def last_told(self) -> int:
+    def last_event_number(self) -> int:
         return self._counter(2)
 
     def decisions(self, item_id: str) -> list[StoredDecision]:
-        with sentences(self.path):
-            return self._reader.decisions(item_id)
+        return [StoredDecision(*row) for row in self._readers.rows("decisions", values={"id": item_id})]
 
     def outcome(self, item_id: str) -> Outcome | None:
-        with sentences(self.path):
-            return self._reader.outcome(item_id)
+        return next((Outcome(*row) for row in self._readers.rows("outcome", values={"id": item_id})), None)
 
     def output(self, item_id: str, attempt: int) -> list[str | None]:
-        with sentences(self.path):
-            return self._reader.output(item_id, attempt)
+        return [digest for (digest,) in self._readers.rows("output", values=(item_id, attempt))]
 
     def fleet(self) -> FleetState:
-        with sentences(self.path):
-            return self._reader.fleet()
+        rows = self._readers.rows("fleet")
+        return FleetState(
+            {name: document for what, name, document in rows if what == "cluster"},
+            {name: document for what, name, document in rows if what == "owner"},
+        )
 
-    def sent_since(self, at: float) -> list[tuple[str, str, float]]:
-        with sentences(self.path):
-            return [(item_id, cluster, when) for item_id, cluster, when in self._reader.rows("sent_since", (at,))]
+    def last_dispatches_since(self, at: float) -> list[tuple[str, str, float]]:
+        return list(self._readers.rows("last_dispatches_since", values=(at,)))
 
-    def settings(self, begin: str) -> dict[str, bytes]:
-        with sentences(self.path):
-            return dict(self._reader.rows("settings", {"begin": begin}))
+    def settings(self, prefix: str) -> dict[str, bytes]:
+        return dict(self._readers.rows("settings", values={"prefix": prefix}))
 
     @property
     def next_fence(self) -> int:
@@ -229,42 +250,49 @@ class SqliteStore:
     def next_number(self) -> int:
         return self._counter(1) + 1
 
-    def _counter(self, at: int) -> int:
-        with sentences(self.path):
-            return int(self._reader.rows("leader")[0][at])
+    def _counter(self, column: int) -> int:
+        return int(self._readers.rows("leader")[0][column])
+
+    def _stored_item(self, row: Any) -> StoredItem:
+        number, item_id, *accepted = row[:9]
+        blobs = tuple(digest for (digest,) in self._readers.rows("payloads", values=(number,)))
+        *status, is_open, rest = row[10:]
+        new = NewItem._make((item_id, number, *accepted, blobs))
+        return StoredItem(new, ItemStatus._make((item_id, TaskState(row[9]), *status, bool(is_open), rest)))
 
     # ---- retention
 
-    def strip(self, ended_before: float, needed: Collection[str] = ()) -> None:
-        self._writer.put(lambda: self._strip(ended_before, json.dumps(list(needed)))).result()
+    def expire_payloads(self, ended_before: float, needed: Collection[str] = ()) -> None:
+        self._writer.put(lambda: self._expire_payloads(ended_before, json.dumps(list(needed)))).result()
 
-    def _strip(self, ended_before: float, needed: str) -> None:
-        with sentences(self.path, self._connection), self._changes.transaction() as connection:
-            for what in ("forget_payloads_before", "forget_outputs_before", "forget_values_before"):
-                connection.execute(self._retention[what], {"ended_before": ended_before, "needed": needed})
+    def _expire_payloads(self, ended_before: float, needed: str) -> None:
+        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+            for name in ("delete_payloads_before", "delete_outputs_before", "delete_values_before"):
+                connection.execute(self._retention[name], {"ended_before": ended_before, "needed": needed})
 
     def expire(self, ended_before: float, keep: int, needed: Collection[str] = ()) -> int:
-        forgotten, names = 0, json.dumps(list(needed))
-        while self._writer.put(lambda: self._forget_notes(ended_before)).result() == _EXPIRED_AT_ONCE:
+        needed_ids = json.dumps(list(needed))
+        while self._writer.put(lambda: self._expire_operations(ended_before)).result() == _EXPIRE_BATCH:
             pass
+        total = 0
         while True:
-            some: int = self._writer.put(lambda: self._expire_some(ended_before, keep, names)).result()
-            forgotten += some
-            if some < _EXPIRED_AT_ONCE:
-                return forgotten
+            count: int = self._writer.put(lambda: self._expire_batch(ended_before, keep, needed_ids)).result()
+            total += count
+            if count < _EXPIRE_BATCH:
+                return total
 
-    def _forget_notes(self, before: float) -> int:
-        with sentences(self.path, self._connection), self._changes.transaction() as connection:
-            connection.execute(self._retention["forget_notes_before"], (before, _EXPIRED_AT_ONCE))
+    def _expire_operations(self, before: float) -> int:
+        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+            connection.execute(self._retention["delete_notes_before"], (before, _EXPIRE_BATCH))
             return connection.changes()
 
-    def _expire_some(self, ended_before: float, keep: int, needed: str) -> int:
-        said = self._retention
-        with sentences(self.path, self._connection), self._changes.transaction() as connection:
-            newest = next(connection.execute(said["newest_to_expire"], (keep,)), (-inf, 0))
-            asked = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
-            found = list(connection.execute(said["to_expire"], {**asked, "limit": _EXPIRED_AT_ONCE}))
-            self._remove(connection, found)
+    def _expire_batch(self, ended_before: float, keep: int, needed: str) -> int:
+        sql = self._retention
+        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
+            newest = next(connection.execute(sql["newest_to_expire"], (keep,)), (-inf, 0))
+            values = {"finished_at": newest[0], "number": newest[1], "ended_before": ended_before, "needed": needed}
+            found = list(connection.execute(sql["to_expire"], {**values, "limit": _EXPIRE_BATCH}))
+            self._delete_items(connection, found)
         return len(found)
 
     def forget(self, item_id: str, needed: Collection[str] = ()) -> bool:
@@ -272,109 +300,115 @@ class SqliteStore:
         return done
 
     def _forget(self, item_id: str, needed: str) -> bool:
-        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
             found = list(connection.execute(self._retention["to_forget"], {"id": item_id, "needed": needed}))
-            self._remove(connection, found)
+            self._delete_items(connection, found)
         return bool(found)
 
-    def _remove(self, connection: apsw.Connection, found: list[tuple[int, str]]) -> None:
-        """What is known of these, but for that they were there."""
-        connection.executemany(self._retention["expire"], [(_hash(item_id),) for _, item_id in found])
-        for what in _OF_AN_ITEM:
-            connection.executemany(self._retention[what], [(number,) for number, _ in found])
+    def _delete_items(self, connection: apsw.Connection, items: list[tuple[int, str]]) -> None:
+        """Delete all rows of items (number, id), and keep a hash of each id."""
+        connection.executemany(self._retention["expire"], [(_hash(item_id),) for _, item_id in items])
+        for name in _DELETE_ITEM:
+            connection.executemany(self._retention[name], [(number,) for number, _ in items])
 
     def expired(self, item_id: str) -> bool:
-        with sentences(self.path):
-            return self._reader.one("expired", _hash(item_id)) is not None
+        return self._readers.value("expired", _hash(item_id)) is not None
 
     # ---- blobs
 
-    def reserve(self, blobs: Mapping[str, int], *, owed: bool = False) -> None:
-        self._room.reserve(blobs, owed=owed)
+    def reserve(self, blobs: Mapping[str, int], *, beyond_quota: bool = False) -> None:
+        self._quota.reserve(blobs, beyond_quota=beyond_quota)
 
-    def hold(self, digests: Iterable[str]) -> list[str]:
-        return self._room.hold(digests)
+    def pin_blobs(self, digests: Iterable[str]) -> list[str]:
+        return self._quota.pin(digests)
 
-    def put_blob(self, data: bytes, *, owed: bool = False, user: str | None = None) -> str:
-        if self.trouble is not None:
-            raise StoreFullError(f"A payload cannot be written now. {self.trouble}", next_step="submit it again later")
+    def put_blob(self, data: bytes, *, beyond_quota: bool = False, user: str | None = None) -> str:
+        if self.write_problem is not None:
+            raise StoreFullError(
+                f"A payload cannot be written now. {self.write_problem}", next_step="submit it again later"
+            )
         digest = digest_of(data)
         putters = [] if user is None else [(digest, user)]
-        self._room.reserve({digest: len(data)}, owed=owed)
+        self._quota.reserve({digest: len(data)}, beyond_quota=beyond_quota)
         if len(data) <= SMALL_BYTES:
             self.write(Change(blobs={digest: data}, putters=putters)).result()
             return digest
         written = False
         try:
             self._files.write(digest, data)
-            self._writer.put(lambda: self._note_file(digest, len(data))).result()
+            self._writer.put(lambda: self._add_file(digest, len(data))).result()
             if putters:
                 self.write(Change(putters=putters)).result()
             written = True
         finally:
-            self._room.settle([digest], written=written)
+            self._quota.settle([digest], written=written)
         return digest
 
     def blob(self, digest: str) -> bytes | None:
-        with sentences(self.path):
-            rows = self._reader.rows("blob", (digest,))
+        rows = self._readers.rows("blob", values=(digest,))
         if not rows:
             return None
         data: bytes | None = rows[0][0]
         return self._files.read(digest) if data is None else data
 
     def blob_pieces(self, digest: str) -> tuple[int, Iterator[bytes]] | None:
-        with sentences(self.path):
-            rows = self._reader.rows("blob", (digest,))
+        rows = self._readers.rows("blob", values=(digest,))
         return self._files.pieces(digest) if rows and rows[0][0] is None else None
 
-    def drop_blobs(self) -> int:
-        with sentences(self.path):
-            nameless = [digest for (digest,) in self._reader.rows("nameless_blobs")]
-        dropped: int = self._writer.put(lambda: self._drop_blobs(nameless)).result() if nameless else 0
-        self._room.grow_older()
-        return dropped
+    def delete_unused_blobs(self) -> int:
+        unused = [digest for (digest,) in self._readers.rows("unused_blobs")]
+        deleted: int = self._writer.put(lambda: self._delete_blobs(unused)).result() if unused else 0
+        self._quota.age()
+        return deleted
 
     def sweep_files(self) -> int:
-        """Remove files that a process before this one left without a row. Only before anybody puts blobs."""
-        with sentences(self.path):
-            known = frozenset(digest for (digest,) in self._reader.rows("blob_digests"))
-        return self._files.sweep(known)
+        """Remove files that an earlier process left without a row. Call it before the first blob is put."""
+        return self._files.sweep(frozenset(digest for (digest,) in self._readers.rows("blob_digests")))
 
     def _has_blob(self, digest: str) -> bool:
-        with sentences(self.path):
-            return self._reader.one("has_blob", digest) is not None
+        return self._readers.value("has_blob", digest) is not None
 
-    def _note_file(self, digest: str, size: int) -> None:
-        with sentences(self.path, self._connection), self._changes.transaction() as connection:
+    def _add_file(self, digest: str, size: int) -> None:
+        with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, NULL)", (digest, size))
 
-    def _drop_blobs(self, nameless: list[str]) -> int:
-        doomed = self._room.doom(nameless)
-        gone: dict[str, tuple[int, int]] = {}
+    def _delete_blobs(self, unused: list[str]) -> int:
+        doomed = self._quota.doom(unused)
+        deleted: dict[str, tuple[int, int]] = {}
         try:
-            with sentences(self.path, self._connection), self._changes.transaction() as connection:
+            with translated_errors(self.path, self._connection), self._changes.transaction() as connection:
                 for digest in doomed:
-                    for freed in connection.execute(self._retention["forget_blob"], (digest,)):
-                        gone[digest] = freed
-                connection.executemany(self._retention["forget_putters"], [(digest,) for digest in gone])
+                    for freed in connection.execute(self._retention["delete_blob"], (digest,)):
+                        deleted[digest] = freed
+                connection.executemany(self._retention["delete_putters"], [(digest,) for digest in deleted])
         except BaseException:
-            gone.clear()
+            deleted.clear()
             raise
         finally:
-            self._room.dropped(doomed, sum(size for size, _ in gone.values()))
-        for digest, (_, is_file) in gone.items():
+            self._quota.deleted(doomed, sum(size for size, _ in deleted.values()))
+        for digest, (_, is_file) in deleted.items():
             if is_file:
-                with self._room.lock:  # whoever brings it anew meanwhile has found the file, and counts on it
-                    if not self._room.is_fresh(digest):
+                with self._quota.lock:  # a caller that uploads it again meanwhile found the file, and relies on it
+                    if not self._quota.is_fresh(digest):
                         self._files.remove(digest)
-        return len(gone)
-
-    def close(self) -> None:
-        self._writer.close()
-        self._reader.close()
-        close(self._connection)
+        return len(deleted)
 
 
 def _hash(item_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(item_id.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def _step(row: Any) -> Step:
+    item_id, number, state, *rest = row
+    return Step(item_id, number, TaskState(state), *rest)
+
+
+def _event(row: Any) -> EventRecord:
+    number, what, kind, name, owner, *rest = row
+    match what:
+        case "step":
+            return EventRecord(number, _step(rest), kind, name, owner)
+        case "decision":
+            return EventRecord(number, StoredDecision(*rest[:5]), kind, name, owner)
+        case _:
+            return EventRecord(number, OperationRecord(*rest[:5]))

@@ -1,4 +1,4 @@
-"""StateFolder: one control plane at a time has a folder; whoever comes second is told who has it."""
+"""StateFolder: a lock, so that one control plane at a time uses a folder, and the address of the one that does."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeGuard
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.process import is_alive
+from ray_multicluster_scheduler.control_plane.store.private_file import make_folder
 
 DATABASE = "rmcs.db"
 _LOCK = "server.json"
 _STOP = "stop.json"
-_LOOK_S = 1.0
+_PROBE_WAIT_S = 1.0
 
 
-class Stop(NamedTuple):
-    """Wait ``drain_s`` for what is not over first, if it is not None. It may take ``away_s`` until the next start."""
+class StopRequest(NamedTuple):
+    """How to stop: wait up to ``drain_s`` for unfinished items, if given; the next start may take ``away_s``."""
 
     drain_s: float | None = None
     away_s: float = 0.0
 
 
-class Killed(NamedTuple):
-    """One that had a folder until its process was killed, or the machine went down. ``seen_at`` is the last moment of
-    which a file tells."""
+class KilledHolder(NamedTuple):
+    """A control plane that was killed, or whose machine went down. ``seen_at``: the last time it wrote a file."""
 
     pid: int
     address: str | None
@@ -35,15 +36,13 @@ class Killed(NamedTuple):
 
 
 class StateFolder:
-    """Taken from when it is made until :meth:`leave`, or the end of the process, however that comes.
+    """Holds the lock until :meth:`release`, or until the process ends in any way.
 
-    The system keeps the lock, not a file that could stay behind; the file only says who holds it.
+    The operating system keeps the lock; the content of the file only describes the holder.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigurationError if somebody has it, or it cannot be used."""
-        from ray_multicluster_scheduler.control_plane.store.blob_files import make_folder  # noqa: PLC0415 - not to look
-
+        """Raises ConfigurationError if another process holds the lock, or the folder cannot be used."""
         self.path = path
         try:
             make_folder(path)
@@ -53,49 +52,49 @@ class StateFolder:
         if not self._lock():
             os.close(self._file)
             raise _taken(path) from None
-        (path / _STOP).unlink(missing_ok=True)  # said to one before us, who may have had the same number
+        (path / _STOP).unlink(missing_ok=True)  # meant for an earlier process, which may have had the same id
         try:
-            self.tell()
-        except OSError as error:  # of a full disk, say
+            self.announce()
+        except OSError as error:  # a full disk, say
             os.close(self._file)
             raise _unusable(path, error) from error
 
     def _lock(self) -> bool:
-        """Whoever only looks who has it holds it for a moment, too, and says nothing of itself."""
-        deadline = time.monotonic() + _LOOK_S
+        """:func:`holder` also takes the lock for a moment, without writing to the file."""
+        deadline = time.monotonic() + _PROBE_WAIT_S
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if _read(self._file) or time.monotonic() > deadline:
+                if _read_holder(self._file) or time.monotonic() > deadline:
                     return False
-                time.sleep(0.01)  # nobody tells of the end of a lock
+                time.sleep(0.01)  # there is no notification of a released lock
             else:
                 return True
 
-    def tell(self, **about: Any) -> None:
-        """What others may want to know of who has it, such as its address. They may read it at any moment: what was
-        longer before is filled up with spaces, so that there is never nothing to read."""
+    def announce(self, **about: Any) -> None:
+        """Publish facts about the holder, such as its address. They can be read at any moment, so the file is never
+        truncated: a shorter text is padded with spaces."""
         text = json.dumps({"pid": os.getpid(), **about}).encode()
         os.pwrite(self._file, text.ljust(os.fstat(self._file).st_size), 0)
 
-    def how_to_stop(self) -> Stop:
-        """What whoever stops us wants; told once."""
+    def stop_request(self) -> StopRequest:
+        """Take the request that :func:`request_stop` left for this process."""
         path = self.path / _STOP
         try:
-            said = json.loads(path.read_bytes())
+            document = json.loads(path.read_bytes())
             path.unlink()
         except (OSError, ValueError):
-            return Stop()
-        told = said if isinstance(said, dict) and said.get("pid") == os.getpid() else {}
-        drain, away = told.get("drain_s"), told.get("away_s")
-        return Stop(
-            float(drain) if _is_time(drain) else None,
-            float(away) if _is_time(away) else 0.0,
+            return StopRequest()
+        ours = document if isinstance(document, dict) and document.get("pid") == os.getpid() else {}
+        drain, away = ours.get("drain_s"), ours.get("away_s")
+        return StopRequest(
+            float(drain) if _is_duration(drain) else None,
+            float(away) if _is_duration(away) else 0.0,
         )
 
-    def leave(self) -> None:
-        """Whoever wants it may have it. Idempotent."""
+    def release(self) -> None:
+        """Release the lock. Idempotent."""
         if self._file >= 0:
             os.ftruncate(self._file, 0)
             os.close(self._file)
@@ -105,22 +104,22 @@ class StateFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self.release()
 
 
-def _is_time(value: object) -> TypeGuard[float]:
+def _is_duration(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
-def say_how_to_stop(path: Path, pid: int, how: Stop) -> None:
-    """To the process that has this folder, before it is told to stop. Raises OSError."""
+def request_stop(path: Path, pid: int, request: StopRequest) -> None:
+    """Leave a request for the process that holds this folder, before it gets a signal. Raises OSError."""
     draft = path / f"{_STOP}.{os.getpid()}"
-    draft.write_text(json.dumps({"pid": pid, **how._asdict()}))
+    draft.write_text(json.dumps({"pid": pid, **request._asdict()}))
     draft.replace(path / _STOP)
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """What the control plane that has this folder says of itself; None if none has it."""
+    """What the control plane that holds this folder has announced; None if there is none."""
     try:
         file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -128,61 +127,50 @@ def holder(path: Path) -> dict[str, Any] | None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read(file)
+        return _read_holder(file)
     finally:
         os.close(file)
     return None
 
 
-def killed(path: Path) -> Killed | None:
-    """Whoever had this folder last, if that one did not leave it; None if it did, or somebody has it."""
+def killed_holder(path: Path) -> KilledHolder | None:
+    """The last holder of this folder if it did not release the lock; None if it did, or the lock is held."""
     try:
         file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        said = _said(file)
+        announced = _read(file)
     except BlockingIOError:
         return None
     finally:
         os.close(file)
-    if not isinstance(said.get("pid"), int):
+    if not isinstance(announced.get("pid"), int):
         return None
-    seen_at = max(_written_at(path / name) for name in (_LOCK, DATABASE, f"{DATABASE}-wal"))
-    return Killed(said["pid"], said.get("address"), seen_at)
+    seen_at = max(_modified_at(path / name) for name in (_LOCK, DATABASE, f"{DATABASE}-wal"))
+    return KilledHolder(announced["pid"], announced.get("address"), seen_at)
 
 
-def _written_at(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # it is not there
+    except OSError:
         return 0.0
 
 
+def _read_holder(file: int) -> dict[str, Any]:
+    announced = _read(file)
+    pid = announced.get("pid")
+    return announced if isinstance(pid, int) and pid > 0 and is_alive(pid) else {}  # else left by one that was killed
+
+
 def _read(file: int) -> dict[str, Any]:
-    said = _said(file)
-    return said if _lives(said.get("pid")) else {}  # else it is what one that was killed said of itself
-
-
-def _said(file: int) -> dict[str, Any]:
     try:
-        said = json.loads(os.pread(file, 65536, 0) or b"{}")
+        document = json.loads(os.pread(file, 65536, 0) or b"{}")
     except ValueError:  # it is being written just now
         return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _lives(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's
-    return True
+    return document if isinstance(document, dict) else {}
 
 
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
@@ -193,9 +181,9 @@ def _unusable(path: Path, error: OSError) -> ConfigurationError:
 
 
 def _taken(path: Path) -> ConfigurationError:
-    said = holder(path) or {}
-    who = f"process {said['pid']}" if "pid" in said else "another process"
-    where = f", {said['address']}" if "address" in said else ""
+    announced = holder(path) or {}
+    who = f"process {announced['pid']}" if "pid" in announced else "another process"
+    where = f", {announced['address']}" if "address" in announced else ""
     return ConfigurationError(
         f"A control plane ({who}{where}) has the state folder {path} already.",
         next_step="use that one (RMCS_ADDRESS), end it with `rmcs down`, or give another folder",

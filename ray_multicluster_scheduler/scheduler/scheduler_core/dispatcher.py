@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError, StoreError
 from ray_multicluster_scheduler.common.model import ActorDescription, FailureClass, GangDescription, TaskDescription
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import (
     Call,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_multicluster_scheduler.common.clock import Clock
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ClusterConnectionError, SchedulerError
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.common.redaction.item_secrets import covered, secrets_of
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import DashboardProblem
 from ray_multicluster_scheduler.scheduler.connection.job_client_pool import JobClientPool

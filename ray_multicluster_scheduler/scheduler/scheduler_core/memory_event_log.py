@@ -49,7 +49,7 @@ class MemoryEventLog(MemoryTransitionLog):
     def note(self, note: OperationRecord) -> None:
         self._tell([note])
 
-    def told_after(self, number: int, limit: int) -> list[EventRecord]:
+    def events_after(self, number: int, limit: int) -> list[EventRecord]:
         """On the loop: what is still known of what came after this number."""
         first = self._last - len(self._lately) + 1
         skipped = max(0, number + 1 - first)

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.home_paths import move_home_paths
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_lost
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_undecryptable
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers, merge_runtime_env
 from ray_multicluster_scheduler.scheduler.connection.packages.own_package import ship_own_package
 from ray_multicluster_scheduler.scheduler.connection.packages.runtime_env_upload import (
@@ -107,8 +107,8 @@ class AttemptPreparation:
 
 def _check_not_lost(task: TaskDescription) -> None:
     """Raises TaskSubmissionError for one whose secrets a service has written down and cannot read any more."""
-    if is_lost(task.runtime_env) or (
-        task.job is not None and (is_lost(task.job.entrypoint) or is_lost(task.job.metadata))
+    if is_undecryptable(task.runtime_env) or (
+        task.job is not None and (is_undecryptable(task.job.entrypoint) or is_undecryptable(task.job.metadata))
     ):
         raise TaskSubmissionError(
             f"{task.id} has secrets that were sealed with a key that is gone ({KEY_FILE} in the service's folder).",

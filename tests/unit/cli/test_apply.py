@@ -42,7 +42,7 @@ def test_a_dry_run_only_shows_it(service: HttpService, file: Path, capsys: pytes
     assert main(["clusters", "apply", str(file), "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines() == ["linux: would be added", "mac: unchanged"]
     assert names(service) == ["mac"]
-    actions = [one for one in service.plane.store.told_after(0, 1000) if getattr(one.told, "what", "") == "action"]
+    actions = [one for one in service.plane.store.events_after(0, 1000) if getattr(one.entry, "what", "") == "action"]
     assert actions == [], "nothing was done"
 
 

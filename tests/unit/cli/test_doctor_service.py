@@ -121,7 +121,7 @@ def test_a_store_with_little_room(
     rmcs: Rmcs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service.plane.store, "room", lambda: StorageUsage(free, kept))
+    monkeypatch.setattr(service.plane.store, "usage", lambda: StorageUsage(free, kept))
     assert troubles(rmcs) == wanted
 
 
@@ -158,7 +158,7 @@ class TestNobodyToAsk:
 
     def test_one_was_stopped_in_order(self, rmcs: Rmcs, home: Path) -> None:
         with StateFolder(home) as folder:
-            folder.tell(address="http://127.0.0.1:9")
+            folder.announce(address="http://127.0.0.1:9")
         assert self.of_service(rmcs)[0] == "ok"
 
     def test_one_is_just_starting(self, rmcs: Rmcs, home: Path) -> None:
@@ -185,7 +185,7 @@ class TestNobodyToAsk:
         _, says, mend = self.of_service(rmcs)
         assert "does not answer: Connection refused; a service" in says
         assert mend.startswith("start it again")
-        StateFolder(home).leave()
+        StateFolder(home).release()
         assert "did not end in order" not in rmcs("doctor").out
 
 
@@ -194,7 +194,7 @@ def killed_service(home: Path, address: str) -> int:
     program = (
         "import sys, time; from pathlib import Path; "
         "from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder; "
-        "folder = StateFolder(Path(sys.argv[1])); folder.tell(address=sys.argv[2]); print('has it', flush=True); "
+        "folder = StateFolder(Path(sys.argv[1])); folder.announce(address=sys.argv[2]); print('has it', flush=True); "
         "time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(home), address], stdout=subprocess.PIPE, cwd=ROOT)

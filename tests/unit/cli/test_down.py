@@ -42,7 +42,7 @@ def test_ctrl_c_without_a_wait_for_work(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    state.tell(draining=draining)
+    state.announce(draining=draining)
     done = rmcs("down", "--state", str(state.path), *(["--drain", "100"] if draining else []))
     assert done.code == 130
     assert f"the service (process {os.getpid()}) was told to stop, and does; `rmcs status` says whether" in done.err
@@ -68,7 +68,7 @@ def test_one_that_has_ended_meanwhile_has_stopped(
 ) -> None:
     def ended(_pid: int, number: int) -> None:
         if number == signal.SIGTERM:
-            state.leave()
+            state.release()
             raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", ended)
@@ -100,7 +100,7 @@ class TestWhatItWaitsFor:
 
     def test_is_said(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
         self.submit(service)
-        state.tell(address=service.address)
+        state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0.1", "--drain", "0.6")
         said = done.err.splitlines()
         assert said[:3] == [
@@ -110,7 +110,7 @@ class TestWhatItWaitsFor:
         ]
 
     def test_is_nothing(self, service: HttpService, state: StateFolder, rmcs: Rmcs) -> None:
-        state.tell(address=service.address)
+        state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
         assert "not over:" not in done.err
         assert "rmcs: the service stops" in done.err
@@ -120,7 +120,7 @@ class TestWhatItWaitsFor:
             service.post("/api/v1/items", body(an_actor("actor-1")))
             service.submit("runs")
             until(lambda: {"RUNNING"} == {str(row["state"]) for row in service.get("/api/v1/items")["items"]})
-            state.tell(address=service.address)
+            state.announce(address=service.address)
             done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
         assert "rmcs: not over: 1 on mac; at most " in done.err
 
@@ -128,7 +128,7 @@ class TestWhatItWaitsFor:
         self, service: HttpService, state: StateFolder, rmcs: Rmcs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RMCS_TOKEN", "wrong")
-        state.tell(address=service.address)
+        state.announce(address=service.address)
         done = rmcs("down", "--state", str(state.path), "--timeout", "0", "--drain", "0.2")
         assert "rmcs: what is not over cannot be seen from here; at most 0 s more" in done.err
 
@@ -136,7 +136,7 @@ class TestWhatItWaitsFor:
         self, service: HttpService, state: StateFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.submit(service)
-        state.tell(address=service.address)
+        state.announce(address=service.address)
         deaf = f"import os; os.kill = lambda *_: None; {terminal.Terminal.CODE}"
         monkeypatch.setattr(terminal.Terminal, "CODE", deaf)
         one = terminal.Terminal("down", "--state", str(state.path), "--drain", "60")
@@ -144,7 +144,7 @@ class TestWhatItWaitsFor:
             one.until("not over: 2 on mac, 1 waiting; at most 60 s more")
             service.post("/api/v1/items/waits/cancel")
             one.until("not over: 2 on mac; at most ")
-            state.leave()
+            state.release()
             one.until("has stopped")
         finally:
             one.close()

@@ -74,7 +74,7 @@ class TestExplain:
         monkeypatch.setattr(run_folder, "sockets", lambda: programs)
         monkeypatch.setattr(local_programs, "ask", lambda *_: {"error": "UnknownItemError"})
         with StateFolder(tmp_path / "home") as state:
-            state.tell(address=service.address)
+            state.announce(address=service.address)
             done = rmcs("explain", "nothing")
         assert "has no item 'nothing', and none of your programs has; asked were: process 1.\n" in done.err
 

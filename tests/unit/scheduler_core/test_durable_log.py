@@ -114,10 +114,10 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     states = ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "SUCCEEDED"]
     assert [state for _, state in world.heard] == states
     assert [step.state for step in world.log.history("t")] == states
-    assert [one.told.state for one in world.store.told_after(0, 10) if isinstance(one.told, Step)] == states
+    assert [one.entry.state for one in world.store.events_after(0, 10) if isinstance(one.entry, Step)] == states
     found = world.store.item("t")
     assert found is not None
-    assert (found.now.state, found.now.cluster, found.now.attempt) == (TaskState.SUCCEEDED, "a", 1)
+    assert (found.status.state, found.status.cluster, found.status.attempt) == (TaskState.SUCCEEDED, "a", 1)
     assert stored_rows.task_of(found) == (task("t"), ("x",))
     assert set(found.new.blobs) == {one for one in (*task("t").payloads, "x") if one is not None}
     decision = world.log.decision("t")
@@ -125,7 +125,7 @@ async def test_an_item_from_submission_to_its_end(folder: Path) -> None:
     assert (decision.task_id, decision.cluster, len(decision.candidates)) == ("t", "a", 2)
     assert world.store.outcome("t") == Outcome("t", 1, b'{"status": "succeeded"}', "v")
     assert world.store.blob("x") == b"data"
-    assert list(world.store.owed()) == []
+    assert list(world.store.open_items()) == []
     assert world.log.decision("x") is None
     world.log.forget("t")
     assert world.failures == []
@@ -139,7 +139,7 @@ async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_orde
     await eventually(lambda: world.machine.view("a", world.clock.now()).known)
     disk.full = True
     world.submit("t1", "t2")
-    await eventually(lambda: world.store.trouble is not None)
+    await eventually(lambda: world.store.write_problem is not None)
     world.submit("t3")
     world.manager.post(events.CancelRequested("t1", "not wanted", False))
     await eventually(lambda: world.machine.record("t1").ending is not None)
@@ -148,7 +148,7 @@ async def test_nothing_is_sent_or_told_before_it_is_durable_and_then_all_in_orde
     await eventually(lambda: world.cancelled, timeout=20)
     assert [order.task_id for order in world.sent] == ["t1", "t2", "t3"]
     assert world.heard[:2] == [("t1", TaskState.PENDING), ("t1", TaskState.QUEUED)]
-    assert world.store.trouble is None
+    assert world.store.write_problem is None
     world.end()
 
 
@@ -157,7 +157,7 @@ async def test_what_is_said_without_anything_to_write_waits_for_what_was_said_be
     world = World(folder, disk)
     disk.full = True
     world.submit("t")
-    await eventually(lambda: world.store.trouble is not None)
+    await eventually(lambda: world.store.write_problem is not None)
     done: list[str] = []
     world.log.then(lambda: done.append("later"))
     world.log.flush()
@@ -318,7 +318,7 @@ async def test_numbers_go_on_after_items_that_are_over(folder: Path) -> None:
     after.submit("t3")
     await eventually(lambda: after.store.item("t3"))
     assert after.failures == []
-    assert [one.new.number for one in after.store.owed()] == [1, 3]
+    assert [one.new.number for one in after.store.open_items()] == [1, 3]
     after.end()
 
 
@@ -333,10 +333,10 @@ async def test_who_waits_for_an_item_that_is_over_hears_of_it_after_a_restart(fo
     store = SqliteStore(folder)  # killed after the end of the first was durable, and before the second was told
     found = store.item("first")
     assert found is not None
-    now = found.now._replace(state=TaskState.SUCCEEDED, finished_at=9.0, owed=False, rest=b'{"v": 1}')
+    now = found.status._replace(state=TaskState.SUCCEEDED, finished_at=9.0, is_open=False, rest=b'{"v": 1}')
     last = store.steps("first")[-1]
     step = last._replace(number=last.number + 1, state=TaskState.SUCCEEDED, code="SUCCEEDED")
-    store.write(Change(now={"first": now}, told=[step])).result()
+    store.write(Change(statuses={"first": now}, entries=[step])).result()
     store.close()
     after = World(folder)
     restored = after.log.restored()
@@ -372,7 +372,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
     await eventually(lambda: world.machine.view("a", world.clock.now()).known)
     disk.full = True
     world.submit("t")
-    await eventually(lambda: world.store.trouble is not None)
+    await eventually(lambda: world.store.write_problem is not None)
     world.manager.fail(RuntimeError("a defect"))
     disk.full = False
     await eventually(lambda: world.store.item("t") is not None, timeout=20)

@@ -10,7 +10,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, LOST
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, UNDECRYPTABLE
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.tls_identity import make_identity
 from ray_multicluster_scheduler.scheduler.scheduler_core.stored.stored_agent_records import StoredAgentRecords
@@ -38,7 +38,7 @@ async def test_the_next_process_knows_the_agents_and_the_key(tmp_path: Path) -> 
 
 async def test_a_later_version_may_write_more_of_an_agent(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    fields = {**AGENT.to_dict(), "secret": store.cipher.sealed_text("secret"), "mood": "good"}
+    fields = {**AGENT.to_dict(), "secret": store.cipher.encrypt_text("secret"), "mood": "good"}
     store.write(Change(settings={f"agent:{AGENT.agent}": json.dumps(fields).encode()})).result()
     assert StoredAgentRecords(store).agents() == [AGENT]
     store.close()
@@ -102,7 +102,7 @@ async def test_agents_whose_secrets_cannot_be_opened_are_waited_for_and_let_in_b
     (found,), (again,) = memory.agents(), memory.agents()
     assert replace(found, secret="") == replace(agent, secret="", token="", identity="")
     assert len(found.secret) > 20
-    assert found.secret not in (agent.secret, again.secret, LOST), "nobody can know it"
+    assert found.secret not in (agent.secret, again.secret, UNDECRYPTABLE), "nobody can know it"
     assert f"agent {agent.agent} of cluster a proves itself with cannot be opened with secret.key" in caplog.text
     assert memory.identity() is None
     await memory.keep_identity(b"another")

@@ -18,7 +18,7 @@ from tests.unit.service.service_plane import BLOBS, a_task
 
 def actions(service: HttpService) -> list[tuple[str, str, str | None, Any]]:
     """What was done, to what, by whom, with its details."""
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
+    notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
     said = [(json.loads(one.document), one) for one in notes if one.what == "action"]
     return [(words["action"], note.subject, note.user, words["details"]) for words, note in said]
 

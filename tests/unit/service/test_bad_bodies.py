@@ -37,7 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
         yield service
         # After all of it, it works.
         assert service.get("/readyz")["status"] == "ready"
-        assert service.plane.store.trouble is None
+        assert service.plane.store.write_problem is None
         service.submit("another", 0)
         item = service.plane.runtime.item("another")
         assert item is not None

@@ -36,7 +36,7 @@ def service(tmp_path: Path) -> Iterator[HttpService]:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[StateFolder]:
     with StateFolder(tmp_path / "home") as state:
-        state.tell(address=HERE)
+        state.announce(address=HERE)
         write_private(state.path / "token", "rmcs_h_home")
         yield state
 
@@ -65,7 +65,7 @@ def test_that_of_the_folder_is_sent_to_nobody_else(home: StateFolder) -> None:
     assert found.are_for(HERE)
     home.tell(address=ELSEWHERE)
     assert not found.are_for(HERE)
-    home.leave()
+    home.release()
     assert not found.are_for(HERE)
     assert find_credentials(HERE, environ).token is None, "whoever listens there now is somebody else"
 

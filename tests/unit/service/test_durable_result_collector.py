@@ -130,7 +130,7 @@ async def test_nothing_is_kept_before_the_commit(world: World) -> None:
     kept: list[str] = []
     world.finish("t", b"value")
     world.collector.when_durable(lambda: kept.append("t"))
-    await eventually(lambda: world.store.trouble is not None)
+    await eventually(lambda: world.store.write_problem is not None)
     assert kept == []
     world.disk.full = False
     await eventually(lambda: kept, timeout=20)
@@ -142,12 +142,12 @@ async def test_a_large_value_is_tried_again_until_there_is_room(
 ) -> None:
     put, tried = world.store.put_blob, []
 
-    def full(data: bytes, *, owed: bool = False) -> str:
-        assert owed, "there is always room for what has been done already"
+    def full(data: bytes, *, beyond_quota: bool = False) -> str:
+        assert beyond_quota, "there is always room for what has been done already"
         tried.append(len(data))
         if len(tried) < 4:
             raise StoreFullError(f"There is no room: {errno.ENOSPC}.")
-        return put(data, owed=owed)
+        return put(data, beyond_quota=beyond_quota)
 
     monkeypatch.setattr(world.store, "put_blob", full)
     world.finish("large", LARGE)
@@ -162,7 +162,7 @@ async def test_a_large_value_is_tried_again_until_there_is_room(
 async def test_a_full_database_holds_a_large_value_back_too(world: World) -> None:
     world.disk.full = True
     world.finish("large", LARGE)
-    await eventually(lambda: world.store.trouble is not None)
+    await eventually(lambda: world.store.write_problem is not None)
     assert world.told == []
     world.disk.full = False
     await eventually(lambda: world.told == ["large"], timeout=20)
@@ -171,7 +171,7 @@ async def test_a_full_database_holds_a_large_value_back_too(world: World) -> Non
 async def test_when_nothing_can_be_written_any_more_the_line_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(data: bytes, *, owed: bool = False) -> str:
+    def broken(data: bytes, *, beyond_quota: bool = False) -> str:
         raise StoreError("The disk is broken.")
 
     monkeypatch.setattr(world.store, "put_blob", broken)

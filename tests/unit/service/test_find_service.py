@@ -16,7 +16,7 @@ HERE = "http://127.0.0.1:8000"
 def test_what_is_named_goes_before_the_environment_and_that_before_what_runs_here(tmp_path: Path) -> None:
     environ = {"RMCS_HOME": str(tmp_path), "RMCS_ADDRESS": "http://b:2"}
     with StateFolder(tmp_path) as state:
-        state.tell(address=HERE)
+        state.announce(address=HERE)
         assert find_service("http://a:1", environ) == "http://a:1"
         assert find_service(None, environ) == "http://b:2"
         assert find_service(None, {**environ, "RMCS_ADDRESS": ""}) == HERE
@@ -28,7 +28,7 @@ def test_there_is_none(tmp_path: Path) -> None:
     assert find_service(None, environ) is None
     with StateFolder(tmp_path) as state:
         assert find_service(None, environ) is None, "it is just starting"
-        state.tell(address=HERE)
+        state.announce(address=HERE)
     assert find_service(None, environ) is None, "it has ended"
     assert find_service(None, {"RMCS_HOME": str(tmp_path / "nowhere")}) is None
 
@@ -79,7 +79,7 @@ def test_the_key_is_named_that_is_wrong() -> None:
 def test_one_that_was_started_again_on_another_port_is_found(tmp_path: Path) -> None:
     environ = {"RMCS_HOME": str(tmp_path)}
     with StateFolder(tmp_path) as state:
-        state.tell(address=HERE, control_plane="mine")
+        state.announce(address=HERE, control_plane="mine")
         assert where_now("mine", environ) == HERE
         assert where_now("of somebody else", environ) is None
     assert where_now("mine", environ) is None

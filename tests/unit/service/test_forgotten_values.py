@@ -27,9 +27,9 @@ def plane(tmp_path: Path) -> Iterator[ServicePlane]:
 
 
 def forget_values(plane: ServicePlane) -> None:
-    plane.store.strip(math.inf)
-    plane.store.drop_blobs()
-    plane.store.drop_blobs()  # what was put lately is spared once
+    plane.store.expire_payloads(math.inf)
+    plane.store.delete_unused_blobs()
+    plane.store.delete_unused_blobs()  # what was put lately is spared once
 
 
 def over(plane: ServicePlane, task_id: str, value: object) -> None:

@@ -90,8 +90,8 @@ def test_values_and_actors_that_nobody_knows_are_refused(service: Service) -> No
 
 def test_the_store_is_asked_once_which_ids_it_knows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    known = service.plane.store.known
-    monkeypatch.setattr(service.plane.store, "known", lambda ids: [asked.append(ids), known(ids)][1])
+    known = service.plane.store.known_ids
+    monkeypatch.setattr(service.plane.store, "known_ids", lambda ids: [asked.append(ids), known(ids)][1])
     assert service.ask("POST", "/api/v1/items", body(a_task("one", 0)), token=service.alice)[0] == 200
     assert asked == [["one"]]
 

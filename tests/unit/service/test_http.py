@@ -58,7 +58,7 @@ def test_a_batch_is_answered_one_by_one_and_in_order(service: HttpService) -> No
     for one in answer[1:3]:
         assert one["problem"]["status"] == 422
         assert one["problem"]["error"] == "ConfigurationError"
-    assert {one.new.id for one in service.plane.store.owed()} == {"t1", "t2"}
+    assert {one.new.id for one in service.plane.store.open_items()} == {"t1", "t2"}
 
 
 def test_a_batch_of_ten_thousand_is_taken_and_one_more_is_not(service: HttpService) -> None:
@@ -167,7 +167,7 @@ def test_output_is_followed_to_the_end(tmp_path: Path) -> None:
 def test_what_expired(service: HttpService) -> None:
     service.submit("t")
     service.plane.finish(running(item(service, "t")), b"v")
-    service.plane.store.strip(math.inf)
+    service.plane.store.expire_payloads(math.inf)
     status, answer = service.ask("GET", "/api/v1/items/t/result")
     assert (status, answer["error"]) == (409, "ResultLostError")
     service.plane.store.expire(math.inf, 0)

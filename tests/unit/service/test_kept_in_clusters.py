@@ -103,9 +103,9 @@ def slow(service: KeepingService, monkeypatch: pytest.MonkeyPatch) -> threading.
     """Large values are written when the event is set."""
     put, go = service.plane.store.put_blob, threading.Event()
 
-    def wait_and_put(data: bytes, *, owed: bool = False) -> str:
+    def wait_and_put(data: bytes, *, beyond_quota: bool = False) -> str:
         assert go.wait(60)
-        return put(data, owed=owed)
+        return put(data, beyond_quota=beyond_quota)
 
     monkeypatch.setattr(service.plane.store, "put_blob", wait_and_put)
     return go
@@ -138,11 +138,11 @@ def test_while_there_is_no_room_it_waits(service: KeepingService, monkeypatch: p
     service.kept("t1")
     put, tries = service.plane.store.put_blob, []
 
-    def full(data: bytes, *, owed: bool = False) -> str:
+    def full(data: bytes, *, beyond_quota: bool = False) -> str:
         tries.append(data)
         if len(tries) < 4:
             raise StoreFullError("there is no room")
-        return put(data, owed=owed)
+        return put(data, beyond_quota=beyond_quota)
 
     monkeypatch.setattr(service.plane.store, "put_blob", full)
     running(service.plane.taken(a_task("t2"), ["result-t1"]))

@@ -50,7 +50,7 @@ def test_a_debug_line_appears_after_it_was_asked_for_and_not_before(tmp_path: Pa
         assert service.ask("PUT", WAY, {"level": "WARNING"})[0] == 200
         until(lambda: stream.getvalue().count("action='set log level'") == 2)  # that it says less now is said
         service.get("/api/v1/owners")
-        events = [one.told for one in service.plane.store.told_after(0, 100)]
+        events = [one.entry for one in service.plane.store.events_after(0, 100)]
     assert "/api/v1/owners" not in stream.getvalue()
     said = [json.loads(one.document) for one in events if getattr(one, "what", "") == "action"]
     assert [(one["action"], one["details"]) for one in said] == [

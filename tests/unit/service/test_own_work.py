@@ -351,7 +351,7 @@ def test_payloads_of_others_are_not_read(service: Tokens) -> None:
     assert item is not None
     until(lambda: item.cluster is not None)
     service.plane.finish(item, b"v" * 200)
-    until(lambda: service.plane.store.names_blob("bob", digest_of(b"v" * 200)))
+    until(lambda: service.plane.store.owns_blob("bob", digest_of(b"v" * 200)))
     assert service.ask("GET", f"/api/v1/blobs/{digest_of(b'v' * 200)}", token=service.bob)[0] == 200
     assert service.ask("GET", f"/api/v1/blobs/{digest_of(b'v' * 200)}", token=service.alice)[0] == 404
 

@@ -104,7 +104,7 @@ def test_who_did_it_is_recorded(service: HttpService) -> None:
     adam = service.token_for("adam", Role.ADMIN)
     assert service.ask("PUT", ANN, {"max_running": 3}, token=adam)[0] == 200
     assert service.ask("DELETE", ANN, token=adam)[0] == 200
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
+    notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
     told = [(note.user, note.subject, json.loads(note.document)) for note in notes if note.what == "action"]
     said = [(user, subject, words["action"], words["details"]) for user, subject, words in told]
     assert said == [

@@ -126,8 +126,8 @@ def test_whoever_steers_everybodys_work_may_name_everything(service: Two) -> Non
 def test_who_put_what_is_forgotten_with_it(service: Two) -> None:
     digest, store = service.put(service.alice, SECRET), service.plane.store
     for _ in range(3):
-        store.drop_blobs()
-    assert not store.names_blob("alice", digest)
+        store.delete_unused_blobs()
+    assert not store.owns_blob("alice", digest)
     service.restart()
     service.put(service.bob, SECRET)
     assert service.send(service.alice, a_task("t", 0, function_digest=digest), b"a")[1]["missing"] == [digest]

@@ -123,7 +123,7 @@ def test_a_package_that_the_service_forgot_is_given_again(
     first = submitted(scheduler, working_dir=str(folder))
     digest = packages_in(env_of(service, first.id))[0]
     store = service.plane.store
-    held = store.hold
+    held = store.pin_blobs
     missed: list[list[str]] = []
 
     def hold(digests: Any) -> list[str]:
@@ -133,7 +133,7 @@ def test_a_package_that_the_service_forgot_is_given_again(
             return [digest]
         return held(asked)
 
-    monkeypatch.setattr(store, "hold", hold)
+    monkeypatch.setattr(store, "pin_blobs", hold)
     many = [scheduler.submit_task_async(len, ("abc",), runtime_env={"working_dir": str(folder)}) for _ in range(3)]
     assert all(handle._item.wait_accepted(30) for handle in many)
     assert missed

@@ -263,7 +263,7 @@ def test_a_value_that_was_forgotten(scheduler: UnifiedScheduler, service: HttpSe
     handle = scheduler.submit_task_async(add, (1, 2), idempotency_key="k", owner="ann")
     assert handle.result(60) == 3
     service.restart()
-    service.plane.store.strip(time.time() + 10)
+    service.plane.store.expire_payloads(time.time() + 10)
     with UnifiedScheduler(address=service.address) as other:
         again = other.submit_task_async(add, (1, 2), idempotency_key="k", owner="ann")
         with pytest.raises(ResultLostError, match="keep_payloads_s"):
@@ -356,5 +356,5 @@ def test_a_service_that_was_started_again_on_another_port_is_followed(
     service.start()
     assert service.address != before
     with StateFolder(tmp_path / "home") as state:
-        state.tell(address=service.address, control_plane=plane)
+        state.announce(address=service.address, control_plane=plane)
         assert later.result(30) == 3

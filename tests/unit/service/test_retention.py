@@ -169,7 +169,7 @@ def test_all_payloads_together_are_not_more_than_payload_quota_bytes(
     store.put_blob(b"x" * 600)
     with pytest.raises(StoreFullError, match="payload_quota_bytes"):
         store.put_blob(b"y" * 600)
-    store.put_blob(b"z" * 600, owed=True)  # there is always room for what has been done already
+    store.put_blob(b"z" * 600, beyond_quota=True)  # there is always room for what has been done already
     store.close()
 
 

@@ -146,9 +146,9 @@ def test_after_a_restart_too(service: HttpService) -> None:
 def test_what_was_forgotten_is_refused_with_a_sentence(service: HttpService) -> None:
     failed(service, "t")
     store = service.plane.store
-    store.strip(service.plane.runtime.clock.now() + 1)
+    store.expire_payloads(service.plane.runtime.clock.now() + 1)
     for _ in range(3):
-        store.drop_blobs()
+        store.delete_unused_blobs()
     status, answer = service.ask("POST", "/api/v1/items/t/retry", {})
     assert (status, answer["code"]) == (409, "RESULT_LOST")
     assert "forgotten" in answer["message"]

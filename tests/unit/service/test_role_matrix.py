@@ -215,4 +215,4 @@ def _with(said: Any, name: str) -> Any:
 
 
 def test_nothing_was_run_for_who_may_not(service: Matrix) -> None:
-    assert {one.new.owner for one in service.plane.store.owed()} <= {"own"}
+    assert {one.new.owner for one in service.plane.store.open_items()} <= {"own"}

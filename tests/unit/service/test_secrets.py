@@ -18,7 +18,12 @@ from ray_multicluster_scheduler.common.model import FailureClass, JobDescription
 from ray_multicluster_scheduler.common.redaction.patterns import MASKED
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.store import OperationRecord
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import LOST, SecretCipher, hidden, is_lost
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import (
+    UNDECRYPTABLE,
+    SecretCipher,
+    is_undecryptable,
+    mask_encrypted,
+)
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import AttemptFinished
 from ray_multicluster_scheduler.scheduler.scheduler_core.preparation import AttemptPreparation, PreparedAttempt
@@ -137,7 +142,7 @@ def test_a_reason_is_masked_where_actions_are_told(
     assert CANARY not in str(actions)
     assert CANARY not in caplog.text, "nor in what is told of the item's end"
     assert CANARY not in str(service.get("/api/v1/items/t")) + str(service.get("/api/v1/owners"))
-    notes = [one.told for one in service.plane.store.told_after(0, 1000) if isinstance(one.told, OperationRecord)]
+    notes = [one.entry for one in service.plane.store.events_after(0, 1000) if isinstance(one.entry, OperationRecord)]
     assert not any(CANARY.encode() in note.document for note in notes)
 
 
@@ -260,9 +265,13 @@ def test_a_lost_key_harms_only_what_needs_it(service: HttpService) -> None:
     (service.plane.folder / "secret.key").unlink()
     service.start()
     record = service.plane.runtime.machine.record("t")
-    assert record.task.runtime_env["env_vars"] == {"HF_TOKEN": LOST, "DB_PASSWORD": LOST, "PLAIN": "plain"}
+    assert record.task.runtime_env["env_vars"] == {
+        "HF_TOKEN": UNDECRYPTABLE,
+        "DB_PASSWORD": UNDECRYPTABLE,
+        "PLAIN": "plain",
+    }
     assert service.get("/api/v1/items/other")["state"] == "PENDING"
-    assert LOST not in every_answer(service, {"task": "t"})
+    assert UNDECRYPTABLE not in every_answer(service, {"task": "t"})
     service.post("/api/v1/items", body(a_task("new", 1, start_after=5e9, runtime_env=ENV)))
     service.restart()
     assert service.plane.runtime.machine.record("new").task.runtime_env == ENV
@@ -271,26 +280,26 @@ def test_a_lost_key_harms_only_what_needs_it(service: HttpService) -> None:
 async def test_one_whose_key_is_lost_is_refused_with_a_sentence() -> None:
     preparation = AttemptPreparation(None, None, "/home/me")  # type: ignore[arg-type]  # nothing is asked
     preparation.update({"mac": ClusterConfig(name="mac", dashboard="http://127.0.0.1:9")})
-    task = TaskDescription(id="t", kind="task", name="t", runtime_env={"env_vars": {"TOKEN": LOST}})
+    task = TaskDescription(id="t", kind="task", name="t", runtime_env={"env_vars": {"TOKEN": UNDECRYPTABLE}})
     with pytest.raises(TaskSubmissionError, match=r"t has secrets that were sealed with a key that is gone"):
         await preparation.task(task, "mac", 1)
-    job = TaskDescription(id="j", kind="job", name="j", job=JobDescription(LOST))
+    job = TaskDescription(id="j", kind="job", name="j", job=JobDescription(UNDECRYPTABLE))
     with pytest.raises(TaskSubmissionError, match="submit it again"):
         await preparation.job(job, "mac", 1, 1)
 
 
 def test_sealed_and_opened(tmp_path: Path) -> None:
     cipher = SecretCipher(tmp_path / "secret.key")
-    sealed = cipher.sealed(ENV)
+    sealed = cipher.encrypt(ENV)
     assert CANARY not in json.dumps(sealed)
-    assert SecretCipher(tmp_path / "secret.key").opened(sealed) == ENV
-    assert hidden(sealed)["env_vars"] == {"HF_TOKEN": MASKED, "DB_PASSWORD": MASKED, "PLAIN": "plain"}
-    assert not is_lost(ENV)
-    assert is_lost(SecretCipher(tmp_path / "other.key").opened(sealed))
+    assert SecretCipher(tmp_path / "secret.key").decrypt(sealed) == ENV
+    assert mask_encrypted(sealed)["env_vars"] == {"HF_TOKEN": MASKED, "DB_PASSWORD": MASKED, "PLAIN": "plain"}
+    assert not is_undecryptable(ENV)
+    assert is_undecryptable(SecretCipher(tmp_path / "other.key").decrypt(sealed))
     (tmp_path / "secret.key").chmod(0o644)
-    assert is_lost(SecretCipher(tmp_path / "secret.key").opened(sealed))
+    assert is_undecryptable(SecretCipher(tmp_path / "secret.key").decrypt(sealed))
     with pytest.raises(StoreError, match="can be read by others"):
-        SecretCipher(tmp_path / "secret.key").sealed(ENV)
+        SecretCipher(tmp_path / "secret.key").encrypt(ENV)
 
 
 def test_somebody_elses_mark_in_a_description_means_nothing(service: HttpService) -> None:

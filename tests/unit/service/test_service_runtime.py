@@ -189,14 +189,14 @@ def test_nothing_is_taken_while_the_store_has_trouble(tmp_path: Path) -> None:
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         disk.full = True
         first = plane.runtime.start(plane.runtime.take([Wanted(a_task("t"))], BLOBS))
-        until(lambda: plane.store.trouble is not None)
+        until(lambda: plane.store.write_problem is not None)
         (refused,) = plane.take(a_task("u"))
         assert isinstance(refused, StoreFullError)
         assert "Nothing can be accepted now" in str(refused)
         disk.full = False
         with suppress(ServiceUnavailableError):
             first.result(20)
-        until(lambda: plane.store.trouble is None)
+        until(lambda: plane.store.write_problem is None)
         assert plane.taken(a_task("u")).id == "u"
 
 
@@ -287,7 +287,7 @@ def test_an_order_is_answered_when_it_is_written(tmp_path: Path) -> None:
 
     def priority(plane: ServicePlane) -> int | None:
         stored = plane.store.item("t")
-        return None if stored is None else stored.now.priority
+        return None if stored is None else stored.status.priority
 
     with ServicePlane(tmp_path / "state", limits={"vfs": disk.name}) as plane:
         runtime = plane.runtime

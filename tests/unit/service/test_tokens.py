@@ -231,7 +231,7 @@ def test_private_files_are_whole_and_nobody_elses(tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
     with pytest.raises(ConfigurationError, match="is empty"):
         read_private(tmp_path / "empty")
-    with pytest.raises(ConfigurationError, match="is no file"):
+    with pytest.raises(ConfigurationError, match="is not a regular file"):
         read_private(tmp_path)
 
 

@@ -24,7 +24,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.serve import serve
 from ray_multicluster_scheduler.control_plane.config import load_config
 from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import note_places
 from ray_multicluster_scheduler.control_plane.store import SqliteStore
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, Stop, holder, say_how_to_stop
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, StopRequest, holder, request_stop
 from tests.unit.client_api.control_plane import fleet, until
 from tests.unit.service.service_plane import ServicePlane, a_job, running
 
@@ -218,14 +218,14 @@ import os, signal, sys
 from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder
 from ray_multicluster_scheduler.main import main
 
-tell = StateFolder.tell
+announce = StateFolder.announce
 
-def tell_and_hear(self, **values):
-    tell(self, **values)
+def announce_and_signal(self, **values):
+    announce(self, **values)
     if values.get("draining"):
         os.kill(os.getpid(), signal.SIGTERM)
 
-StateFolder.tell = tell_and_hear
+StateFolder.announce = announce_and_signal
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -241,22 +241,22 @@ def test_a_second_order_is_heard_from_when_it_can_be_read_that_it_drains(folder:
     assert "rmcs: stopped; 1 item not over, which the next start takes up" in folder.said(process)
 
 
-def test_how_to_stop_is_said_to_one_process_only(tmp_path: Path) -> None:
-    say_how_to_stop(tmp_path, os.getpid(), Stop(5.0, 7.0))  # before it was there: somebody else with its number
+def test_a_stop_request_is_for_one_process_only(tmp_path: Path) -> None:
+    request_stop(tmp_path, os.getpid(), StopRequest(5.0, 7.0))  # before it was there: somebody else with its number
     with StateFolder(tmp_path) as state:
-        assert state.how_to_stop() == Stop(None, 0.0)
-        say_how_to_stop(tmp_path, os.getpid() + 1, Stop(5.0, 7.0))
-        assert state.how_to_stop() == Stop(None, 0.0)
-        say_how_to_stop(tmp_path, os.getpid(), Stop(-1.0, float("nan")))
-        assert state.how_to_stop() == Stop(None, 0.0)
-        say_how_to_stop(tmp_path, os.getpid(), Stop(5.0))
-        assert state.how_to_stop() == Stop(5.0, 0.0)
-        assert state.how_to_stop() == Stop()
-        say_how_to_stop(tmp_path, os.getpid(), Stop(away_s=7.0))
-        assert state.how_to_stop() == Stop(None, 7.0)
+        assert state.stop_request() == StopRequest(None, 0.0)
+        request_stop(tmp_path, os.getpid() + 1, StopRequest(5.0, 7.0))
+        assert state.stop_request() == StopRequest(None, 0.0)
+        request_stop(tmp_path, os.getpid(), StopRequest(-1.0, float("nan")))
+        assert state.stop_request() == StopRequest(None, 0.0)
+        request_stop(tmp_path, os.getpid(), StopRequest(5.0))
+        assert state.stop_request() == StopRequest(5.0, 0.0)
+        assert state.stop_request() == StopRequest()
+        request_stop(tmp_path, os.getpid(), StopRequest(away_s=7.0))
+        assert state.stop_request() == StopRequest(None, 7.0)
         for nonsense in ("nonsense", "[]", '{"pid": 5}'):
             (tmp_path / "stop.json").write_text(nonsense)
-            assert state.how_to_stop() == Stop()
+            assert state.stop_request() == StopRequest()
 
 
 def test_down_says_for_how_long_what_runs_goes_on(folder: Folder) -> None:

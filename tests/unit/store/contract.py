@@ -45,12 +45,12 @@ def accepted(number: int, **values: object) -> Change:
 
 def ended(number: int, at: float, step: int = 2) -> Change:
     name = f"t{number}"
-    now = ItemStatus(name, SUCCEEDED, 1, "a", 7, 0, at, owed=False, rest=b'{"x": 1}')
+    now = ItemStatus(name, SUCCEEDED, 1, "a", 7, 0, at, is_open=False, rest=b'{"x": 1}')
     return Change([], {name: now}, [Step(name, step, SUCCEEDED, 1, at, "DONE", "is over", "a")])
 
 
 def numbers(store: Store) -> list[int]:
-    return [one.new.number for one in store.owed()]
+    return [one.new.number for one in store.open_items()]
 
 
 class StoreContract:
@@ -61,25 +61,25 @@ class StoreContract:
         decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
         change = accepted(1, blobs=("d2", "d1"), key="mine")
         change.add(Change([], {"t1": ItemStatus("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')}))
-        change.told.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
-        change.told.append(decision)
+        change.entries.append(Step("t1", 2, QUEUED, 1, 101.5, "FULL", "waits — für einen Platz", "a"))
+        change.entries.append(decision)
         change.outcomes.append(Outcome("t1", 1, b"{}", "d3"))
         change.fleet = FleetState({"a": b"cordoned"}, {"ann": b"paused"})
         change.next_fence = 6
         change.settings = {"agent:a": b"1", "agent:b": b"2", "tls": b"3"}
-        assert store.write(change).result() == store.last_told == 3
+        assert store.write(change).result() == store.last_event_number == 3
         store.close()
         store = open_store()
         found = store.item("t1")
         assert found is not None
         assert found.new == item(1, blobs=("d2", "d1"), key="mine")
-        assert found.now == ItemStatus("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
-        assert [one.new.id for one in store.owed()] == ["t1"]
-        assert store.steps("t1") == [one for one in change.told if isinstance(one, Step)]
+        assert found.status == ItemStatus("t1", QUEUED, 1, "a", 5, 3, None, rest=b'{"k": 2}')
+        assert [one.new.id for one in store.open_items()] == ["t1"]
+        assert store.steps("t1") == [one for one in change.entries if isinstance(one, Step)]
         assert store.decisions("t1") == [decision]
         assert store.outcome("t1") == Outcome("t1", 1, b"{}", "d3")
         assert store.fleet() == change.fleet
-        assert store.by_key("ann", "mine") == "t1"
+        assert store.id_by_key("ann", "mine") == "t1"
         assert store.settings("agent:") == {"agent:a": b"1", "agent:b": b"2"}
         assert (store.next_fence, store.next_number) == (6, 2)
 
@@ -114,11 +114,11 @@ class StoreContract:
 
     def test_how_much_room_there_is(self, open_store: Open) -> None:
         store = open_store()
-        before = store.room()
+        before = store.usage()
         assert before.free_bytes > 0
         digest = store.put_blob(b"x" * 100_000)
         store.write(Change(settings={"of": digest.encode()})).result()
-        assert store.room().blob_bytes == before.blob_bytes + 100_000
+        assert store.usage().blob_bytes == before.blob_bytes + 100_000
 
     def test_a_setting_is_replaced_and_removed(self, open_store: Open) -> None:
         store = open_store()
@@ -131,20 +131,20 @@ class StoreContract:
         store = open_store()
         store.write(accepted(1)).result()
         for digest, data in (("d1", b"one"), ("d2", b"two")):
-            store.reserve({digest: 3}, owed=True)
+            store.reserve({digest: 3}, beyond_quota=True)
             store.write(
-                Change(blobs={digest: data}, printed=[OutputRecord("t1", 1, digest), OutputRecord("no one", 1, digest)])
+                Change(blobs={digest: data}, output=[OutputRecord("t1", 1, digest), OutputRecord("no one", 1, digest)])
             )
         store.write(ended(1, at=200)).result()
         store.close()
         store = open_store()
         for _ in range(3):
-            store.drop_blobs()
+            store.delete_unused_blobs()
         assert (store.output("t1", 1), store.output("t1", 2), store.output("no one", 1)) == (["d1", "d2"], [], [])
         assert (store.blob("d1"), store.blob("d2")) == (b"one", b"two")
-        store.strip(201)
+        store.expire_payloads(201)
         for _ in range(3):
-            store.drop_blobs()
+            store.delete_unused_blobs()
         assert store.output("t1", 1) == [None, None]
         assert store.blob("d1") is None
         store.expire(201, keep=100)
@@ -156,7 +156,11 @@ class StoreContract:
         store.write(accepted(2, key="k", owner="bob")).result()
         with pytest.raises(Exception, match=r"(?i)unique"):
             store.write(accepted(3, key="k")).result()
-        assert (store.by_key("ann", "k"), store.by_key("bob", "k"), store.by_key("ann", "x")) == ("t1", "t2", None)
+        assert (store.id_by_key("ann", "k"), store.id_by_key("bob", "k"), store.id_by_key("ann", "x")) == (
+            "t1",
+            "t2",
+            None,
+        )
 
     def test_only_what_is_owed_is_told_of_and_in_the_order_of_submission(self, open_store: Open) -> None:
         store = open_store()
@@ -165,7 +169,9 @@ class StoreContract:
         store.write(ended(2, at=200)).result()
         assert numbers(store) == [1, 3]
         over = ended(3, at=201)
-        over.now["t3"] = over.now["t3"]._replace(owed=True)  # it is over, but an attempt is still to be ended
+        over.statuses["t3"] = over.statuses["t3"]._replace(
+            is_open=True
+        )  # it is over, but an attempt is still to be ended
         store.write(over).result()
         assert numbers(store) == [1, 3]
         assert store.expire(1_000.0, keep=0) == 1
@@ -186,10 +192,10 @@ class StoreContract:
         store.close()
         store = open_store()
         store.write(ended(2, at=201)).result()
-        told = store.told_after(0, 100)
+        told = store.events_after(0, 100)
         assert [one.number for one in told] == [1, 2, 3, 4, 5]
-        assert [one.told.item_id for one in told if isinstance(one.told, Step)] == ["t1", "t2", "t3", "t1", "t2"]
-        assert store.told_after(3, 1) == told[3:4]
+        assert [one.entry.item_id for one in told if isinstance(one.entry, Step)] == ["t1", "t2", "t3", "t1", "t2"]
+        assert store.events_after(3, 1) == told[3:4]
 
     def test_steps_decisions_and_notes_have_one_count_in_the_order_in_which_they_were_told(
         self, open_store: Open
@@ -198,21 +204,21 @@ class StoreContract:
         decision = StoredDecision("t1", 1, 101.0, "a", b'{"why": "free"}')
         note = OperationRecord("cluster", "a", 102.0, "ann", b'{"cordoned": true}')
         change = accepted(1)
-        step = change.told[0]
-        change.told[:0] = [note]
-        change.told.append(decision)
+        step = change.entries[0]
+        change.entries[:0] = [note]
+        change.entries.append(decision)
         assert store.write(change).result() == 3
         store.close()
         store = open_store()
-        assert store.write(Change(told=[note._replace(user=None)])).result() == 4
-        assert store.told_after(0, 10) == [
+        assert store.write(Change(entries=[note._replace(user=None)])).result() == 4
+        assert store.events_after(0, 10) == [
             EventRecord(1, note),
             EventRecord(2, step, "task", "n1", "ann"),
             EventRecord(3, decision, "task", "n1", "ann"),
             EventRecord(4, note._replace(user=None)),
         ]
-        assert [one.number for one in store.told_after(1, 2)] == [2, 3]
-        assert store.last_told == 4
+        assert [one.number for one in store.events_after(1, 2)] == [2, 3]
+        assert store.last_event_number == 4
 
     def test_each_change_has_its_own_last_number_also_when_many_are_written_at_once(self, open_store: Open) -> None:
         store = open_store()
@@ -222,12 +228,12 @@ class StoreContract:
     def test_old_notes_are_forgotten_and_their_numbers_are_not_used_again(self, open_store: Open) -> None:
         store = open_store()
         notes: list[LogEntry] = [OperationRecord("action", str(at), float(at), "ann", b"{}") for at in range(1, 1_201)]
-        store.write(Change(told=notes)).result()
+        store.write(Change(entries=notes)).result()
         store.expire(1_200.0, keep=10)
-        assert [one.number for one in store.told_after(0, 10)] == [1_200]
+        assert [one.number for one in store.events_after(0, 10)] == [1_200]
         store.expire(5_000.0, keep=10)
         store.close()
-        assert open_store().last_told == 1_200
+        assert open_store().last_event_number == 1_200
 
     def test_a_change_that_is_refused_leaves_nothing_and_no_gap(self, open_store: Open) -> None:
         store = open_store()
@@ -238,7 +244,7 @@ class StoreContract:
             store.write(again).result()
         assert store.item("t2") is None
         assert store.write(accepted(3)).result() == 2
-        assert [one.number for one in store.told_after(0, 10)] == [1, 2]
+        assert [one.number for one in store.events_after(0, 10)] == [1, 2]
 
     def test_one_bad_change_does_not_harm_those_that_came_with_it(self, open_store: Open) -> None:
         store = open_store()
@@ -246,7 +252,7 @@ class StoreContract:
         wait(futures)
         assert [future.exception() is None for future in futures] == [True] * 199 + [False] + [True] * 100
         assert numbers(store) == list(range(1, 300))
-        assert [one.number for one in store.told_after(0, 1_000)] == list(range(1, 300))
+        assert [one.number for one in store.events_after(0, 1_000)] == list(range(1, 300))
 
     def test_what_was_given_to_be_written_cannot_be_cancelled(self, open_store: Open) -> None:
         store = open_store()
@@ -268,7 +274,7 @@ class StoreContract:
                 store.write(accepted(number)).result()
                 found = store.item(f"t{number}")
                 assert found is not None  # what is acknowledged can be read
-                assert found.now.state is PENDING
+                assert found.status.state is PENDING
 
         threads = [threading.Thread(target=some, args=(1 + 100 * at,)) for at in range(5)]
         for thread in threads:
@@ -276,7 +282,7 @@ class StoreContract:
         for thread in threads:
             thread.join()
         assert len(numbers(store)) == 100
-        assert [one.number for one in store.told_after(0, 1000)] == list(range(1, 101))
+        assert [one.number for one in store.events_after(0, 1000)] == list(range(1, 101))
 
     def test_what_is_said_of_the_fleet_replaces_what_was_said(self, open_store: Open) -> None:
         store = open_store()
@@ -337,7 +343,7 @@ class StoreContract:
             old.write(accepted(2)).result()
         with pytest.raises(StoreError, match="Another control plane has taken over"):
             old.write(Change()).result()
-        assert old.trouble is not None
+        assert old.write_problem is not None
         new.write(accepted(3)).result()
         assert numbers(new) == [1, 3]
 
@@ -359,7 +365,7 @@ class StoreContract:
         store.close()
         store = open_store()
         assert store.write(accepted(2)).result() == 3
-        assert [one.number for one in store.told_after(2, 10)] == [3]
+        assert [one.number for one in store.events_after(2, 10)] == [3]
 
     def test_payloads_and_values_go_before_what_happened(self, open_store: Open) -> None:
         store = open_store()
@@ -368,10 +374,10 @@ class StoreContract:
             store.write(accepted(number, blobs=(data,)))
         store.write(Change(outcomes=[Outcome("t1", 1, b"{}", value)]))
         store.write(ended(1, at=5.0)).result()
-        store.strip(ended_before=6.0)
+        store.expire_payloads(ended_before=6.0)
         assert store.outcome("t1") == Outcome("t1", 1, b"{}", None)
         assert len(store.steps("t1")) == 2
-        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 1]
+        assert [store.delete_unused_blobs() for _ in range(3)] == [0, 0, 1]
         assert (store.blob(value), store.blob(data)) == (None, b"data")  # t2 is not over
 
     def test_what_is_over_is_forgotten_by_age_and_by_number(self, open_store: Open) -> None:
@@ -384,9 +390,9 @@ class StoreContract:
         assert store.expire(ended_before=0.0, keep=2) == 2
         assert [one.new.id for one in store.items(ItemQuery()).items] == ["t6", "t5", "t4"]
         assert [store.expired(f"t{number}") for number in range(1, 8)] == [True] * 3 + [False] * 4
-        assert store.known([f"t{number}" for number in range(8)]) == {f"t{number}" for number in range(1, 7)}
-        assert [len(store.known([f"t{number}"])) for number in (1, 6, 7)] == [1, 1, 0]
-        assert store.known([]) == set()
+        assert store.known_ids([f"t{number}" for number in range(8)]) == {f"t{number}" for number in range(1, 7)}
+        assert [len(store.known_ids([f"t{number}"])) for number in (1, 6, 7)] == [1, 1, 0]
+        assert store.known_ids([]) == set()
         assert store.item("t1") is None
         assert store.steps("t1") == []
         assert store.expire(ended_before=0.0, keep=2) == 0
@@ -398,7 +404,7 @@ class StoreContract:
             store.write(accepted(number))
             store.write(Change(outcomes=[Outcome(f"t{number}", 1, b"{}", value)]))
             store.write(ended(number, at=5.0)).result()
-        store.strip(6.0, needed={"t2", "it's gone"})
+        store.expire_payloads(6.0, needed={"t2", "it's gone"})
         assert [store.outcome(name).digest for name in ("t1", "t2")] == [None, value]  # type: ignore[union-attr]  # both ended
         assert store.expire(6.0, keep=0, needed=["t2"]) == 1
         assert (store.item("t1"), store.item("t2") is None) == (None, False)
@@ -425,18 +431,18 @@ class StoreContract:
         store.write(ended(1, at=5.0)).result()
         store.close()
         store = open_store()
-        assert store.drop_blobs() == 0
+        assert store.delete_unused_blobs() == 0
         assert store.blob(digest) == data
         store.expire(6.0, keep=0)
-        assert store.drop_blobs() == 1
+        assert store.delete_unused_blobs() == 1
         assert store.blob(digest) is None
 
     def test_a_blob_that_was_put_just_now_waits_for_its_item(self, open_store: Open) -> None:
         store = open_store()
         digest = store.put_blob(b"code")
-        assert store.drop_blobs() == 0
+        assert store.delete_unused_blobs() == 0
         assert store.blob(digest) == b"code"
-        assert [store.drop_blobs(), store.drop_blobs()] == [0, 1]
+        assert [store.delete_unused_blobs(), store.delete_unused_blobs()] == [0, 1]
 
     def test_small_blobs_come_with_the_change_that_names_them(self, open_store: Open) -> None:
         store = open_store()
@@ -450,7 +456,7 @@ class StoreContract:
         store.write(accepted(1)).result()
         digest = store.put_blob(b"value" * 20_000)
         store.write(Change(outcomes=[Outcome("t1", 1, b"{}", digest)])).result()
-        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 0]
+        assert [store.delete_unused_blobs() for _ in range(3)] == [0, 0, 0]
         assert store.blob(digest) == b"value" * 20_000
 
     def test_one_that_is_too_large_is_refused(self, open_store: Open) -> None:
@@ -471,7 +477,7 @@ class StoreContract:
         with pytest.raises(StoreFullError, match="Payloads and results"):
             store.reserve({"e": 30_000})
         store.write(Change(blobs={"d": bytes(30_000)})).result()
-        assert [store.drop_blobs() for _ in range(3)] == [0, 0, 2]
+        assert [store.delete_unused_blobs() for _ in range(3)] == [0, 0, 2]
         assert store.put_blob(bytes(140_000))
 
     def test_room_for_what_was_not_written_is_free_again(self, open_store: Open) -> None:
@@ -487,8 +493,8 @@ class StoreContract:
     def test_a_blob_that_somebody_counts_on_is_held(self, open_store: Open) -> None:
         store = open_store()
         digest = store.put_blob(b"code")
-        assert [store.drop_blobs(), store.drop_blobs()] == [0, 0]
-        assert store.hold([digest, "never"]) == ["never"]
-        assert [store.drop_blobs(), store.drop_blobs()] == [0, 0]
-        assert store.drop_blobs() == 1
-        assert store.hold([digest]) == [digest]
+        assert [store.delete_unused_blobs(), store.delete_unused_blobs()] == [0, 0]
+        assert store.pin_blobs([digest, "never"]) == ["never"]
+        assert [store.delete_unused_blobs(), store.delete_unused_blobs()] == [0, 0]
+        assert store.delete_unused_blobs() == 1
+        assert store.pin_blobs([digest]) == [digest]

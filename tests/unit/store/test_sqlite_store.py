@@ -19,10 +19,10 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.control_plane.store import Change, SqliteStore
-from ray_multicluster_scheduler.control_plane.store.sql_files import statements
+from ray_multicluster_scheduler.control_plane.store.database import statements
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.store.contract import Open, StoreContract, accepted, ended, numbers
-from tests.unit.store.contract_questions import QuestionContract
+from tests.unit.store.contract_queries import QuestionContract
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,7 +89,7 @@ def test_an_acknowledged_change_outlives_a_process_that_is_killed(folder: Path) 
         process.stdout.close()
         store = SqliteStore(folder)
         there = numbers(store)
-        steps = [one.number for one in store.told_after(0, 1_000_000)]
+        steps = [one.number for one in store.events_after(0, 1_000_000)]
         store.close()
         told = [int(line) for line in lines] + [int(line) for line in rest[:-1]]  # the last line may be cut short
         assert max(told) > said
@@ -113,19 +113,19 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(open_s
         told.append(trouble)
         (well if trouble is None else full).set()
 
-    store.on_trouble(hear)
+    store.on_write_problem(hear)
     disk.full = True
     futures = [store.write(accepted(number)) for number in range(2, 5)]
     assert full.wait(20)
-    assert "There is no room for" in (store.trouble or "")
+    assert "There is no room for" in (store.write_problem or "")
     assert not any(future.done() for future in futures)
     assert numbers(store) == [1]  # what is there can be read
     disk.full = False
     assert well.wait(20)
     wait(futures, timeout=20)
     assert numbers(store) == [1, 2, 3, 4]
-    assert [one.number for one in store.told_after(0, 10)] == [1, 2, 3, 4]
-    assert (store.trouble, len(told)) == (None, 2)
+    assert [one.number for one in store.events_after(0, 10)] == [1, 2, 3, 4]
+    assert (store.write_problem, len(told)) == (None, 2)
 
 
 def test_who_is_closed_while_the_disk_is_full_says_what_was_not_written(open_store: Open) -> None:
@@ -133,7 +133,7 @@ def test_who_is_closed_while_the_disk_is_full_says_what_was_not_written(open_sto
     store = open_store(vfs=disk.name)
     disk.full = True
     futures = [store.write(accepted(1)), store.write(accepted(2))]
-    while store.trouble is None:
+    while store.write_problem is None:
         time.sleep(0.01)
     later = store.write(accepted(3))
     store.close()
@@ -165,10 +165,10 @@ def test_a_listener_that_raises_harms_nobody(open_store: Open) -> None:
     def raises(trouble: str | None) -> None:
         raise RuntimeError("the loop is closed")
 
-    store.on_trouble(raises)
+    store.on_write_problem(raises)
     disk.full = True
     futures = [store.write(accepted(1)), store.write(accepted(2))]
-    while store.trouble is None:
+    while store.write_problem is None:
         time.sleep(0.01)
     disk.full = False
     assert [future.result(timeout=20) for future in futures] in ([1, 2], [2, 2])
@@ -180,7 +180,7 @@ def test_while_the_disk_is_full_nobody_waits_to_put_a_blob(open_store: Open) -> 
     store = open_store(vfs=disk.name)
     disk.full = True
     store.write(accepted(1))
-    while store.trouble is None:
+    while store.write_problem is None:
         time.sleep(0.01)
     with pytest.raises(StoreFullError, match="cannot be written now"):
         store.put_blob(b"small")
@@ -197,7 +197,7 @@ def test_a_disk_whose_files_may_not_grow_is_full_and_not_broken(open_store: Open
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 * 1024, limits[1]))
     try:
         future = store.write(accepted(2, name="n" * 200_000))
-        while store.trouble is None:
+        while store.write_problem is None:
             time.sleep(0.01)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -215,9 +215,9 @@ def test_somebody_who_holds_the_file_is_waited_for(
     other = apsw.Connection(str(folder / "rmcs.db"))
     other.execute("BEGIN IMMEDIATE")
     future = store.write(accepted(1))
-    while store.trouble is None:
+    while store.write_problem is None:
         time.sleep(0.01)
-    assert "Somebody else is writing" in store.trouble
+    assert "Another process is writing" in store.write_problem
     other.execute("ROLLBACK")
     other.close()
     assert future.result(timeout=20) == 1
@@ -294,14 +294,14 @@ def test_blobs_that_are_put_while_others_are_dropped_are_all_there(open_store: O
 
     def drop() -> None:
         while not over.is_set():
-            store.drop_blobs()
+            store.delete_unused_blobs()
 
     thread = threading.Thread(target=drop)
     thread.start()
     try:
         for number in range(1, 60):
             digest = store.put_blob(data[number % len(data)])
-            if store.hold([digest]):
+            if store.pin_blobs([digest]):
                 continue  # it has to be brought again
             store.write(accepted(number, blobs=(digest,))).result()
             store.write(ended(number, at=1.0)).result()
@@ -397,8 +397,8 @@ def test_a_change_that_writes_nothing_is_acknowledged_as_well(open_store: Open) 
 def test_what_was_sent_lately_is_found_without_reading_the_whole_history(open_store: Open, folder: Path) -> None:
     """It is asked at every start, while agents wait."""
     open_store().close()
-    question = statements("read")["sent_since"]
-    plan = list(apsw.Connection(str(folder / "rmcs.db")).execute(f"EXPLAIN QUERY PLAN {question}", (0.0,)))
+    sql = statements("read")["last_dispatches_since"]
+    plan = list(apsw.Connection(str(folder / "rmcs.db")).execute(f"EXPLAIN QUERY PLAN {sql}", (0.0,)))
     assert [row[3] for row in plan if "USE TEMP" not in row[3]] == [
         "SEARCH items USING INDEX items_over (finished_at>?)",
         "SEARCH steps USING INDEX steps_of_item (item=?)",

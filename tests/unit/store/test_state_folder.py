@@ -14,7 +14,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.store import state_folder
-from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder, killed
+from ray_multicluster_scheduler.control_plane.store.state_folder import StateFolder, holder, killed_holder
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,12 +24,12 @@ def test_the_second_one_is_told_who_has_it(tmp_path: Path) -> None:
         assert holder(first.path) == {"pid": os.getpid()}
         with pytest.raises(ConfigurationError, match=rf"A control plane \(process {os.getpid()}\) has"):
             StateFolder(first.path)
-        first.tell(address="http://127.0.0.1:8123")
+        first.announce(address="http://127.0.0.1:8123")
         with pytest.raises(ConfigurationError, match=rf"\(process {os.getpid()}, http://127.0.0.1:8123\) has"):
             StateFolder(first.path)
         assert holder(first.path) == {"pid": os.getpid(), "address": "http://127.0.0.1:8123"}
     assert holder(first.path) is None
-    first.leave()
+    first.release()
     with StateFolder(first.path):
         assert holder(first.path) == {"pid": os.getpid()}
 
@@ -49,21 +49,21 @@ def test_one_that_was_killed_leaves_it_to_the_next(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     assert holder(tmp_path) is None
-    dead = killed(tmp_path)
+    dead = killed_holder(tmp_path)
     assert dead is not None
     assert (dead.pid, dead.address) == (process.pid, None)
     assert dead.seen_at == (tmp_path / "server.json").stat().st_mtime
     (tmp_path / "rmcs.db-wal").touch()
     os.utime(tmp_path / "rmcs.db-wal", (dead.seen_at + 60, dead.seen_at + 60))
-    assert killed(tmp_path) == dead._replace(seen_at=dead.seen_at + 60)
+    assert killed_holder(tmp_path) == dead._replace(seen_at=dead.seen_at + 60)
     with StateFolder(tmp_path):
-        assert killed(tmp_path) is None
-    assert killed(tmp_path) is None
+        assert killed_holder(tmp_path) is None
+    assert killed_holder(tmp_path) is None
 
 
 def test_nobody_has_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert holder(tmp_path / "nowhere") is None
-    assert killed(tmp_path / "nowhere") is None
+    assert killed_holder(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"pid": 999999999, "address": "http://of-one-that-was-killed"}'])
@@ -72,7 +72,7 @@ def test_one_that_has_not_said_who_it_is(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "server.json").write_bytes(text)
     with pytest.raises(ConfigurationError, match=r"A control plane \(another process\) has"):
         StateFolder(tmp_path)
-    folder.leave()
+    folder.release()
 
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
 
 
 def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_folder, "_LOOK_S", 60.0)
-    StateFolder(tmp_path).leave()
+    monkeypatch.setattr(state_folder, "_PROBE_WAIT_S", 60.0)
+    StateFolder(tmp_path).release()
     file = os.open(tmp_path / "server.json", os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_SH)  # as holder() does, for a moment
@@ -101,8 +101,8 @@ def test_whoever_reads_who_has_it_finds_it_at_any_moment(tmp_path: Path) -> None
 
         def tell_again_and_again() -> None:
             while not over.is_set():
-                folder.tell(address="http://127.0.0.1:8123", draining=True)
-                folder.tell(address="http://127.0.0.1:8123")
+                folder.announce(address="http://127.0.0.1:8123", draining=True)
+                folder.announce(address="http://127.0.0.1:8123")
 
         teller = threading.Thread(target=tell_again_and_again)
         teller.start()

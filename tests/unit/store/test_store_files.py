@@ -13,7 +13,7 @@ from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import StoreError
 from ray_multicluster_scheduler.control_plane.store import Change, OperationRecord, SqliteStore, Step, StoredDecision
 from ray_multicluster_scheduler.control_plane.store import database as database_module
-from ray_multicluster_scheduler.control_plane.store.sql_files import migrations, statements
+from ray_multicluster_scheduler.control_plane.store.database import migrations, statements
 from tests.unit.store.contract import Open, accepted, numbers
 
 # ---- files that are not what they should be
@@ -115,7 +115,7 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     first = database_module.connect(tmp_path / "rmcs.db", writes=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_module, "migrations", lambda: migrations()[:1])
-        database_module.bring_up_to_date(first, tmp_path / "rmcs.db")
+        database_module.migrate(first, tmp_path / "rmcs.db")
     first.execute(
         "INSERT INTO items VALUES (1, 't1', 'task', 'n1', 'ann', NULL, 1.0, '{}', 'QUEUED', 1, 'a', 7, 0, NULL, 1,"
         " '{}', 3)"
@@ -127,8 +127,8 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     first.execute("UPDATE leader SET epoch = 3, next_fence = 8, last_number = 1, last_step = 3, last_decision = 2")
     first.close()
     store = SqliteStore(tmp_path)
-    told = store.told_after(0, 10)
-    assert [(one.number, type(one.told), one.owner) for one in told] == [
+    told = store.events_after(0, 10)
+    assert [(one.number, type(one.entry), one.owner) for one in told] == [
         (1, Step, "ann"),
         (2, Step, "ann"),
         (3, Step, "ann"),
@@ -139,9 +139,9 @@ def test_a_store_of_the_first_format_has_its_steps_then_its_decisions_in_one_cou
     before = store.item("t1")
     assert before is not None
     assert before.new.repeats is None
-    assert (store.last_told, store.next_fence, store.next_number) == (5, 8, 2)
+    assert (store.last_event_number, store.next_fence, store.next_number) == (5, 8, 2)
     assert (tmp_path / "rmcs.db.before-0002").exists()
-    assert store.write(Change(told=[OperationRecord("action", "x", 9.0, None, b"{}")])).result() == 6
+    assert store.write(Change(entries=[OperationRecord("action", "x", 9.0, None, b"{}")])).result() == 6
     store.close()
 
 
@@ -150,7 +150,7 @@ def test_payloads_of_before_anybody_was_asked_who_put_them_are_those_of_whose_it
         patch.setattr(database_module, "migrations", lambda: migrations()[:4])
         folder.mkdir()
         old = database_module.connect(folder / "rmcs.db", writes=True)
-        database_module.bring_up_to_date(old, folder / "rmcs.db")
+        database_module.migrate(old, folder / "rmcs.db")
     digest = digest_of(b"code")
     old.execute("INSERT INTO blobs (digest, bytes, data) VALUES (?, 4, 'code')", (digest,))
     old.execute(
@@ -161,9 +161,9 @@ def test_payloads_of_before_anybody_was_asked_who_put_them_are_those_of_whose_it
     old.close()
     store = SqliteStore(folder)
     assert (folder / "rmcs.db.before-0005").exists()
-    assert [store.names_blob(user, digest) for user in ("ann", "bob")] == [True, False]
+    assert [store.owns_blob(user, digest) for user in ("ann", "bob")] == [True, False]
     assert store.put_blob(b"code", user="bob") == digest
-    assert store.names_blob("bob", digest)
+    assert store.owns_blob("bob", digest)
     store.close()
 
 

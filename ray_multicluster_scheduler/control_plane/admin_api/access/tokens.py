@@ -133,9 +133,10 @@ class TokenBook:
         with self._change:
             if len(self._tokens) >= _MOST_TOKENS:
                 raise ConfigurationError(f"There are {_MOST_TOKENS:,} tokens already.", next_step="revoke some")
-            if self._store.trouble is not None:
+            if self._store.write_problem is not None:
                 raise ServiceUnavailableError(
-                    f"Tokens cannot be written now. {self._store.trouble}", next_step="say it again when there is room"
+                    f"Tokens cannot be written now. {self._store.write_problem}",
+                    next_step="say it again when there is room",
                 )
             token_id = secrets.token_hex(4)
             while token_id in self._tokens or token_id in self._leaving:
@@ -232,9 +233,9 @@ class TokenBook:
         self._check_written(writing)
 
     def _check_trouble(self) -> None:
-        if self._store.trouble is not None:
+        if self._store.write_problem is not None:
             raise ServiceUnavailableError(
-                f"It was heard, and cannot be written now. {self._store.trouble}",
+                f"It was heard, and cannot be written now. {self._store.write_problem}",
                 next_step="say it again when there is room",
             )
 

@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.runtime import wire
 from ray_multicluster_scheduler.control_plane.runtime.explanation import unknown_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
@@ -207,7 +207,9 @@ class Mailboxes:
     async def _nowhere(self, item_ids: Iterable[str]) -> set[str]:
         """Which of these are neither in memory nor in the store, with one question for all of them."""
         absent = {one for one in item_ids if self._runtime.item(one) is None}
-        return absent - await asyncio.to_thread(self._runtime.store.known, list(absent)) if len(absent) > 1 else set()
+        return (
+            absent - await asyncio.to_thread(self._runtime.store.known_ids, list(absent)) if len(absent) > 1 else set()
+        )
 
     def close(self) -> None:
         """The service ends: nobody is kept waiting."""

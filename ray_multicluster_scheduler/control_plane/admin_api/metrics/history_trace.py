@@ -23,7 +23,7 @@ def history_trace(store: Store, owner: str | None = None) -> Iterator[list[Item]
     How long something ran is taken from its last attempt, on the cluster that it ran on: speeds are not known here.
     What failed in the end fails there, too, unless it is tried more often.
     """
-    first = store.first_run(owner) or 0.0
+    first = store.oldest_completed_run(owner) or 0.0
     after: int | None = None
     while True:
         page = store.items(Query(states=_OVER, owner=owner, after=after, limit=PAGE, oldest_first=True))
@@ -37,13 +37,13 @@ def _item(store: Store, row: StoredItem, first: float) -> Item | None:
     task, _ = task_of(row)
     steps = store.steps(task.id)
     began = next((one.at for one in reversed(steps) if one.state is TaskState.RUNNING), None)
-    ended = row.now.finished_at
+    ended = row.status.finished_at
     if began is None or ended is None:
         return None
     gang = task.gang
     needs = task.placement if gang is None else gang.members[0].requirements
     fails = sum(one.state is TaskState.RETRYING and one.code in _OWN_FAULTS for one in steps)
-    if row.now.state is TaskState.FAILED:  # for whatever reason: it did not succeed after that either
+    if row.status.state is TaskState.FAILED:  # for whatever reason: it did not succeed after that either
         fails += 1
     return Item(
         submit_s=max(0.0, row.new.submitted_at - first),  # one that was submitted before may have ended only now

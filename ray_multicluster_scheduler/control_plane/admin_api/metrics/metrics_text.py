@@ -25,7 +25,7 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage) -> str:
 
 def _add_store(out: Exposition, runtime: ServiceRuntime, room: StorageUsage) -> None:
     out.histogram("rmcs_store_commit_seconds", "To make one group of changes durable.", runtime.metrics.commit)
-    trouble = runtime.store.trouble
+    trouble = runtime.store.write_problem
     out.gauge("rmcs_store_up", "1 if what is accepted can be written.", [({}, float(trouble is None))])
     out.gauge("rmcs_store_free_bytes", "Free where the record is kept.", [({}, room.free_bytes)])
     out.gauge("rmcs_store_blob_bytes", "Payloads, results and output that are kept.", [({}, room.blob_bytes)])

@@ -47,7 +47,7 @@ def waiting_rows(
 def _waiting_row(
     stored: StoredItem, runtime: ServiceRuntime, reasons: CurrentWaitReasons, position: int | None
 ) -> dict[str, Any]:
-    new, now, record = stored.new, stored.now, runtime.record(stored.new.id)
+    new, now, record = stored.new, stored.status, runtime.record(stored.new.id)
     code, sentence = ("", "") if record is None else reasons.of(record)
     return {
         "id": new.id,

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.admin_api.access import own_work
 from ray_multicluster_scheduler.control_plane.admin_api.access.audit import record_called, record_if_others
 from ray_multicluster_scheduler.control_plane.admin_api.access.rules import Rule, caller_of, check_steered

@@ -61,7 +61,7 @@ async def fleet(request: Request) -> Response:
             "settings": of_owner(settings.model_dump(mode="json", exclude={"service_tls"}), only_owner_of(request)),
             "clusters": [one.name for one in runtime.config.clusters],
             "homes": list(runtime.homes),
-            "not_ready": runtime.store.trouble or runtime.refusal,
+            "not_ready": runtime.store.write_problem or runtime.refusal,
         }
     )
 

@@ -256,7 +256,7 @@ def _states(words: str | None) -> tuple[TaskState, ...]:
 
 
 def _row(stored: StoredItem) -> dict[str, Any]:
-    new, now = stored.new, stored.now
+    new, now = stored.new, stored.status
     return {
         "id": new.id,
         "kind": new.kind,

@@ -23,5 +23,5 @@ async def metrics(request: Request) -> Response:
 
     runtime = runtime_of(request)
     runtime.event_publisher.request_checks()
-    room = await asyncio.to_thread(runtime.store.room)  # a disk may be slow
+    room = await asyncio.to_thread(runtime.store.usage)  # a disk may be slow
     return Response(metrics_text(runtime, room), media_type=CONTENT_TYPE)

@@ -24,7 +24,7 @@ async def healthz() -> dict[str, Any]:
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """It can accept work; 503 with the reason if not."""
     runtime = runtime_of(request)
-    trouble = runtime.store.trouble or runtime.refusal
+    trouble = runtime.store.write_problem or runtime.refusal
     if trouble is not None:
         response.status_code = 503
         return {"status": "not ready", "reason": trouble}

@@ -40,7 +40,7 @@ async def queue(request: Request, owner: str | None = None, after: str | None = 
         queue_counts.WAITING, owner=owner, after=number_of(after), limit=rows_at_most(limit), oldest_first=True
     )
     page = await asyncio.to_thread(runtime.store.items, query)
-    counts = await asyncio.to_thread(runtime.store.unfinished)
+    counts = await asyncio.to_thread(runtime.store.count_unfinished)
     rows = queue_counts.waiting_rows(page.items, runtime, current_wait_reasons(runtime))
     return Answer({**queue_counts.depths(counts, runtime, owner), "waiting": rows, "after": cursor_of(page.after)})
 
@@ -99,5 +99,5 @@ async def _limited(request: Request, owner: str, limits: OwnerLimits | None) -> 
 
 
 async def _owners(runtime: ServiceRuntime, *also: str) -> dict[str, dict[str, Any]]:
-    counts = await asyncio.to_thread(runtime.store.unfinished)
+    counts = await asyncio.to_thread(runtime.store.count_unfinished)
     return queue_counts.owner_rows(counts, runtime, also)

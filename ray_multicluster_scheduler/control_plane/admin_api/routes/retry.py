@@ -62,7 +62,7 @@ async def _check_not_repeated(runtime: ServiceRuntime, item_id: str, key: str | 
 async def _is_known(runtime: ServiceRuntime, item_id: str, key: str) -> bool:
     """Was this key used by the owner of the item?"""
     item = await runtime.look(item_id)
-    return item is not None and await asyncio.to_thread(runtime.store.by_key, item.task.owner, key) is not None
+    return item is not None and await asyncio.to_thread(runtime.store.id_by_key, item.task.owner, key) is not None
 
 
 async def _repeated(request: Request, item_id: str, said: dict[str, Any], made: str | None, key: str | None) -> Answer:

@@ -44,7 +44,7 @@ class PayloadOwnership:
         """``user`` None stands for a caller who may use every payload."""
         if user is None or self._known.has(user, digest):
             return True
-        if not await asyncio.to_thread(self._store.names_blob, user, digest):
+        if not await asyncio.to_thread(self._store.owns_blob, user, digest):
             return False
         self._known.note(user, digest)
         return True
@@ -53,5 +53,5 @@ class PayloadOwnership:
         """The digests that do not exist for this user; the others are held until a change that names them is
         written."""
         usable = [one for one in digests if user is None or await self.may_use(user, one)]
-        lacking = {*digests}.difference(usable).union(self._store.hold(usable))
+        lacking = {*digests}.difference(usable).union(self._store.pin_blobs(usable))
         return [one for one in digests if one in lacking] if lacking else []

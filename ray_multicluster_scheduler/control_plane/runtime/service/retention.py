@@ -47,9 +47,9 @@ class Retention:
         """Once; returns how many items were forgotten. Raises StoreError."""
         now, settings = self._clock.now(), self._settings
         self._let_go(settings.keep_payloads_s)
-        self._store.strip(now - settings.keep_payloads_s, self._needed())
+        self._store.expire_payloads(now - settings.keep_payloads_s, self._needed())
         forgotten = self._store.expire(now - settings.keep_history_s, settings.keep_history_items, self._needed())
-        self._store.drop_blobs()
+        self._store.delete_unused_blobs()
         return forgotten
 
     def _run(self) -> None:

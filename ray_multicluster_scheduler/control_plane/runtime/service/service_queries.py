@@ -87,7 +87,7 @@ class ServiceKnown(Runtime):
                     next_step="use another id",
                 )
         members = [member_id(task.id, at) for at in range(len(task.gang.members))] if task.gang else []
-        taken = [one for one in members if self.item(one) is not None] or (members and [*self.store.known(members)])
+        taken = [one for one in members if self.item(one) is not None] or (members and [*self.store.known_ids(members)])
         if taken:
             raise ConfigurationError(
                 f"A member of the gang {task.id} would be called {min(taken)}, and something else is.",
@@ -128,7 +128,7 @@ class ServiceKnown(Runtime):
         item = self.item(item_id)
         if item is not None and not item.done():
             return {}
-        found = await asyncio.to_thread(self.store.repetitions, item_id, _MOST_REPETITIONS)
+        found = await asyncio.to_thread(self.store.retries_of, item_id, _MOST_REPETITIONS)
         return {"repeated_by": found} if found else {}
 
     async def job(

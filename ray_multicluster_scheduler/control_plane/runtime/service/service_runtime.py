@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import (
     SchedulerError,
     ServiceUnavailableError,
@@ -20,6 +19,7 @@ from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription, TaskState
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import local_paths_in, packages_in
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.common.redaction.patterns import masked_line
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, Settings
 from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentWatch
@@ -167,7 +167,7 @@ class ServiceRuntime(ServiceKnown):
         ago, or why it was refused."""
         self.check_that_it_goes_on()
         answers: list[Item | SchedulerError] = []
-        known = self.store.known([one.task.id for one in wanted])
+        known = self.store.known_ids([one.task.id for one in wanted])
         for at, one in enumerate(wanted):
             if at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # others have their turn
@@ -190,9 +190,9 @@ class ServiceRuntime(ServiceKnown):
 
     def _check_that_it_is_written(self, item_id: str) -> None:
         self.check_that_it_goes_on()
-        if self.store.trouble is not None:
+        if self.store.write_problem is not None:
             raise ServiceUnavailableError(
-                f"{item_id} cannot be written now, and is accepted when it can be. {self.store.trouble}",
+                f"{item_id} cannot be written now, and is accepted when it can be. {self.store.write_problem}",
                 task_id=item_id,
                 next_step="submit it again, with the same id, or look whether it is there when there is room",
             )
@@ -204,9 +204,9 @@ class ServiceRuntime(ServiceKnown):
             known = await self._find(task)
         if known is not None and wanted.check is not None:
             wanted.check(known.task.owner, task.id)
-        if known is None and self.store.trouble is not None:
+        if known is None and self.store.write_problem is not None:
             raise StoreFullError(
-                f"Nothing can be accepted now. {self.store.trouble}",
+                f"Nothing can be accepted now. {self.store.write_problem}",
                 task_id=task.id,
                 next_step="submit it again when there is room",
             )
@@ -283,9 +283,9 @@ class ServiceRuntime(ServiceKnown):
     def _check_that_orders_are_written(self) -> None:
         if self.failure is not None:
             raise ServiceUnavailableError(f"The service {self.failure}.", next_step="say it again when it runs again")
-        if self.store.trouble is not None:
+        if self.store.write_problem is not None:
             raise ServiceUnavailableError(
-                f"It was heard, and cannot be written now. {self.store.trouble}",
+                f"It was heard, and cannot be written now. {self.store.write_problem}",
                 next_step="say it again when there is room",
             )
 
@@ -303,7 +303,7 @@ class ServiceRuntime(ServiceKnown):
             live = self._keys.get((task.owner, task.idempotency_key))
             if live is not None and (item := self.item(live)) is not None:
                 return item
-            by_key = self.store.by_key(task.owner, task.idempotency_key) or task.id
+            by_key = self.store.id_by_key(task.owner, task.idempotency_key) or task.id
         stored = self.store.item(by_key)
         if stored is not None:
             return await asyncio.to_thread(self.history.item, stored)
@@ -328,10 +328,10 @@ class ServiceRuntime(ServiceKnown):
             stored = None if self.record(one) is not None else self.store.item(one)
             if stored is not None and check is not None:
                 check(stored.new.owner, one)
-            if stored is None or not stored.now.state.terminal:
+            if stored is None or not stored.status.state.terminal:
                 continue
-            if stored.now.state is not TaskState.SUCCEEDED:
-                ended = "was cancelled" if stored.now.state is TaskState.CANCELLED else "failed"
+            if stored.status.state is not TaskState.SUCCEEDED:
+                ended = "was cancelled" if stored.status.state is TaskState.CANCELLED else "failed"
                 raise TaskSubmissionError(
                     f"{task.kind} {task.id} cannot run, because {one}, which it is to run after, {ended} long ago.",
                     task_id=task.id,

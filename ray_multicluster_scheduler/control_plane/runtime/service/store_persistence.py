@@ -47,7 +47,9 @@ class StorePersistence:
         return self.durable_log
 
     def event_publisher(self, runtime: Runtime) -> EventPublisher:
-        return EventPublisher(runtime, self.durable_log, self._store.last_told, self._store.told_after, slow=True)
+        return EventPublisher(
+            runtime, self.durable_log, self._store.last_event_number, self._store.events_after, slow=True
+        )
 
     def collector(
         self, post: Callable[[Event], None], when_durable: Callable[[Callable[[], object]], object]

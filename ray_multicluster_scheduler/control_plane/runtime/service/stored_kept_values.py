@@ -31,7 +31,7 @@ class StoredKeptValues(KeptValues):
 
     async def _here_by_now(self, outcome: Outcome) -> Outcome | None:
         stored = await asyncio.to_thread(self._service.store.item, outcome.completion.task_id)
-        if stored is None or not stored.now.state.terminal:
+        if stored is None or not stored.status.state.terminal:
             return None
         now = (await asyncio.to_thread(self._service.history.item, stored)).outcome
         return None if is_away(now) else now
@@ -42,7 +42,7 @@ class StoredKeptValues(KeptValues):
         said = False
         while True:
             try:
-                await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", owed=True)
+                await asyncio.to_thread(self._service.store.put_blob, outcome.result.payload or b"", beyond_quota=True)
                 break
             except StoreFullError as error:
                 if not said:

@@ -1,7 +1,7 @@
 -- name: leader
 SELECT next_fence, last_number, last_told FROM leader
 
--- name: owed
+-- name: open_items
 SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
        state, attempt, cluster, fence, priority, finished_at, owed, rest
   FROM items
@@ -15,17 +15,17 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
   FROM items
  WHERE id = ?
 
--- name: known
+-- name: known_ids
 SELECT items.id FROM json_each(?) AS wanted JOIN items ON items.id = wanted.value
 UNION ALL
 SELECT hash FROM json_each(?) AS wanted JOIN expired ON expired.hash = wanted.value
 
--- name: known_one
+-- name: known_id
 SELECT 1 FROM items WHERE id = ?
 UNION ALL
 SELECT 1 FROM expired WHERE hash = ?
 
--- name: names_blob
+-- name: owns_blob
 SELECT 1 FROM putters WHERE digest = ?1 AND user = ?2
 UNION ALL
 SELECT 1 FROM payloads JOIN items ON items.number = payloads.item WHERE payloads.digest = ?1 AND items.owner = ?2
@@ -35,10 +35,10 @@ UNION ALL
 SELECT 1 FROM outputs JOIN items ON items.number = outputs.item WHERE outputs.digest = ?1 AND items.owner = ?2
 LIMIT 1
 
--- name: repetitions
+-- name: retries_of
 SELECT id FROM items WHERE repeats = ? ORDER BY number DESC LIMIT ?
 
--- name: by_key
+-- name: id_by_key
 SELECT id FROM items WHERE owner = ? AND key = ?
 
 -- name: items
@@ -49,7 +49,7 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
 -- name: items_before
  WHERE number < :after
 
--- name: items_behind
+-- name: items_after
  WHERE number > :after
 
 -- name: items_kind
@@ -70,8 +70,8 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
 -- name: items_name
    AND name = :name
 
--- name: items_begins
-   AND substr(id, 1, length(:begins)) = :begins
+-- name: items_id_prefix
+   AND substr(id, 1, length(:id_prefix)) = :id_prefix
 
 -- name: items_since
    AND submitted_at >= :since
@@ -79,15 +79,15 @@ SELECT number, id, kind, name, owner, submitted_at, description, key, repeats,
 -- name: items_until
    AND submitted_at < :until
 
--- name: items_end
+-- name: items_newest_first
  ORDER BY number DESC
  LIMIT :limit
 
--- name: items_end_oldest_first
+-- name: items_oldest_first
  ORDER BY number
  LIMIT :limit
 
--- name: sent_since
+-- name: last_dispatches_since
 -- CROSS: first the few that ended lately, by their index, and then their steps; never all steps.
 SELECT items.id, steps.cluster, max(steps.at)
   FROM items CROSS JOIN steps ON steps.item = items.number
@@ -95,13 +95,13 @@ SELECT items.id, steps.cluster, max(steps.at)
    AND steps.state = 'DISPATCHING' AND steps.attempt = 1 AND steps.at >= ?1 AND steps.cluster IS NOT NULL
  GROUP BY items.kind, CASE items.kind WHEN 'gang' THEN items.number END, steps.cluster
 
--- name: first_run
+-- name: oldest_completed_run
 SELECT min(submitted_at)
   FROM items
  WHERE finished_at IS NOT NULL AND (?1 IS NULL OR owner = ?1)
    AND EXISTS (SELECT 1 FROM steps WHERE steps.item = items.number AND steps.state = 'RUNNING')
 
--- name: unfinished
+-- name: count_unfinished
 SELECT kind, owner, state, cluster, count(*)
   FROM items
  WHERE owed AND finished_at IS NULL
@@ -116,7 +116,7 @@ SELECT :id, step, state, attempt, at, code, sentence, cluster
  WHERE item = (SELECT number FROM items WHERE id = :id)
  ORDER BY step
 
--- name: told_after
+-- name: events_after
 SELECT *
   FROM (SELECT steps.number, 'step', items.kind, items.name, items.owner,
                items.id, step, steps.state, steps.attempt, at, code, sentence, steps.cluster
@@ -134,7 +134,7 @@ SELECT *
          LIMIT :limit)
 UNION ALL
 SELECT *
-  FROM (SELECT number, 'note', '', '', '', what, subject, at, user, document, NULL, NULL, NULL
+  FROM (SELECT number, 'operation', '', '', '', what, subject, at, user, document, NULL, NULL, NULL
           FROM notes
          WHERE number > :after
          ORDER BY number
@@ -165,7 +165,7 @@ SELECT digest
 SELECT what, name, document FROM fleet ORDER BY what, name
 
 -- name: settings
-SELECT key, value FROM settings WHERE substr(key, 1, length(:begin)) = :begin ORDER BY key
+SELECT key, value FROM settings WHERE substr(key, 1, length(:prefix)) = :prefix ORDER BY key
 
 -- name: expired
 SELECT 1 FROM expired WHERE hash = ?
@@ -182,7 +182,7 @@ SELECT coalesce(sum(bytes), 0) FROM blobs
 -- name: blob_digests
 SELECT digest FROM blobs WHERE data IS NULL
 
--- name: nameless_blobs
+-- name: unused_blobs
 SELECT digest
   FROM blobs
  WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = blobs.digest)

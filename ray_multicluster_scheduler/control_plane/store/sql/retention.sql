@@ -23,28 +23,28 @@ SELECT number, id
 -- name: expire
 INSERT OR IGNORE INTO expired (hash) VALUES (?)
 
--- name: forget_steps
+-- name: delete_steps
 DELETE FROM steps WHERE item = ?
 
--- name: forget_decisions
+-- name: delete_decisions
 DELETE FROM decisions WHERE item = ?
 
--- name: forget_outcomes
+-- name: delete_outcomes
 DELETE FROM outcomes WHERE item = ?
 
--- name: forget_outputs
+-- name: delete_outputs
 DELETE FROM outputs WHERE item = ?
 
--- name: forget_payloads
+-- name: delete_payloads
 DELETE FROM payloads WHERE item = ?
 
--- name: forget_notes_before
+-- name: delete_notes_before
 DELETE FROM notes WHERE number IN (SELECT number FROM notes WHERE at < ? ORDER BY number LIMIT ?)
 
--- name: forget_item
+-- name: delete_item
 DELETE FROM items WHERE number = ?
 
--- name: forget_blob
+-- name: delete_blob
 DELETE FROM blobs
  WHERE digest = ?1
    AND NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.digest = ?1)
@@ -52,19 +52,19 @@ DELETE FROM blobs
    AND NOT EXISTS (SELECT 1 FROM outputs WHERE outputs.digest = ?1)
 RETURNING bytes, data IS NULL
 
--- name: forget_putters
+-- name: delete_putters
 DELETE FROM putters WHERE digest = ?
 
--- name: forget_payloads_before
+-- name: delete_payloads_before
 DELETE FROM payloads
  WHERE item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)
 
--- name: forget_outputs_before
+-- name: delete_outputs_before
 UPDATE outputs SET digest = NULL
  WHERE digest IS NOT NULL
    AND item IN (SELECT number FROM items WHERE finished_at IS NOT NULL AND NOT owed AND finished_at < :ended_before)
 
--- name: forget_values_before
+-- name: delete_values_before
 UPDATE outcomes SET digest = NULL
  WHERE digest IS NOT NULL
    AND item IN (SELECT number

@@ -13,7 +13,7 @@ INSERT INTO items (id, number, kind, name, owner, submitted_at, description, key
                    state, attempt, cluster, fence, priority, finished_at, owed, rest, epoch)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'PENDING', 0, NULL, NULL, 0, NULL, 1, x'7b7d', ?)
 
--- name: item_now
+-- name: item_status
 UPDATE items
    SET state = ?, attempt = ?, cluster = ?, fence = ?, priority = ?, finished_at = ?, owed = ?, rest = ?, epoch = ?
  WHERE id = ?
@@ -26,7 +26,7 @@ VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?, ?, ?, ?)
 INSERT INTO decisions (number, item, attempt, at, cluster, document, epoch)
 VALUES (?, (SELECT number FROM items WHERE id = ?), ?, ?, ?, ?, ?)
 
--- name: note
+-- name: operation
 INSERT INTO notes (number, what, subject, at, user, document, epoch) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: outcome
@@ -46,7 +46,7 @@ INSERT OR IGNORE INTO blobs (digest, bytes, data) VALUES (?, ?, ?)
 -- name: putter
 INSERT OR IGNORE INTO putters (digest, user) VALUES (?, ?)
 
--- name: forget_fleet
+-- name: delete_fleet
 DELETE FROM fleet
 
 -- name: fleet
@@ -55,5 +55,5 @@ INSERT INTO fleet (what, name, document, epoch) VALUES (?, ?, ?, ?)
 -- name: setting
 INSERT OR REPLACE INTO settings (key, value, epoch) VALUES (?, ?, ?)
 
--- name: forget_setting
+-- name: delete_setting
 DELETE FROM settings WHERE key = ?

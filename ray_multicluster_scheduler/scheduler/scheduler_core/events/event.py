@@ -36,7 +36,7 @@ def event_of(one: EventRecord) -> Event:
     """What the store tells, for everybody else."""
     said: dict[str, Any]
     about = {"kind": one.kind, "name": one.name, "owner": one.owner}
-    match one.told:
+    match one.entry:
         case Step() as step:
             said = {
                 "at": step.at,

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.digest import digest_of
 from ray_multicluster_scheduler.common.exception import TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.object_argument import is_put
 from ray_multicluster_scheduler.common.package_uri import packages_in
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.store import (
     Change,
     LogEntry,
@@ -98,7 +98,7 @@ class DurableLog:
             ) from error
         others = (*_digests(objects), *packages_in(task.runtime_env))
         named = [one for one in (*task.payloads, *others) if one is not None and one not in blobs]
-        missing = self._store.hold(named)
+        missing = self._store.pin_blobs(named)
         if missing:
             raise TaskSubmissionError(
                 f"The payload {missing[0]} of {task.kind} {task.id} is not here (any more).",
@@ -125,27 +125,27 @@ class DurableLog:
         room for what has been done already."""
         self._change.outcomes.append(outcome)
         if blobs:
-            self._store.reserve({digest: len(data) for digest, data in blobs.items()}, owed=True)
+            self._store.reserve({digest: len(data) for digest, data in blobs.items()}, beyond_quota=True)
             self._change.blobs.update(blobs)
 
     def note(self, note: OperationRecord) -> None:
         """On the loop: something else happened that is to be known; it is written with the next flush."""
-        self._change.told.append(note)
+        self._change.entries.append(note)
 
     def printed(self, item_id: str, attempt: int, document: bytes) -> None:
         """What an attempt printed, written with whatever is written next."""
         digest = digest_of(document)
-        self._store.reserve({digest: len(document)}, owed=True)
+        self._store.reserve({digest: len(document)}, beyond_quota=True)
         self._change.blobs[digest] = document
-        self._change.printed.append(OutputRecord(item_id, attempt, digest))
+        self._change.output.append(OutputRecord(item_id, attempt, digest))
 
     # ---- what the lifecycle manager says
 
     def append(self, entries: Sequence[Persist]) -> None:
         for transition, decision in entries:
             if decision is not None:
-                self._change.told.append(self._writer.decided(transition.task_id, transition.attempt, decision))
-            self._change.told.append(stored_rows.step_of(transition))
+                self._change.entries.append(self._writer.decided(transition.task_id, transition.attempt, decision))
+            self._change.entries.append(stored_rows.step_of(transition))
             self._touched[transition.task_id] = None
             if transition.number == 1:
                 self._fresh[transition.task_id] = None
@@ -168,7 +168,7 @@ class DurableLog:
         self._change, self._deeds = Change(), []
         if change:
             future = self._store.write(change)
-            self._written.append((future, change.told, deeds))
+            self._written.append((future, change.entries, deeds))
             future.add_done_callback(self._wake)
         elif self._written:
             self._written.append((None, [], deeds))
@@ -192,7 +192,7 @@ class DurableLog:
     def restored(self, now: float = 0.0, interval_s: float = 0.0) -> Restored:
         """All of which something is still to be done, and what that waits for, for a machine that goes on from it; and
         when each cluster was given something, as far as that matters to a submission interval of so many seconds."""
-        rows = {stored.new.id: self._row(stored) for stored in self._store.owed()}
+        rows = {stored.new.id: self._row(stored) for stored in self._store.open_items()}
         awaited = {one for row in rows.values() for one in row.after if one not in rows}
         for stored in map(self._store.item, sorted(awaited)):
             if stored is not None:
@@ -205,7 +205,7 @@ class DurableLog:
     # ---- inside
 
     def _sent(self, since: float) -> Iterator[SentRow]:
-        for item_id, cluster, at in self._store.sent_since(since):
+        for item_id, cluster, at in self._store.last_dispatches_since(since):
             stored = self._store.item(item_id)
             if stored is not None:
                 yield SentRow(stored_rows.task_of(stored)[0].ruled_as, cluster, at)
@@ -225,7 +225,7 @@ class DurableLog:
         change = self._change
         for task_id in self._touched:
             row = self._machine.row(task_id)
-            change.now[task_id] = stored_rows.item_now(row, self._completions.get(task_id))
+            change.statuses[task_id] = stored_rows.item_now(row, self._completions.get(task_id))
             if task_id in self._fresh:
                 description, objects = self._accepted.pop(task_id)
                 change.new.append(stored_rows.new_item(row.task, row.number, description, _digests(objects)))

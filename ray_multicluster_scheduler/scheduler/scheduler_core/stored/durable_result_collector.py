@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ray_multicluster_scheduler.common.crash_point import crash_point
 from ray_multicluster_scheduler.common.exception import StoreError, StoreFullError
 from ray_multicluster_scheduler.common.logging import about_item, get_logger
+from ray_multicluster_scheduler.common.process import crash_point
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
@@ -133,7 +133,7 @@ class DurableResultCollector(ResultCollector):
         said = False
         while True:
             try:
-                await asyncio.to_thread(self._store.put_blob, payload, owed=True)
+                await asyncio.to_thread(self._store.put_blob, payload, beyond_quota=True)
                 return
             except StoreFullError as error:
                 if not said:

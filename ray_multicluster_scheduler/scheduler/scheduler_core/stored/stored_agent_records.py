@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.store import Change, Store
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_lost
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import KEY_FILE, is_undecryptable
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecord
 
 _log = get_logger(__name__)
@@ -30,7 +30,7 @@ class StoredAgentRecords:
         the key is there and cannot be used: then they are to be left alone until it can."""
         known = self._store.settings(_AGENT).values()
         if known:
-            self._store.cipher.check()
+            self._store.cipher.check_key()
         return [self._agent(json.loads(text)) for text in known]
 
     def identity(self) -> bytes | None:
@@ -51,7 +51,7 @@ class StoredAgentRecords:
         fields = agent.to_dict()
         for name in _SECRET:
             if fields[name]:
-                fields[name] = self._store.cipher.sealed_text(fields[name])
+                fields[name] = self._store.cipher.encrypt_text(fields[name])
         await self._keep(f"{_AGENT}{agent.agent}", fields)
 
     def forget(self, agent: str) -> None:
@@ -60,7 +60,7 @@ class StoredAgentRecords:
 
     async def keep_identity(self, pem: bytes) -> None:
         if self.identity() != pem:
-            await self._keep(_IDENTITY, self._store.cipher.sealed_text(pem.decode("ascii")))
+            await self._keep(_IDENTITY, self._store.cipher.encrypt_text(pem.decode("ascii")))
 
     async def _keep(self, key: str, value: Any) -> None:
         await asyncio.wrap_future(self._store.write(Change(settings={key: json.dumps(value).encode()})))
@@ -81,5 +81,5 @@ class StoredAgentRecords:
 
     def _opened(self, value: Any) -> str | None:
         """None if it cannot be, or was never sealed: then it is no secret any more."""
-        text = self._store.cipher.opened(value) if isinstance(value, dict) else None
-        return text if isinstance(text, str) and not is_lost(text) else None
+        text = self._store.cipher.decrypt(value) if isinstance(value, dict) else None
+        return text if isinstance(text, str) and not is_undecryptable(text) else None

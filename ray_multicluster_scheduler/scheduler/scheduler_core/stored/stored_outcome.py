@@ -44,9 +44,9 @@ def had_value(stored: Outcome) -> bool:
 
 def completion_of(stored: StoredItem) -> Complete | None:
     """The brain's last word of an item; None while it is not over."""
-    if not stored.now.state.terminal:
+    if not stored.status.state.terminal:
         return None
-    said = json.loads(stored.now.rest).get(COMPLETION)
+    said = json.loads(stored.status.rest).get(COMPLETION)
     if said is None:  # written by one that did not keep it
-        return Complete(stored.new.id, stored.now.state, stored.now.attempt, stored.now.cluster)
+        return Complete(stored.new.id, stored.status.state, stored.status.attempt, stored.status.cluster)
     return Complete(**{**said, "state": TaskState(said["state"])})

@@ -29,7 +29,7 @@ from ray_multicluster_scheduler.control_plane.store.records import (
     StoredDecision,
     StoredItem,
 )
-from ray_multicluster_scheduler.control_plane.store.secret_encryption import SecretCipher, hidden
+from ray_multicluster_scheduler.control_plane.store.secret_encryption import SecretCipher, mask_encrypted
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import Trouble
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
@@ -78,9 +78,9 @@ def _seal(document: dict[str, Any], cipher: SecretCipher) -> bool:
     hides = line_has_secrets(command)
     if not hides and not has_secrets(parts):
         return False
-    document.update(cipher.sealed(parts))
+    document.update(cipher.encrypt(parts))
     if hides:
-        document["job"]["entrypoint"] = cipher.sealed_text(command)
+        document["job"]["entrypoint"] = cipher.encrypt_text(command)
     return True
 
 
@@ -177,7 +177,7 @@ def task_of(stored: StoredItem, cipher: SecretCipher | None = None) -> tuple[Tas
     masked."""
     document = json.loads(stored.new.description)
     if document.get("sealed"):
-        document["task"] = hidden(document["task"]) if cipher is None else cipher.opened(document["task"])
+        document["task"] = mask_encrypted(document["task"]) if cipher is None else cipher.decrypt(document["task"])
     known = {name: value for name, value in document["task"].items() if name in _TASK}
     return TaskDescription.from_dict(known), tuple(document["objects"])
 
@@ -186,7 +186,7 @@ def item_row(
     stored: StoredItem, steps: Iterable[Step], decision: StoredDecision | None, cipher: SecretCipher | None = None
 ) -> ItemRow:
     """The row that was written; its secrets are masked without a ``cipher``."""
-    now = stored.now
+    now = stored.status
     rest = {name: value for name, value in json.loads(now.rest).items() if name in _REST_SET}
     for name in ("earlier_fences", "after"):
         if name in rest:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_multicluster_scheduler.common.gc_tuning import collect_seldom
+from ray_multicluster_scheduler.common.process import reduce_gc
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ class Node:
 
 
 def test_cycles_that_come_later_are_found_without_being_asked_for() -> None:
-    collect_seldom()
+    reduce_gc()
     assert gc.get_freeze_count() > 0
     first, first.other = (node := Node()), node
     gone = weakref.ref(first)

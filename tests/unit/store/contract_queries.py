@@ -21,8 +21,8 @@ class QuestionContract:
             return [one.new.id for one in store.items(wanted).items]
 
         assert found(ItemQuery(name="n2")) == ["t2"]
-        assert found(ItemQuery(begins="t")) == ["t3", "t2", "t1"]
-        assert found(ItemQuery(begins="%")) == []
+        assert found(ItemQuery(id_prefix="t")) == ["t3", "t2", "t1"]
+        assert found(ItemQuery(id_prefix="%")) == []
         assert found(ItemQuery(since=102.0)) == ["t3", "t2"]
         assert found(ItemQuery(since=102.0, oldest_first=True)) == ["t2", "t3"]
         assert found(ItemQuery(after=1, limit=1, oldest_first=True)) == ["t2"]
@@ -34,7 +34,7 @@ class QuestionContract:
             store.write(accepted(number, owner=owner)).result()
         store.write(ended(4, 105.0)).result()
         store.write(Change([], {"t3": ItemStatus("t3", TaskState.RUNNING, 1, "a")})).result()
-        assert sorted(store.unfinished(), key=str) == [
+        assert sorted(store.count_unfinished(), key=str) == [
             UnfinishedCount("task", "ann", PENDING, None, 1),
             UnfinishedCount("task", "ann", TaskState.RUNNING, "a", 1),
             UnfinishedCount("task", "bob", PENDING, None, 1),
@@ -42,7 +42,7 @@ class QuestionContract:
 
     def test_when_the_first_of_what_ran_and_is_over_was_submitted(self, open_store: Open) -> None:
         store = open_store()
-        assert store.first_run(None) is None
+        assert store.oldest_completed_run(None) is None
         for number, owner in enumerate(["ann", "bob", "ann", "ann"], start=1):
             store.write(accepted(number, owner=owner, submitted_at=200.0 - number)).result()
         for number in (1, 2, 4):  # 4 goes on
@@ -50,7 +50,11 @@ class QuestionContract:
             store.write(Change([], {}, [ran])).result()
         for number in (1, 2, 3):  # 3 never ran
             store.write(ended(number, 300.0, step=3)).result()
-        assert (store.first_run(None), store.first_run("ann"), store.first_run("eve")) == (198.0, 199.0, None)
+        assert (
+            store.oldest_completed_run(None),
+            store.oldest_completed_run("ann"),
+            store.oldest_completed_run("eve"),
+        ) == (198.0, 199.0, None)
 
     def test_what_was_sent_lately_and_is_over(self, open_store: Open) -> None:
         """Of each kind and cluster the last one, of gangs all: what rules them is not known here."""
@@ -64,14 +68,14 @@ class QuestionContract:
             store.write(Change([], {}, [step])).result()
         for number in range(1, len(sent)):  # the last one goes on
             store.write(ended(number, 130.0, step=3)).result()
-        assert sorted(store.sent_since(100.0)) == [
+        assert sorted(store.last_dispatches_since(100.0)) == [
             ("t2", "a", 120.0),
             ("t3", "b", 115.0),
             ("t4", "a", 111.0),
             ("t5", "a", 112.0),
             ("t6", "a", 113.0),
         ]
-        assert store.sent_since(131.0) == []
+        assert store.last_dispatches_since(131.0) == []
 
     @pytest.mark.parametrize("size", [10, 100_000])
     def test_whose_a_blob_is_is_known_as_long_as_it_is_here(self, open_store: Open, size: int) -> None:
@@ -80,19 +84,19 @@ class QuestionContract:
             digest = store.put_blob(bytes(size), user=user)
         store.put_blob(bytes(size))
         store = open_store()
-        assert [store.names_blob(user, digest) for user in ("ann", "bob", "eve")] == [True, True, False]
+        assert [store.owns_blob(user, digest) for user in ("ann", "bob", "eve")] == [True, True, False]
         store.write(accepted(1, owner="eve", blobs=(digest,))).result()
-        assert store.names_blob("eve", digest)
+        assert store.owns_blob("eve", digest)
         for _ in range(3):
-            store.drop_blobs()
-        assert [store.names_blob(user, digest) for user in ("ann", "eve")] == [True, True], "an item has it"
+            store.delete_unused_blobs()
+        assert [store.owns_blob(user, digest) for user in ("ann", "eve")] == [True, True], "an item has it"
         store.write(ended(1, 105.0)).result()
-        store.strip(200.0)
+        store.expire_payloads(200.0)
         for _ in range(3):
-            store.drop_blobs()
+            store.delete_unused_blobs()
         store.put_blob(bytes(size), user="joe")
         users = ("ann", "bob", "eve", "joe")
-        assert [store.names_blob(user, digest) for user in users] == [False, False, False, True]
+        assert [store.owns_blob(user, digest) for user in users] == [False, False, False, True]
 
     def test_repetitions_are_found_the_newest_ones_in_their_order(self, open_store: Open) -> None:
         store = open_store()
@@ -102,8 +106,8 @@ class QuestionContract:
         store = open_store()
         found = store.item("t2")
         assert found is not None
-        assert (found.new.repeats, store.repetitions("t1", 10)) == ("t1", ["t2", "t3", "t4"])
-        assert (store.repetitions("t1", 2), store.repetitions("t2", 10)) == (["t3", "t4"], [])
+        assert (found.new.repeats, store.retries_of("t1", 10)) == ("t1", ["t2", "t3", "t4"])
+        assert (store.retries_of("t1", 2), store.retries_of("t2", 10)) == (["t3", "t4"], [])
 
     def test_a_large_blob_comes_in_pieces(self, open_store: Open) -> None:
         store = open_store()
